@@ -1,0 +1,104 @@
+# watchrelay. `make` alone lists the verbs.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+REAL ?= 0
+CHART ?= 0
+SEED ?=
+SEEDS ?= 1000
+MINUTES ?= 30
+# Most tests wait for brokers and clocks: files run side by side, real parts two at a time; T=tests/some_file.py runs alone.
+JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),2,3))
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
+
+.PHONY: install
+install: .venv/.installed ## make the virtual environment .venv with everything pinned by hash
+
+.venv/.installed: requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "watchrelay needs Python 3.11 or newer; set PYTHON=python3.x")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (pinned by hash)"
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+.PHONY: demo
+demo: install ## a synthetic cluster, an embedded Kafka and the relay between them, on this machine; Ctrl-C ends it
+	@exec $(BIN)/watchrelay demo $(ARGS)
+
+.PHONY: test
+test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
+	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
+	@REAL=$(REAL) CHART=$(CHART) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
+	@$(BIN)/python -m coverage report | tail -n 1
+
+.PHONY: sim
+sim: install ## the whole daemon in virtual time: SEED=n plays one run and tells of it, SEEDS=10000 that many on all processors
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+.PHONY: check
+check: install ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check --diff .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache | tail -n 12
+
+.PHONY: format
+format: install ## write the format that check asks for
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: install ## measure the hot path, the whole relay and its memory; writes the table of docs/performance.md
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: soak
+soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED, then verify --cluster
+	@tools/build.sh
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(or $(SEED),1) $(ARGS)
+
+.PHONY: real
+real: chart-tools ## build the real parts (etcd, kube-apiserver, Kafka) into the cache outside the tree
+	@tools/build.sh
+
+.PHONY: chart-tools
+chart-tools: ## get both Helms, promtool and the other checkers of the chart into the cache outside the tree
+	@tools/charttools.sh
+
+.PHONY: chart
+chart: install chart-tools ## every check of the chart, the alerts, the dashboards and the manifests
+	@CHART=1 $(BIN)/python -m pytest -q tests/chart $(ARGS)
+
+.PHONY: image
+image: ## build the container image with buildah; PYTHON_IMAGE=... chooses the base, TAG=... names it
+	@tools/image.sh $(TAG)
+
+.PHONY: image-check
+image-check: install ## build the image twice, compare, and run it restricted (root, buildah, umoci, runc)
+	@IMAGE=1 $(BIN)/python -m pytest -q tests/image --timeout=900 $(ARGS)
+
+.PHONY: generate
+generate: install chart-tools ## write what is made from one source: the chart's schema and README, dashboards, manifests
+	@$(BIN)/python -m tools.chart.generate
+
+.PHONY: lock
+lock: install ## resolve the pins anew (hashes, no addresses)
+	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
+	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
+	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
+
+.PHONY: ci
+ci: ## what CI runs: check, then the tests with the real parts and those of the chart
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory test REAL=1 CHART=1
+
+.PHONY: clean
+clean: ## remove what was built here (not the cache of real parts)
+	rm -rf .venv build dist .coverage .coverage.* .mypy_cache .ruff_cache .hypothesis .import_linter_cache

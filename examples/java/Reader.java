@@ -1,0 +1,725 @@
+// A reader of watchrelay's topics on plain kafka-clients, written from docs/record-contract.md, section 5. JDK 17, jackson for JSON.
+//
+//   java -cp 'jars/*' Reader.java live localhost:9092 k8s.prod.core.pods     state and digest of every stream, one JSON object a line
+//   java -cp 'jars/*' Reader.java vectors tests/vectors                      certifies itself: exit code 0 when every vector agrees
+//
+// The part to take over into a consumer is `Replica`: one per stream and partition. `Lanes` shows how streams share a partition.
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+public final class Reader {
+  static final ObjectMapper JSON = new ObjectMapper();
+
+  public static void main(String[] args) throws Exception {
+    if (args.length == 2 && args[0].equals("vectors")) {
+      System.exit(Vectors.run(Path.of(args[1])) ? 0 : 1);
+    } else if (args.length >= 3 && args[0].equals("live")) {
+      System.exit(Live.run(args[1], Arrays.asList(args).subList(2, args.length)) ? 0 : 1);
+    }
+    System.err.println("usage: Reader vectors DIRECTORY | Reader live BOOTSTRAP TOPIC...");
+    System.exit(2);
+  }
+
+  // ---- what a record says (section 3) -------------------------------------------------------------------------------
+
+  enum Kind { ADDED, MODIFIED, READ, DELETED, CLAIM, BEGIN, END, HEARTBEAT }
+
+  static final Map<String, Kind> KINDS = Map.of(
+      "dev.watchrelay.object.added.v1", Kind.ADDED,
+      "dev.watchrelay.object.modified.v1", Kind.MODIFIED,
+      "dev.watchrelay.object.read.v1", Kind.READ,
+      "dev.watchrelay.object.deleted.v1", Kind.DELETED,
+      "dev.watchrelay.claim.v1", Kind.CLAIM,
+      "dev.watchrelay.snapshot.begin.v1", Kind.BEGIN,
+      "dev.watchrelay.snapshot.end.v1", Kind.END,
+      "dev.watchrelay.heartbeat.v1", Kind.HEARTBEAT);
+
+  /** A record that is not of this contract: skip it, count it, say so. */
+  static final class Refused extends Exception {
+    Refused(String why) {
+      super(why, null, false, false);
+    }
+  }
+
+  /** What a record says. `object` is the object's JSON in every format; `hash` and `digest` are unsigned 64-bit numbers. */
+  static final class Said {
+    Kind kind;
+    String stream;
+    long epoch;
+    long sequence;
+    String key;
+    byte[] object;
+    long hash;
+    long count;
+    long digest;
+    String snapshot = "";
+    long beginSequence;
+    Long snapshotOffset;
+
+    boolean isObject() {
+      return kind == Kind.ADDED || kind == Kind.MODIFIED || kind == Kind.READ || kind == Kind.DELETED;
+    }
+  }
+
+  static Said understand(byte[] key, byte[] value, Map<String, byte[]> headers) throws Refused {
+    Kind kind = headers.containsKey("ce_type") ? KINDS.get(text(headers.get("ce_type"))) : null;
+    if (kind == null || key == null || !headers.containsKey("ce_wrstream")) {
+      throw new Refused("not a record of this contract version");
+    }
+    try {
+      Said said = new Said();
+      said.kind = kind;
+      said.stream = need(headers, "ce_wrstream");
+      said.epoch = Long.parseLong(need(headers, "ce_wrepoch"));
+      said.sequence = Long.parseLong(need(headers, "ce_sequence"));
+      said.key = text(key);
+      if (said.isObject()) {
+        need(headers, "ce_wrreason");
+        if (kind != Kind.DELETED) {
+          said.object = value == null ? null : unwrap(need(headers, "content-type"), value);
+          if (said.object == null) {
+            throw new Refused("an upsert without an object");
+          }
+          need16(headers, "ce_wrhash");
+          said.hash = contentHash(key, said.object); // of what is held, so that the digest proves it
+        }
+        return said;
+      }
+      if (value != null) {
+        throw new Refused("a marker with a value");
+      }
+      if (kind != Kind.CLAIM) {
+        said.count = Long.parseLong(need(headers, "ce_wrcount"));
+        said.digest = need16(headers, "ce_wrdigest");
+      }
+      if (kind == Kind.END) {
+        said.snapshot = need(headers, "ce_wrsnap");
+        said.beginSequence = Long.parseLong(need(headers, "ce_wrbegin"));
+        said.snapshotOffset = Long.parseLong(need(headers, "ce_wrbeginoff"));
+      } else if (kind == Kind.HEARTBEAT && headers.containsKey("ce_wrlastsnapoff")) {
+        said.snapshot = need(headers, "ce_wrlastsnap");
+        said.snapshotOffset = Long.parseLong(need(headers, "ce_wrlastsnapoff"));
+      }
+      return said;
+    } catch (NumberFormatException error) {
+      throw new Refused("a header does not parse: " + error.getMessage());
+    }
+  }
+
+  static String need(Map<String, byte[]> headers, String name) throws Refused {
+    byte[] value = headers.get(name);
+    if (value == null) {
+      throw new Refused("header " + name + " is missing");
+    }
+    return text(value);
+  }
+
+  static long need16(Map<String, byte[]> headers, String name) throws Refused {
+    String digits = need(headers, name);
+    if (digits.length() != 16) {
+      throw new Refused("header " + name + " is not 16 hex digits");
+    }
+    return Long.parseUnsignedLong(digits, 16);
+  }
+
+  static String text(byte[] bytes) {
+    return new String(bytes, StandardCharsets.UTF_8);
+  }
+
+  static String hex(long number) {
+    return String.format("%016x", number);
+  }
+
+  /** First 8 bytes of SHA-256(key, one zero byte, object), big-endian. */
+  static long contentHash(byte[] key, byte[] object) {
+    try {
+      MessageDigest sha = MessageDigest.getInstance("SHA-256");
+      sha.update(key);
+      sha.update((byte) 0);
+      return ByteBuffer.wrap(sha.digest(object)).getLong();
+    } catch (NoSuchAlgorithmException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  /** The object's own bytes: the value itself, `data` of a structured CloudEvent, or `after` of a Debezium change. Null: there is none. */
+  static byte[] unwrap(String contentType, byte[] value) throws Refused {
+    try {
+      if (contentType.equals("application/cloudevents+json")) {
+        return member(value, "data");
+      }
+      if (!contentType.equals("application/json")) {
+        throw new Refused("content-type " + contentType);
+      }
+      boolean change = text(Arrays.copyOf(value, Math.min(value.length, 10))).equals("{\"before\":");
+      return change && member(value, "op") != null && member(value, "kind") == null ? member(value, "after") : value;
+    } catch (IOException error) {
+      throw new Refused("the value is not JSON");
+    }
+  }
+
+  private static final JsonFactory PARSERS = new JsonFactory();
+
+  /** The bytes of one member of a JSON object, exactly as they stand. */
+  static byte[] member(byte[] json, String name) throws IOException {
+    try (JsonParser parser = PARSERS.createParser(json)) {
+      parser.nextToken();
+      while (parser.nextToken() == JsonToken.FIELD_NAME) {
+        boolean wanted = parser.currentName().equals(name);
+        JsonToken token = parser.nextToken();
+        int from = (int) parser.currentTokenLocation().getByteOffset();
+        parser.skipChildren();
+        if (wanted) {
+          if (token == JsonToken.VALUE_STRING) {
+            parser.getText(); // strings are read lazily: only now the parser stands behind it
+          }
+          int to = (int) parser.currentLocation().getByteOffset();
+          return token == JsonToken.VALUE_NULL ? null : Arrays.copyOfRange(json, from, to);
+        }
+      }
+      return null;
+    }
+  }
+
+  // ---- the reader of one stream in one partition (section 5) --------------------------------------------------------
+
+  /** An object as last said. */
+  record Held(byte[] object, long hash, long epoch, long sequence) {
+    boolean olderThan(long otherEpoch, long otherSequence) {
+      return epoch < otherEpoch || (epoch == otherEpoch && sequence < otherSequence);
+    }
+  }
+
+  /** What a record did. `back` is not null when the partition is to be read again from there; -1 is its start. */
+  record Verdict(String word, Long back) {
+    static Verdict of(String word) {
+      return new Verdict(word, null);
+    }
+  }
+
+  static final class State {
+    long epoch;
+    long last;
+    boolean proven;
+    long digest;
+    String startedIn;
+    final Map<String, Held> held = new TreeMap<>();
+
+    State(String startedIn) {
+      this.startedIn = startedIn;
+    }
+
+    /** Null when the record counts. */
+    String admit(Said said) {
+      if (said.epoch < epoch) {
+        return "former";
+      }
+      if (said.epoch > epoch) {
+        epoch = said.epoch;
+        last = 0;
+      }
+      if (said.sequence <= last) {
+        return "duplicate";
+      }
+      if (said.sequence > last + 1) {
+        proven = false;
+      }
+      last = said.sequence;
+      return null;
+    }
+
+    void put(Said said) {
+      Held before = said.kind == Kind.DELETED
+          ? held.remove(said.key)
+          : held.put(said.key, new Held(said.object, said.hash, said.epoch, said.sequence));
+      digest += (said.kind == Kind.DELETED ? 0 : said.hash) - (before == null ? 0 : before.hash);
+    }
+
+    boolean agrees(Said marker) {
+      return held.size() == marker.count && digest == marker.digest;
+    }
+
+    /** How many keys older than the end's begin were removed; -1: what would be left is not what the writer holds, nothing was. */
+    int sweep(Said end) {
+      List<String> older = new ArrayList<>();
+      long left = digest;
+      for (Map.Entry<String, Held> entry : held.entrySet()) {
+        if (entry.getValue().olderThan(end.epoch, end.beginSequence)) {
+          older.add(entry.getKey());
+          left -= entry.getValue().hash;
+        }
+      }
+      if (held.size() - older.size() != end.count || left != end.digest) {
+        return -1;
+      }
+      older.forEach(held::remove);
+      digest = left;
+      return older.size();
+    }
+  }
+
+  static final class Replica {
+    State shown;
+    State second;
+    private long failedEpoch;
+    private long failedSequence;
+    private String tried;
+    private String lastSnapshot = "";
+    private Long lastSnapshotOffset;
+
+    Replica(String startedIn) {
+      shown = new State(startedIn);
+    }
+
+    Verdict apply(Said said) {
+      State state = second != null ? second : shown;
+      String ignored = state.admit(said);
+      if (ignored != null) {
+        return Verdict.of(ignored);
+      }
+      if (said.isObject()) {
+        state.put(said);
+        return Verdict.of(state == shown ? "changed" : "noted");
+      }
+      return said.kind == Kind.CLAIM ? Verdict.of("noted") : judge(state, said);
+    }
+
+    private Verdict judge(State state, Said marker) {
+      if (marker.snapshotOffset != null) {
+        lastSnapshot = marker.snapshot;
+        lastSnapshotOffset = marker.snapshotOffset;
+      }
+      int swept = state.agrees(marker) ? 0 : -1;
+      if (marker.kind == Kind.END) {
+        swept = swept < 0 ? state.sweep(marker) : swept;
+        state.startedIn = "";
+      }
+      state.proven = swept >= 0;
+      if (!state.proven) {
+        return state.startedIn.isEmpty() ? failed(marker) : Verdict.of("noted");
+      }
+      if (state == second) {
+        boolean before = marker.epoch < failedEpoch || (marker.epoch == failedEpoch && marker.sequence < failedSequence);
+        if (before) {
+          return Verdict.of("noted");
+        }
+        int changes = difference(shown.held, second.held);
+        shown = second;
+        second = null;
+        tried = null;
+        return Verdict.of("replaced, " + changes + " changes");
+      }
+      tried = null;
+      return Verdict.of(swept > 0 ? "swept " + swept : "noted");
+    }
+
+    /** At most one reading per snapshot until proven; the second state goes on being filled, and an end will prove it. */
+    private Verdict failed(Said marker) {
+      if (marker.epoch > failedEpoch || (marker.epoch == failedEpoch && marker.sequence > failedSequence)) {
+        failedEpoch = marker.epoch;
+        failedSequence = marker.sequence;
+      }
+      if (lastSnapshot.equals(tried)) {
+        return Verdict.of("unproven");
+      }
+      tried = lastSnapshot;
+      second = new State(lastSnapshotOffset == null ? "" : lastSnapshot);
+      return lastSnapshotOffset == null
+          ? new Verdict("read again from the start", -1L)
+          : new Verdict("read again from " + lastSnapshotOffset, lastSnapshotOffset);
+    }
+
+    private static int difference(Map<String, Held> old, Map<String, Held> now) {
+      Set<String> keys = new HashSet<>(old.keySet());
+      keys.addAll(now.keySet());
+      int changes = 0;
+      for (String key : keys) {
+        Held was = old.get(key);
+        Held is = now.get(key);
+        changes += was == null || is == null || was.hash != is.hash ? 1 : 0;
+      }
+      return changes;
+    }
+  }
+
+  // ---- one partition, and the streams that share it -----------------------------------------------------------------
+
+  record Origin(Long offset, String snapshot) {}
+
+  static final class Lane {
+    final Replica replica;
+    long start;
+
+    Lane(Origin origin) {
+      replica = new Replica(origin.snapshot);
+      start = origin.offset == null ? 0 : origin.offset;
+    }
+  }
+
+  static final class Lanes {
+    final Map<String, Lane> byStream = new TreeMap<>();
+    private final Set<String> only;
+
+    Lanes(Map<String, Origin> origins, Set<String> only) {
+      origins.forEach((stream, origin) -> byStream.put(stream, new Lane(origin)));
+      this.only = only;
+    }
+
+    long start() {
+      return byStream.values().stream().mapToLong(lane -> lane.start).min().orElse(0);
+    }
+
+    Verdict apply(long offset, Said said) {
+      Lane lane = byStream.get(said.stream);
+      if (lane == null) {
+        if (!only.isEmpty() && !only.contains(said.stream)) {
+          return Verdict.of("passed");
+        }
+        lane = new Lane(new Origin(null, ""));
+        byStream.put(said.stream, lane);
+      }
+      if (offset < lane.start) {
+        return Verdict.of("passed");
+      }
+      Verdict verdict = lane.replica.apply(said);
+      if (verdict.back != null) {
+        lane.start = 0;
+      }
+      return verdict;
+    }
+
+    boolean proven(String stream) {
+      return byStream.containsKey(stream) && byStream.get(stream).replica.shown.proven;
+    }
+  }
+
+  // ---- live: read to the end that the topics have now ---------------------------------------------------------------
+
+  static final class Live {
+    private static final Duration DEADLINE = Duration.ofSeconds(60);
+
+    static boolean run(String bootstrap, List<String> topics) throws IOException {
+      Properties settings = new Properties();
+      settings.put("bootstrap.servers", bootstrap);
+      settings.put("enable.auto.commit", "false");
+      settings.put("auto.offset.reset", "earliest");
+      settings.put("isolation.level", "read_committed");
+      Map<TopicPartition, Lanes> all = new HashMap<>();
+      long refused = 0;
+      ByteArrayDeserializer bytes = new ByteArrayDeserializer();
+      try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings, bytes, bytes)) {
+        for (String topic : topics) {
+          consumer.partitionsFor(topic).forEach(each -> all.put(new TopicPartition(topic, each.partition()), new Lanes(Map.of(), Set.of())));
+        }
+        consumer.assign(all.keySet());
+        consumer.seekToBeginning(all.keySet());
+        Map<TopicPartition, Long> ends = consumer.endOffsets(all.keySet());
+        long silentSince = System.nanoTime();
+        while (ends.entrySet().stream().anyMatch(end -> consumer.position(end.getKey()) < end.getValue())) {
+          var fetched = consumer.poll(Duration.ofMillis(500));
+          silentSince = fetched.isEmpty() ? silentSince : System.nanoTime();
+          if (System.nanoTime() - silentSince > DEADLINE.toNanos()) {
+            System.err.println("no records for " + DEADLINE);
+            return false;
+          }
+          for (TopicPartition place : fetched.partitions()) {
+            refused += take(consumer, place, all.get(place), fetched.records(place), ends.get(place));
+          }
+        }
+      }
+      boolean proven = report(all);
+      if (refused > 0) {
+        System.err.println(refused + " records are not of this contract version");
+      }
+      return proven;
+    }
+
+    /** Apply what was fetched, up to where the partition has to be read again. */
+    private static long take(
+        KafkaConsumer<byte[], byte[]> consumer, TopicPartition place, Lanes lanes, List<ConsumerRecord<byte[], byte[]>> records, long end) {
+      long refused = 0;
+      for (ConsumerRecord<byte[], byte[]> record : records) {
+        if (record.offset() >= end) {
+          break;
+        }
+        try {
+          Map<String, byte[]> headers = new HashMap<>();
+          for (Header header : record.headers()) {
+            headers.put(header.key(), header.value());
+          }
+          Verdict verdict = lanes.apply(record.offset(), understand(record.key(), record.value(), headers));
+          if (verdict.back != null) {
+            consumer.seek(place, Math.max(0, verdict.back)); // out of reach: auto.offset.reset goes to the earliest there is
+            break;
+          }
+        } catch (Refused error) {
+          refused++;
+        }
+      }
+      return refused;
+    }
+
+    private static boolean report(Map<TopicPartition, Lanes> all) throws IOException {
+      boolean proven = true;
+      TreeMap<String, ObjectNode> lines = new TreeMap<>();
+      for (Map.Entry<TopicPartition, Lanes> entry : all.entrySet()) {
+        for (Map.Entry<String, Lane> lane : entry.getValue().byStream.entrySet()) {
+          Replica replica = lane.getValue().replica;
+          boolean holds = replica.shown.proven && replica.second == null;
+          proven &= holds;
+          ObjectNode line = JSON.createObjectNode().put("stream", lane.getKey()).put("topic", entry.getKey().topic());
+          line.put("partition", entry.getKey().partition()).put("epoch", replica.shown.epoch).put("last", replica.shown.last);
+          line.put("count", replica.shown.held.size()).put("digest", hex(replica.shown.digest)).put("proven", holds);
+          lines.put(String.format("%s %s %06d", lane.getKey(), entry.getKey().topic(), entry.getKey().partition()), line);
+        }
+      }
+      for (ObjectNode line : lines.values()) {
+        System.out.println(JSON.writeValueAsString(line));
+      }
+      return proven && !lines.isEmpty();
+    }
+  }
+
+  // ---- vectors: tests/vectors/README.md -----------------------------------------------------------------------------
+
+  static final class Vectors {
+    static boolean run(Path directory) throws IOException {
+      List<Path> files;
+      try (var listed = Files.list(directory)) {
+        files = listed.filter(path -> path.toString().endsWith(".json")).sorted().toList();
+      }
+      int failed = 0;
+      for (Path file : files) {
+        JsonNode vector = JSON.readTree(file.toFile());
+        ObjectNode expected = (ObjectNode) vector.get("expect");
+        ObjectNode found = judge(vector);
+        List<String> differing = new ArrayList<>();
+        // Compared as text: numbers that JSON does not tell apart are of different classes in jackson.
+        expected.fieldNames().forEachRemaining(name -> {
+          if (found.get(name) == null || !found.get(name).toString().equals(expected.get(name).toString())) {
+            differing.add(name + "\n  expected " + expected.get(name) + "\n  found    " + found.get(name));
+          }
+        });
+        failed += differing.isEmpty() ? 0 : 1;
+        System.out.println((differing.isEmpty() ? "ok    " : "FAILS ") + file.getFileName() + " " + String.join("\n  ", differing));
+      }
+      System.out.println((files.size() - failed) + " of " + files.size() + " vectors pass");
+      return failed == 0 && !files.isEmpty();
+    }
+
+    private static ObjectNode judge(JsonNode vector) {
+      ObjectNode found = JSON.createObjectNode();
+      ArrayNode shownOrigins = found.putArray("origins");
+      ArrayNode verdicts = found.putArray("verdicts");
+      ArrayNode state = found.putArray("state");
+      Set<String> only = new HashSet<>();
+      vector.get("streams").forEach(stream -> only.add(stream.asText()));
+      Set<String> table = new TreeSet<>();
+      List<Map<String, Origin>> byControl = vector.get("bootstrap").asText().equals("control") ? control(vector) : List.of();
+      for (JsonNode partition : vector.get("partitions")) {
+        int number = partition.get("partition").asInt();
+        Map<String, Origin> origins = byControl.isEmpty() ? Map.of() : byControl.get(number);
+        if (vector.get("bootstrap").asText().equals("heartbeats")) {
+          origins = heartbeats(partition);
+        }
+        ObjectNode shown = shownOrigins.addObject();
+        new TreeMap<>(origins).forEach((stream, origin) ->
+            shown.putObject(stream).put("offset", origin.offset).put("snapshot", origin.snapshot));
+        Lanes lanes = new Lanes(origins, only);
+        read(partition, lanes, verdicts.addArray());
+        lanes.byStream.forEach((stream, lane) -> show(state.addObject(), stream, number, lane.replica));
+        table.addAll(table(partition));
+      }
+      ArrayNode keys = found.putArray("table");
+      table.forEach(keys::add);
+      return found;
+    }
+
+    private static void read(JsonNode partition, Lanes lanes, ArrayNode verdicts) {
+      Map<Long, JsonNode> records = new HashMap<>();
+      partition.get("records").forEach(record -> records.put(record.get("offset").asLong(), record));
+      Set<Long> lost = new HashSet<>();
+      partition.get("lost").forEach(offset -> lost.add(offset.asLong()));
+      long start = partition.get("start").asLong();
+      long at = Math.max(start, lanes.start());
+      while (at < partition.get("end").asLong()) {
+        Verdict verdict = null;
+        if (records.containsKey(at) && !lost.contains(at)) {
+          ArrayNode line = verdicts.addArray().add(at);
+          try {
+            Said said = said(records.get(at));
+            verdict = lanes.apply(at, said);
+            line.add(said.stream).add(verdict.word).add(!verdict.word.equals("passed") && lanes.proven(said.stream));
+          } catch (Refused error) {
+            line.add("").add("refused").add(false);
+          }
+        }
+        if (verdict != null && verdict.back != null) {
+          lost.clear();
+          at = Math.max(start, verdict.back);
+        } else {
+          at++;
+        }
+      }
+    }
+
+    private static void show(ObjectNode line, String stream, int partition, Replica replica) {
+      State shown = replica.shown;
+      line.put("stream", stream).put("partition", partition).put("epoch", shown.epoch).put("last", shown.last);
+      line.put("proven", shown.proven).put("rereading", replica.second != null);
+      line.put("count", shown.held.size()).put("digest", hex(shown.digest));
+      ObjectNode objects = line.putObject("objects");
+      shown.held.forEach((key, held) ->
+          objects.putObject(key).put("hash", hex(held.hash)).put("epoch", held.epoch).put("sequence", held.sequence));
+    }
+
+    /** What a table that ignores every header holds. */
+    private static Collection<String> table(JsonNode partition) {
+      Set<String> keys = new HashSet<>();
+      for (JsonNode record : partition.get("records")) {
+        if (record.get("key").isTextual() && record.get("value").isNull()) {
+          keys.remove(record.get("key").asText());
+        } else if (record.get("key").isTextual()) {
+          keys.add(record.get("key").asText());
+        }
+      }
+      return keys;
+    }
+
+    private static Said said(JsonNode record) throws Refused {
+      Map<String, byte[]> headers = new HashMap<>();
+      record.get("headers").properties().forEach(header -> headers.put(header.getKey(), bytes(header.getValue())));
+      return understand(bytes(record.get("key")), bytes(record.get("value")), headers);
+    }
+
+    private static byte[] bytes(JsonNode data) {
+      if (data.isNull()) {
+        return null;
+      }
+      return data.isObject() ? Base64.getDecoder().decode(data.get("base64").asText()) : data.asText().getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** The newest heartbeat of the highest epoch, by stream. */
+    private static Map<String, Origin> heartbeats(JsonNode partition) {
+      Map<String, Said> newest = new HashMap<>();
+      for (JsonNode record : partition.get("records")) {
+        try {
+          Said said = said(record);
+          Said held = newest.get(said.stream);
+          boolean newer = held == null || said.epoch > held.epoch || (said.epoch == held.epoch && said.sequence > held.sequence);
+          if (said.kind == Kind.HEARTBEAT && newer) {
+            newest.put(said.stream, said);
+          }
+        } catch (Refused error) {
+          // counted when it is read
+        }
+      }
+      Map<String, Origin> origins = new HashMap<>();
+      newest.forEach((stream, beat) -> origins.put(stream, new Origin(beat.snapshotOffset, beat.snapshot)));
+      return origins;
+    }
+
+    /** By partition and stream: the index record of the newest claim's epoch, else the `from` of that claim, else the start. */
+    private static List<Map<String, Origin>> control(JsonNode vector) {
+      Map<String, JsonNode> described = new HashMap<>();
+      Map<String, JsonNode> index = new HashMap<>();
+      Map<String, Map<String, Long>> instances = new HashMap<>();
+      Map<String, Long> claimed = new HashMap<>();
+      Map<String, JsonNode> from = new HashMap<>();
+      for (JsonNode record : vector.get("control")) {
+        String[] key = record.get("key").asText().split("/", 2);
+        String stream = key[1];
+        JsonNode value = parse(record.get("value"));
+        switch (key[0]) {
+          case "stream" -> described.put(stream, value);
+          case "snapshot" -> index.put(stream, value);
+          case "claim" -> {
+            if (value.isNull()) {
+              claimed.remove(stream);
+              instances.remove(stream);
+              continue;
+            }
+            var known = instances.computeIfAbsent(stream, name -> new HashMap<>());
+            long first = known.computeIfAbsent(value.get("instance").asText(), name -> record.get("offset").asLong());
+            if (first > claimed.getOrDefault(stream, -1L)) {
+              claimed.put(stream, first);
+              from.put(stream, value.get("from"));
+            }
+          }
+          default -> throw new IllegalArgumentException("control record " + record.get("key"));
+        }
+      }
+      List<Map<String, Origin>> origins = new ArrayList<>();
+      vector.get("partitions").forEach(partition -> origins.add(new HashMap<>()));
+      described.forEach((stream, description) -> {
+        if (description.isNull()) {
+          return;
+        }
+        int partitions = description.get("partitions").asInt();
+        long epoch = description.get("epochBase").asLong() + claimed.getOrDefault(stream, -1L);
+        JsonNode held = index.get(stream);
+        boolean counts = claimed.containsKey(stream) && held != null && !held.isNull() && held.get("epoch").asLong() == epoch;
+        List<Origin> point = counts && held.get("partitions").size() == partitions ? indexed(held) : claimedFrom(from.get(stream), partitions);
+        for (int partition = 0; partition < partitions; partition++) {
+          origins.get(partition).put(stream, point.get(partition));
+        }
+      });
+      return origins;
+    }
+
+    private static List<Origin> indexed(JsonNode index) {
+      Origin[] point = new Origin[index.get("partitions").size()];
+      String snapshot = index.get("snapshot").asText();
+      index.get("partitions").forEach(each -> point[each.get("partition").asInt()] = new Origin(each.get("begin").asLong(), snapshot));
+      return List.of(point);
+    }
+
+    private static List<Origin> claimedFrom(JsonNode from, int partitions) {
+      List<Origin> point = new ArrayList<>();
+      boolean given = from != null && !from.isNull() && from.get("begin").size() == partitions;
+      for (int partition = 0; partition < partitions; partition++) {
+        point.add(given ? new Origin(from.get("begin").get(partition).asLong(), from.get("snapshot").asText()) : new Origin(null, ""));
+      }
+      return point;
+    }
+
+    private static JsonNode parse(JsonNode text) {
+      try {
+        return text.isNull() ? text : JSON.readTree(text.asText());
+      } catch (IOException error) {
+        throw new IllegalArgumentException(error);
+      }
+    }
+  }
+}

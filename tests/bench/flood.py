@@ -1,0 +1,124 @@
+"""The whole relay, watch socket to acknowledgement, at full speed and at a given rate.
+
+Room: tests. In: a rig. Out: CPU per event, events per second on one core; latency at 1,000 events a second, seen by another consumer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.bench.rig import PARTITIONS, Relay, Rig, SourceProcess, wait_for
+from tests.bench.source import STAMP, STAMP_DIGITS
+from tests.bench.table import Row
+
+FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 10_000, 5
+PACE_RATE, PACE_S = 1_000, 20
+_WARM_EVENTS = 3_000
+
+
+def flood(rig: Rig) -> list[Row]:
+    """CPU and rate under flood: one relay, several floods; the first one warms it up and is not counted."""
+    cpu_us, rates, waited = [], [], []
+    with SourceProcess(objects=FLOOD_OBJECTS, events=FLOOD_EVENTS * (FLOOD_RUNS + 1)) as source, Relay(rig, source) as relay:
+        relay.await_snapshots()
+        relay.settle()
+        with relay.topic_end() as end:
+            for _ in range(FLOOD_RUNS + 1):
+                aim, before, began_s = end() + FLOOD_EVENTS, relay.used(), time.monotonic()
+                source.begin(f"flood {FLOOD_EVENTS}")
+                wait_for("all events are acknowledged", lambda aim=aim: end() >= aim)  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+                took_s = time.monotonic() - began_s
+                rates.append(FLOOD_EVENTS / took_s)
+                waited.append((relay.used().waited_s - before.waited_s) / took_s * 100)
+                relay.settle()
+                cpu_us.append((relay.used().cpu_s - before.cpu_s) / FLOOD_EVENTS * 1e6)
+                source.finish()
+    return [
+        Row(
+            "flood: CPU per event, watch socket to acknowledgement",
+            statistics.median(cpu_us[1:]),
+            "us",
+            goal=45.0,
+            later=30.0,
+            runs=cpu_us[1:],
+        ),
+        Row("flood: events per second on one core", statistics.median(rates[1:]), "1/s", runs=rates[1:]),
+        Row("flood: waited for its core", statistics.median(waited[1:]), "% of the time", runs=waited[1:]),
+    ]
+
+
+class Latencies:
+    """Reads the topic as any consumer does. Units: `ms` per event, from its writing at the source to its arrival here; `sent_s` when it
+    was written there, in seconds since 1970. Members of snapshots are read and not counted.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.ms: list[float] = []
+        self.sent_s: list[float] = []
+        self._over, self._since_ns = threading.Event(), time.monotonic_ns()
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-latency", "fetch.wait.max.ms": 100, "log_level": 0})
+        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        for place in places:
+            place.offset = self._consumer.get_watermark_offsets(place, timeout=10.0)[1]
+        self._consumer.assign(places)
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        epoch_s, seen = time.time() - time.monotonic(), set[int]()
+        while not self._over.is_set():
+            for message in self._consumer.consume(256, timeout=0.001):
+                now_ns, value = time.monotonic_ns(), message.value() or b""
+                at = value.find(STAMP)
+                sent_ns = int(value[at + len(STAMP) : at + len(STAMP) + STAMP_DIGITS]) if at >= 0 else 0
+                if sent_ns > self._since_ns and sent_ns not in seen:  # a snapshot says again what was sent before
+                    seen.add(sent_ns)
+                    self.sent_s.append(epoch_s + sent_ns / 1e9)
+                    self.ms.append((now_ns - sent_ns) / 1e6)
+        self._consumer.close()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def paced(rig: Rig) -> list[Row]:
+    """Latency and CPU at 1,000 events a second."""
+    events = PACE_RATE * PACE_S
+    with SourceProcess(objects=FLOOD_OBJECTS, events=events + 2 * _WARM_EVENTS) as source, Relay(rig, source) as relay:
+        relay.await_snapshots()
+        source.begin(f"flood {_WARM_EVENTS}")
+        source.finish()
+        relay.settle()
+        reader = Latencies(rig.bootstrap, relay.topic)
+        try:
+            source.begin(f"pace {_WARM_EVENTS} {PACE_RATE}")
+            source.finish()
+            wait_for("the warming-up is over", lambda: len(reader.ms) >= _WARM_EVENTS)
+            reader.ms.clear()
+            lag_before, before, began_s = _lag(relay), relay.used(), time.monotonic()
+            source.begin(f"pace {events} {PACE_RATE}")
+            source.finish()
+            wait_for("all events arrived", lambda: len(reader.ms) >= events)
+            cpu_us = (relay.used().cpu_s - before.cpu_s) / events * 1e6
+            waited = (relay.used().waited_s - before.waited_s) / (time.monotonic() - began_s) * 100
+            lag_s, count = (after - earlier for after, earlier in zip(_lag(relay), lag_before, strict=True))
+        finally:
+            reader.close()
+    cuts = statistics.quantiles(reader.ms, n=100)
+    return [
+        Row(f"{PACE_RATE} events/s: added latency, source to a consumer, p50", cuts[49], "ms", goal=8.0, later=3.5),
+        Row(f"{PACE_RATE} events/s: added latency, source to a consumer, p99", cuts[98], "ms", goal=25.0, later=8.0),
+        Row(f"{PACE_RATE} events/s: received to acknowledged, mean (the relay's own metric)", lag_s / count * 1000, "ms"),
+        Row(f"{PACE_RATE} events/s: CPU per event", cpu_us, "us", later=130.0),
+        Row(f"{PACE_RATE} events/s: waited for its core", waited, "% of the time"),
+    ]
+
+
+def _lag(relay: Relay) -> tuple[float, float]:
+    metric = relay.daemon.metric
+    return metric("watchrelay_relay_lag_seconds_sum"), metric("watchrelay_relay_lag_seconds_count")

@@ -1,0 +1,78 @@
+"""What a snapshot of 100,000 objects does to live events at 1,000 a second.
+
+Room: tests. In: a rig. Out: the latencies of events sent while a snapshot ran, against those of the same relay before it began: from the
+source to a consumer, who reads the snapshot as well, as each consumer does.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from datetime import datetime
+
+from confluent_kafka import Producer
+
+from tests.bench.flood import Latencies
+from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
+from tests.bench.table import Row
+
+OBJECTS, RATE, RUNS = 100_000, 1_000, 3
+BEFORE_S, SECONDS = 8, 36
+"""Events are sent for so long; the snapshot is asked for at `BEFORE_S`, and begins with the next heartbeat."""
+_WARM_EVENTS = 3_000
+
+
+def beside_a_snapshot(rig: Rig) -> list[Row]:
+    """p99 with and without a running snapshot."""
+    apart, beside, lasted, paused = [], [], [], []
+    events = RATE * SECONDS
+    with SourceProcess(objects=OBJECTS, events=events * RUNS + _WARM_EVENTS) as source, Relay(rig, source) as relay:
+        relay.await_snapshots()
+        source.begin(f"pace {_WARM_EVENTS} {RATE}")
+        source.finish()
+        relay.settle()
+        for _ in range(RUNS):
+            reader = Latencies(rig.bootstrap, relay.topic)
+            try:
+                said = relay.daemon.log_bytes
+                source.begin(f"pace {events} {RATE}")
+                time.sleep(BEFORE_S)  # live events alone: the load that is compared with
+                _ask(rig, relay)
+                source.finish()
+                wait_for("all events arrived", lambda reader=reader: len(reader.ms) >= events)  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+            finally:
+                reader.close()
+            wait_for("the snapshot is complete", lambda said=said: _span(relay, said))  # type: ignore[misc]  # as above
+            begun_s, complete_s = _span(relay, said)
+            during = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if begun_s <= sent_s <= complete_s]
+            before = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if sent_s < begun_s]
+            apart.append(statistics.quantiles(before, n=100)[98])
+            beside.append(statistics.quantiles(during, n=100)[98])
+            paused.append(max(during))
+            lasted.append(complete_s - begun_s)
+            relay.settle()
+    added = [with_one - without for with_one, without in zip(beside, apart, strict=True)]
+    what = f"{RATE} events/s, source to a consumer, p99"
+    return [
+        Row(f"{what}: without a snapshot", statistics.median(apart), "ms", runs=apart),
+        Row(f"{what}: while a snapshot of {OBJECTS:,} objects runs", statistics.median(beside), "ms", runs=beside),
+        Row("added by the snapshot to the p99", statistics.median(added), "ms", goal=10.0, runs=added),
+        Row("the slowest event during the snapshot", statistics.median(paused), "ms", runs=paused),
+        Row("the snapshot, begin to index record", statistics.median(lasted), "s", runs=lasted),
+    ]
+
+
+def _ask(rig: Rig, relay: Relay) -> None:
+    producer = Producer({"bootstrap.servers": rig.bootstrap, "log_level": 0})
+    request = {"id": f"bench-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["pods"]}}
+    producer.produce(f"k8s.{relay.cluster}.signal", json.dumps(request), key=relay.cluster)
+    assert producer.flush(10.0) == 0, "the request was not written"
+
+
+def _span(relay: Relay, since: int) -> tuple[float, ...]:
+    """When the snapshot began and was complete, by the relay's log; () before. Units: seconds since 1970."""
+    at: dict[str, float] = {}
+    for line in relay.daemon.lines(since=since):
+        at.setdefault(line["message"], datetime.fromisoformat(line["time"]).timestamp())
+    return (at["snapshot begun"], at["snapshot complete"]) if "snapshot complete" in at else ()

@@ -1,0 +1,250 @@
+"""The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one by one at a given rate.
+
+Room: tests. In: commands on stdin, one a line (`flood N`, `pace N RATE`, `churn N RATE`). Out: discovery, lists in pages and watches over
+HTTP; on stdout its port, when it was asked what it serves or for a list, and a line when a command is done. Every event is one HTTP chunk,
+as kube-apiserver writes it.
+Threads and blocking sockets: what is measured is the relay, and an event that is due is sent at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+
+import msgspec
+
+from tests.support.pods import pod
+
+STAMP = b'"bench/sent":"'
+STAMP_DIGITS = 19
+"""A paced event says when it was written: monotonic nanoseconds, in place of zeros."""
+FIRST_VERSION = 1_000_000
+BOOKMARK_EVERY_S = 60.0
+
+_SAYING = threading.Lock()
+_ZEROS = b"0" * STAMP_DIGITS
+_VERSION = b'"resourceVersion":"'
+_MODIFIED = b'{"type":"MODIFIED","object":%b}\n'
+_NAMED = b'{"kind":"Pod","apiVersion":"v1",'
+
+
+def encoded(number: int, version: int, revision: int = 0) -> bytes:
+    """Pod `number` as the server would write it."""
+    tree = pod(number, resource_version=version, revision=revision)
+    tree["metadata"]["annotations"]["bench/sent"] = _ZEROS.decode()
+    return msgspec.json.encode(tree)
+
+
+def chunk(data: bytes) -> bytes:
+    """`data` as one chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Source:
+    """What is served. Shape: `objects` pods in 20 namespaces; `events` changes of them, which the commands send to the open watches."""
+
+    def __init__(self, objects: int, events: int, *, streaming: bool) -> None:
+        self.streaming = streaming
+        self.pods = [encoded(number, FIRST_VERSION + number) for number in range(objects)]
+        self.listed, self.turn = FIRST_VERSION + objects, 0
+        self._lines = self._make_lines(objects, events)
+        self.watches: list[socket.socket] = []
+        self.opened = threading.Condition()
+
+    def _make_lines(self, objects: int, events: int) -> Iterator[bytes]:
+        lines = [
+            b'{"type":"MODIFIED","object":%b}\n' % encoded(number % objects, self.listed + 1 + number, 1 + number // objects)
+            for number in range(events)
+        ]
+        return iter(lines)
+
+    # ---- commands ----
+
+    def flood(self, count: int) -> None:
+        """Send the next `count` events, all at once."""
+        data = b"".join(chunk(next(self._lines)) for _ in range(count))
+        self._watch().sendall(data)
+
+    def pace(self, count: int, rate: float) -> None:
+        """Send the next `count` events, evenly spaced, each stamped in the moment it is written."""
+        watch, began_s = self._watch(), time.monotonic()
+        for number in range(count):
+            head, stamp, tail = chunk(next(self._lines)).partition(STAMP)
+            wait_s = began_s + number / rate - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)  # the pace of the load, in a process of its own
+            watch.sendall(b"%b%b%019d%b" % (head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:]))
+
+    def churn(self, count: int, rate: float) -> None:
+        """Change the pods in turn, `count` times, evenly spaced in tenths of a second; unlike the others it needs no memory per event.
+
+        A watch that ends meanwhile may be opened again: what it missed is sent to it, the last state of each pod.
+        """
+        self._watch()
+        began_s, slice_ = time.monotonic(), max(1, int(rate / 10))
+        for start in range(0, count, slice_):
+            wait_s = began_s + start / rate - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)  # the pace of the load, in a process of its own
+            size = min(slice_, count - start)
+            with self.opened:
+                data = b"".join(chunk(_MODIFIED % self._changed()) for _ in range(size))
+                if self.watches:
+                    try:
+                        self.watches[-1].sendall(data)
+                    except OSError:
+                        self.watches.clear()
+
+    def _changed(self) -> bytes:
+        """The next pod in turn, with a new version and a new stamp."""
+        number, was = self.turn % len(self.pods), self.pods[self.turn % len(self.pods)]
+        self.turn, self.listed = self.turn + 1, self.listed + 1
+        before, _, after = was.partition(_VERSION)
+        head, stamp, tail = (_VERSION + b"%d" % self.listed + after[after.index(b'"') :]).partition(STAMP)
+        now = b"%b%b%b%019d%b" % (before, head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:])
+        self.pods[number] = now
+        return now
+
+    def _watch(self) -> socket.socket:
+        with self.opened:
+            self.opened.wait_for(lambda: self.watches, 30.0)
+            return self.watches[-1]
+
+    # ---- HTTP ----
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer the requests of one connection until it ends."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        received = b""
+        try:
+            while True:
+                while b"\r\n\r\n" not in received:
+                    more = connection.recv(65536)
+                    if not more:
+                        return
+                    received += more
+                head, _, received = received.partition(b"\r\n\r\n")
+                target = head.split(b" ", 2)[1].decode()
+                path, _, query = target.partition("?")
+                self._answer(connection, path, dict(urllib.parse.parse_qsl(query)))
+        except OSError:
+            return
+
+    def _answer(self, connection: socket.socket, path: str, query: dict[str, str]) -> None:
+        if not path.endswith("/pods"):
+            say("asked", time.monotonic())
+        if path.endswith("/pods"):
+            everywhere = path == "/api/v1/pods"
+            if query.get("watch") != "1" or query.get("sendInitialEvents") == "true":
+                say("listed", time.monotonic())
+            if query.get("watch") == "1":
+                self._serve_watch(connection, query, everywhere=everywhere)
+            else:
+                _send(connection, 200, self._page(query, everywhere=everywhere))
+        else:
+            document = self._document(path)
+            _send(connection, 200 if document else 404, json.dumps(document or {}).encode())
+
+    def _document(self, path: str) -> dict[str, object] | None:
+        pods = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["list", "watch"], "shortNames": ["po"]}
+        minor = "36" if self.streaming else "33"
+        documents: dict[str, dict[str, object]] = {
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [pods]},
+            "/version": {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"},
+        }
+        return documents.get(path)
+
+    def _page(self, query: dict[str, str], *, everywhere: bool) -> bytes:
+        start, limit = int(query.get("continue", "0")), int(query.get("limit", "0"))
+        pods = self.pods if everywhere else []
+        stop = min(len(pods), start + limit) if limit else len(pods)
+        metadata: dict[str, object] = {"resourceVersion": str(self.listed)}
+        if stop < len(pods):
+            metadata |= {"continue": str(stop), "remainingItemCount": len(pods) - stop}
+        items = b",".join([b"{" + item.removeprefix(_NAMED) for item in pods[start:stop]])
+        return b'{"kind":"PodList","apiVersion":"v1","metadata":%b,"items":[%b]}' % (
+            json.dumps(metadata, separators=(",", ":")).encode(),
+            items,
+        )
+
+    def _serve_watch(self, connection: socket.socket, query: dict[str, str], *, everywhere: bool) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        if query.get("sendInitialEvents") == "true":
+            connection.sendall(head)
+            for item in self.pods if everywhere else ():
+                connection.sendall(chunk(b'{"type":"ADDED","object":%b}\n' % item))
+            head = chunk(self._bookmark({"k8s.io/initial-events-end": "true"}))
+        with self.opened:
+            connection.sendall(head)
+            if everywhere and self.turn:
+                connection.sendall(b"".join(chunk(_MODIFIED % pod) for pod in self._since(int(query.get("resourceVersion", "0")))))
+            self.watches.append(connection)
+            self.opened.notify_all()
+        while True:
+            time.sleep(BOOKMARK_EVERY_S)  # as the server paces its bookmarks
+            if not everywhere:  # a flooded watch needs none, and would get it in the middle of a line
+                connection.sendall(chunk(self._bookmark({})))
+
+    def _since(self, version: int) -> list[bytes]:
+        """The pods changed after `version`, in the order of their versions."""
+        found = [(int(pod.partition(_VERSION)[2].partition(b'"')[0]), pod) for pod in self.pods]
+        return [pod for at, pod in sorted(found) if at > version]
+
+    def _bookmark(self, annotations: dict[str, str]) -> bytes:
+        metadata = {"resourceVersion": str(self.listed), "creationTimestamp": None, "annotations": annotations}
+        item = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": None}, "status": {}}
+        return json.dumps({"type": "BOOKMARK", "object": item}, separators=(",", ":")).encode() + b"\n"
+
+
+def _send(connection: socket.socket, status: int, body: bytes) -> None:
+    reason = "OK" if status == 200 else "Not Found"
+    connection.sendall(
+        b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, reason.encode(), len(body))
+    )
+    connection.sendall(body)
+
+
+def say(*words: object) -> None:
+    """One line to whoever started us."""
+    with _SAYING:
+        print(*words, flush=True)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--objects", type=int, required=True)
+    parser.add_argument("--events", type=int, default=0)
+    parser.add_argument("--streaming", action="store_true")
+    asked = parser.parse_args()
+    source = Source(asked.objects, asked.events, streaming=asked.streaming)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+
+    def accept() -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=source.serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    say("port", listener.getsockname()[1])
+    for line in sys.stdin:
+        verb, *numbers = line.split()
+        if verb == "flood":
+            source.flood(int(numbers[0]))
+        elif verb == "pace":
+            source.pace(int(numbers[0]), float(numbers[1]))
+        elif verb == "churn":
+            source.churn(int(numbers[0]), float(numbers[1]))
+        say("done", verb)
+
+
+if __name__ == "__main__":
+    main()

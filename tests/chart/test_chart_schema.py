@@ -1,0 +1,87 @@
+"""Room: chart tests.  In: the config model, values.yaml, the generated files.  Out: proof that they say the same."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.charttools import CHART, ROOT
+from tools.chart.generate import chart_files, comments, config_schema, values_schema
+from watchrelay.config.refusals import LATER
+from watchrelay.config.schema import json_schema
+
+
+def test_what_is_generated_without_tools_is_committed() -> None:
+    for path, text in chart_files().items():
+        assert path.read_text() == text, f"{path.relative_to(ROOT)} differs from its source: run `make generate`"
+
+
+@pytest.mark.usefixtures("tools")
+def test_what_is_generated_with_helm_and_helm_docs_is_committed() -> None:
+    argv = [sys.executable, "-m", "tools.chart.generate", "--check"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_config_of_the_values_is_that_of_the_daemon_but_for_what_it_refuses() -> None:
+    daemon = json_schema()
+    schema, definitions = config_schema()
+    refused = {row.path[-1] for row in LATER}
+    assert {key: _plain(value, refused) for key, value in schema["properties"].items() if key not in refused} == {
+        key: _plain(value, refused) for key, value in daemon["properties"].items() if key not in refused
+    }
+    assert _plain(definitions, refused) == _plain(daemon["$defs"], refused)
+    assert schema["required"] == daemon["required"]
+    whole = values_schema()
+    assert whole["properties"]["config"]["properties"] == schema["properties"]
+    assert definitions.items() <= whole["$defs"].items()
+
+
+def _plain(node: Any, without: set[str]) -> Any:
+    if isinstance(node, dict):
+        return {key: _plain(value, without) for key, value in node.items() if key not in without}
+    return [_plain(each, without) for each in node] if isinstance(node, list) else node
+
+
+def _keys(node: Any, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    found = set()
+    for key, value in node.items():
+        found.add((*at, key))
+        if isinstance(value, dict) and value and (*at, key) not in FREE:
+            found |= _keys(value, (*at, key))
+    return found
+
+
+FREE = {("config",), ("podSecurityContext",), ("securityContext",), ("resources",), ("dashboards", "labels"),
+        ("probes", "startup"), ("probes", "liveness"), ("probes", "readiness")}  # fmt: skip
+"""Sections of values.yaml whose keys are Kubernetes' or the operator's, not the chart's."""
+
+
+def _schema_keys(schema: dict[str, Any], node: dict[str, Any], at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    found = set()
+    for key, value in node.get("properties", {}).items():
+        path = (*at, key)
+        section = {**schema["$defs"][value["$ref"].rpartition("/")[2]], **value} if "$ref" in value else value
+        found.add(path)
+        if path not in FREE and section.get("additionalProperties") is False and path not in CREDENTIALS:
+            found |= _schema_keys(schema, section, path)
+    return found
+
+
+CREDENTIALS = {("kafka", "auth", "keys"), ("kafka", "auth", "inline")}
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = values_schema()
+    assert _keys(values) == _schema_keys(schema, schema) - {("global",)}
+
+
+def test_every_value_is_described() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    described = set(comments((CHART / "values.yaml").read_text()))
+    leaves = {path for path in _keys(values) if not any(other[: len(path)] == path and other != path for other in _keys(values))}
+    inside = {path for path in leaves if any(path[: len(free)] == free and path != free for free in FREE)}
+    assert {path for path in leaves - inside if path not in described} == set()

@@ -1,0 +1,307 @@
+"""Room: integration tests.  In: real Kafka with what should not be there, or without what should.  Out: one clear message, nothing lost.
+
+The API server is the synthetic one: what is wrong here is on Kafka's side.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.integration.test_requests_embedded import index_of
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.kafkabroker import KafkaBroker
+from tests.support.listed import await_equal, expected_table, list_text
+from tests.support.livereader import fresh_tables
+from tests.support.process import wait_until
+from tests.support.topicreader import TopicReader
+from tests.support.trial import Trial
+
+pytestmark = pytest.mark.real
+
+_PATHS = {"configmaps": "/api/v1/configmaps"}
+_OBJECTS = 30
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
+    return Trial(cluster, kafka_broker, tmp_path)
+
+
+@pytest.fixture
+def path(trial: Trial) -> str:
+    """The path of the config maps that are followed."""
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    trial.make(path, [{"metadata": {"name": f"c{number}"}, "data": {"n": str(number)}} for number in range(_OBJECTS)])
+    return path
+
+
+def control(trial: Trial) -> str:
+    return f"k8s.{trial.name}.control"
+
+
+def put(trial: Trial, topic: str, key: str, value: bytes | None, headers: dict[str, bytes] | None = None, *, partition: int = 0) -> None:
+    """Write a record as any client of Kafka may."""
+    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
+    producer.produce(topic, value, key=key, partition=partition, headers=dict(headers or {}))
+    assert producer.flush(20.0) == 0
+
+
+def warnings(relay: Daemon, since: int) -> list[str]:
+    """What it warned of in this life, without what every new topic of one copy is warned of."""
+    return [line["message"] for line in relay.lines(since=since) if line["level"] in {"warning", "error"}]
+
+
+def published(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> None:
+    """A first life: everything is on the topic, a heartbeat behind it; then it is stopped."""
+    if not relay.alive:
+        relay.start()
+    relay.await_ready()
+    await_equal(cluster, reader, _PATHS)
+    wait_until("its snapshot is in the index", lambda: index_of(trial, "configmaps"))
+    before = len(reader.of("configmaps", "heartbeat"))
+    reader.read_until("heartbeats follow", lambda: len(reader.of("configmaps", "heartbeat")) > before + 3)
+    assert relay.stop() == 0
+    reader.read()
+
+
+def again(relay: Daemon) -> int:
+    """The next life, until it watches; where in its log that begins."""
+    since = relay.log_bytes
+    relay.start().await_ready()
+    relay.wait("it watches, and all is said", lambda: (row := relay.stream("configmaps")).get("state") == "watching" and row["complete"])
+    return since
+
+
+def assert_held(trial: Trial, cluster: EmbeddedCluster, *, complains: bool = False) -> None:
+    """A reader that starts now holds what the API server lists."""
+    wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
+
+    def equal() -> bool:
+        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+        return tables == wanted and bool(said) == complains
+
+    wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
+
+
+def lose(trial: Trial, kafka_broker: KafkaBroker, before: dict[int, int]) -> None:
+    """What retention does: everything of these partitions before these offsets is gone."""
+    places = [TopicPartition(trial.topic("configmaps"), partition, offset) for partition, offset in before.items()]
+    for done in kafka_broker.admin.delete_records(places).values():
+        done.result(20.0)
+
+
+def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+    topic, relay = trial.topic("configmaps"), trial.relay(*_PATHS)
+    newer = {"ce_type": b"dev.watchrelay.object.added.v2", "ce_wrstream": b"configmaps", "ce_wrepoch": b"9", "ce_sequence": b"1"}
+    message = "records on the topic are not of the contract and are passed over"
+    with trial.reader(topic) as reader, relay:
+        published(trial, cluster, reader, relay)
+        for partition in range(3):
+            put(trial, topic, "orders-17", b"{}", partition=partition)
+        put(trial, topic, "shop/other", b'{"kind":"ConfigMap"}', newer)
+        put(trial, topic, "%wr/claim/configmaps/0", None, newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"})
+        since = again(relay)
+        assert warnings(relay, since) == [message]
+        put(trial, topic, "orders-18", b"{}")
+        cluster.request("DELETE", f"{path}/c1")
+        relay.wait("the delete is published", lambda: relay.stream("configmaps")["objects"] == _objects(cluster))
+        assert warnings(relay, since) == [message]
+        assert_held(trial, cluster, complains=True)
+        verified = command("verify", "-c", relay.file)
+        assert verified.code == 1
+        assert "foreign" in verified.stdout
+        assert relay.stop() == 0
+        assert [line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"] == ["WatchFrom"]
+
+
+def _objects(cluster: EmbeddedCluster) -> int:
+    return len(expected_table(list_text(cluster, _PATHS["configmaps"])))
+
+
+@pytest.mark.parametrize("left", ["the newest records", "half of the last snapshot", "nothing"])
+def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
+    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str, left: str
+) -> None:
+    relay = trial.relay(*_PATHS)
+    with trial.reader(trial.topic("configmaps")) as reader, relay:
+        published(trial, cluster, reader, relay)
+        ends = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "end")}
+        begins = {said.raw.partition: said.raw.offset for said in reader.of("configmaps", "begin")}
+        last = {said.raw.partition: said.raw.offset for said in reader.records}
+        before = {
+            "the newest records": {partition: offset - 1 for partition, offset in last.items()},
+            "half of the last snapshot": {0: (begins[0] + ends[0]) // 2},
+            "nothing": {partition: offset + 1 for partition, offset in last.items()},
+        }[left]
+        lose(trial, kafka_broker, before)
+        gone = next(said.key for said in reversed(reader.of("configmaps", "added")) if said.raw.partition == 0)
+        cluster.request("DELETE", f"{path}/{gone.decode().partition('/')[2]}")
+        since = again(relay)
+        said = warnings(relay, since)
+        if left == "nothing":
+            assert said == []
+            assert [line["reason"] for line in relay.lines(since=since) if line["message"] == "log read back"] == [
+                "nothing was published before"
+            ]
+        else:
+            assert said == ["log is not whole: everything is listed and said again within a snapshot"]
+        reader.read()
+        assert reader.table("configmaps").keys() == expected_table(list_text(cluster, _PATHS["configmaps"])).keys()
+        assert reader.proven("configmaps")
+        assert_held(trial, cluster)
+        verified = command("verify", "-c", relay.file, "--cluster")
+        assert verified.code == 0, verified.stdout + verified.stderr
+        assert relay.stop() == 0
+
+
+def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
+    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+) -> None:
+    topic, relay = trial.topic("configmaps"), trial.relay(*_PATHS)
+    with trial.reader(topic) as reader, relay:
+        published(trial, cluster, reader, relay)
+        relay.start().await_ready()
+        kafka_broker.admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20.0)
+        cluster.request("DELETE", f"{path}/c1")
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        since = again(relay)
+        assert [line["warning"] for line in relay.lines(since=since) if line["level"] == "warning"] == [
+            f"topic {topic} has 5 partitions, the pinned 3 are used"
+        ]
+        cluster.request("DELETE", f"{path}/c2")
+        await_equal(cluster, reader, _PATHS)
+        assert_held(trial, cluster)
+        assert command("verify", "-c", relay.file, "--cluster").code == 0
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
+
+
+def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
+    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker, path: str
+) -> None:
+    relay = trial.relay(*_PATHS)
+    with trial.reader(trial.topic("configmaps")) as reader, relay:
+        for _ in range(3):
+            published(trial, cluster, reader, relay)
+        epoch, before = reader.epoch("configmaps"), len(reader.records)
+        kafka_broker.admin.delete_topics([control(trial)])[control(trial)].result(20.0)
+        wait_until("it is gone", lambda: control(trial) not in kafka_broker.admin.list_topics(timeout=10.0).topics)
+        cluster.request("DELETE", f"{path}/c1")
+        since = again(relay)
+        assert warnings(relay, since) == ["control topic has lost the stream, its own topic holds it: epochs go on above"]
+        await_equal(cluster, reader, _PATHS)
+        assert reader.epoch("configmaps") > epoch
+        said = [one.type for one in reader.records[before:] if one.is_object and one.headers["ce_wrreason"] != "snapshot"]
+        assert said == ["deleted"], "more was said than what changed, and a snapshot for the new index"
+        wait_until("a snapshot is in the new index", lambda: index_of(trial, "configmaps"))
+        assert_held(trial, cluster)
+        assert command("verify", "-c", relay.file, "--cluster").code == 0
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
+
+
+def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+    topic = f"{trial.name}.shared"
+    relay = trial.relay({"resource": "configmaps", "topic": topic})
+    other_config: dict[str, Any] = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
+    with EmbeddedCluster() as elsewhere, trial.reader(topic) as reader, relay:
+        relay.await_ready()
+        other_config["kubernetes"] = {"kubeconfig": str(elsewhere.kubeconfig)}
+        with Daemon(other_config, trial.directory, name="other") as other:
+            other.wait("it is refused", lambda: other.stream("configmaps").get("waitsFor"))
+            assert other.stream("configmaps")["waitsFor"] == (
+                f"topic {topic} holds records of cluster {trial.name}, this is cluster {trial.name}-other: the topics of two clusters must "
+                "differ: name another one, or have {cluster} in kafka.topicTemplate"
+            )
+            assert warnings(other, 0) == ["topic refused"]
+            cluster.request("DELETE", f"{path}/c1")
+            await_equal(cluster, reader, _PATHS)
+            assert other.stop() == 0
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
+
+
+def test_two_clusters_that_both_think_the_topic_theirs_stop_and_say_why(
+    trial: Trial, kafka_broker: KafkaBroker, cluster: EmbeddedCluster, path: str
+) -> None:
+    topic = f"{trial.name}.shared"
+    relay = trial.relay({"resource": "configmaps", "topic": topic})
+    once = {"topic": topic, "partitions": 3, "keyFormat": "plain", "epochBase": 1}
+    kafka_broker.create_topic(f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"})
+    put(trial, f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
+    other_config = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
+    with trial.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
+        relay.await_ready()
+        await_equal(cluster, reader, _PATHS)
+        with Daemon({**other_config, "kubernetes": {"kubeconfig": str(elsewhere.kubeconfig)}}, trial.directory, name="other") as other:
+            assert other.exit_code() == 75
+        assert relay.exit_code() == 75
+        for daemon, names in ((other, (trial.name, f"{trial.name}-other")), (relay, (f"{trial.name}-other", trial.name))):
+            (said,) = [line["error"] for line in daemon.lines() if line["level"] == "error"]
+            assert f"topic {topic} holds records of cluster {names[0]}, this is cluster {names[1]}" in said
+        reader.read()
+        assert not [one for one in reader.records if one.is_object and f"/{trial.name}-other/" in one.headers["ce_source"]]
+
+
+def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_the_first_is_retired(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
+    topic = f"{trial.name}.shared"
+    relay = trial.relay({"resource": "configmaps", "topic": topic})
+    with trial.reader(topic) as reader:
+        with relay:
+            relay.await_ready()
+            await_equal(cluster, reader, _PATHS)
+            with trial.relay({"resource": "configmaps", "id": "again", "topic": topic}, name="other") as other:
+                other.wait("it is refused", lambda: other.stream("again").get("waitsFor"))
+                assert other.stream("again")["waitsFor"] == (
+                    f"stream again takes objects that stream configmaps on the same topic {topic} has too: retire that one first "
+                    "(`watchrelay retire configmaps`), or name another topic"
+                )
+                checked = command("validate", "-c", other.file, "--connect")
+                assert checked.code == 78
+                assert "retire that one first" in checked.stdout + checked.stderr
+                cluster.request("DELETE", f"{path}/c1")
+                await_equal(cluster, reader, _PATHS)
+                assert other.stop() == 0
+            assert relay.stop() == 0
+        assert command("retire", "configmaps", "--yes", "-c", other.file).code == 0
+        with other:
+            other.await_ready()
+            await_equal(cluster, reader, {"again": _PATHS["configmaps"]})
+            assert other.stop() == 0
+
+
+def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answered(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
+    with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
+        relay.await_ready()
+        await_equal(cluster, reader, _PATHS)
+        for value in (b"snapshot!", b"{}", b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}', None):
+            put(trial, f"k8s.{trial.name}.signal", trial.name, value)
+        asked = command("snapshot", "configmaps", "-c", relay.file)
+        assert asked.code == 0, asked.stderr
+        assert warnings(relay, 0).count("signal ignored") == 4
+        assert relay.metric("watchrelay_signals_total", result="refused") == 4
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")

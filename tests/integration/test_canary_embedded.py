@@ -1,0 +1,126 @@
+"""Canaries in Secrets and in credentials, against the program as it runs: no file, page, topic or command of it shows one.
+
+Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out: all that it says, and all that the commands say of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.canary import CANARIES, b64, leaked
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.topicreader import TopicReader, read_control
+from tests.support.trial import Trial
+from watchrelay.store.transform import LAST_APPLIED
+
+TOKEN = "canary-of-a-bearer-token"
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
+    with EmbeddedBroker() as broker:
+        trial = Trial(cluster, broker, tmp_path)
+        for topic, partitions in ((f"k8s.{trial.name}.control", 1), (f"k8s.{trial.name}.signal", 1), (trial.topic("secrets"), 3)):
+            broker.create_topic(topic, partitions=partitions)
+        yield trial
+
+
+def secret(name: str, revision: int) -> dict[str, Any]:
+    applied = json.dumps({"data": {"password": b64(CANARIES["applied"])}})
+    metadata = {"name": name, "annotations": {LAST_APPLIED: applied, "revision": str(revision)}}
+    return {"metadata": metadata, "data": {"password": b64(CANARIES["data"])}, "stringData": {"token": CANARIES["stringData"]}}
+
+
+def kubeconfig_with_token(cluster: EmbeddedCluster, tmp_path: Path) -> Path:
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": TOKEN}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str]:
+    """List, watch, a relist after lost history, errors, a snapshot on request; a restart that resumes. What the window showed meanwhile."""
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/secrets"
+    trial.make(path, [secret(f"s{number}", 0) for number in range(20)])
+    shown: dict[str, str] = {}
+
+    def look() -> None:
+        for page in ("/", "/readyz", "/metrics", "/api/streams", "/nothing-here"):
+            shown[page] = shown.get(page, "") + relay._get(page)[1]
+
+    def change(revision: int) -> None:
+        for number in range(20):
+            held = cluster.request("GET", f"{path}/s{number}")
+            held["metadata"]["annotations"]["revision"] = str(revision)
+            held["data"] = secret(f"s{number}", revision)["data"]
+            cluster.request("PUT", f"{path}/s{number}", held)
+
+    with relay:
+        relay.await_ready()
+        change(1)
+        relay.wait("the watch brought it", lambda: relay.metric("watchrelay_records_acked_total", kind="event") >= 20)
+        look()
+        cluster.do(lambda: cluster.server.behaviour.forbidden.update({("list", "secrets"), ("watch", "secrets")}))
+        cluster.kill()
+        cluster.restart()
+        cluster.forget()
+        relay.wait("the stream is held up", lambda: relay.stream("secrets").get("lastError"))
+        look()
+        assert relay.stop() == 0
+    cluster.do(cluster.server.behaviour.forbidden.clear)
+    change(2)
+    with relay:
+        relay.await_ready()
+        asked = command("snapshot", "-c", relay.file, "secrets")
+        shown["snapshot"] = asked.stdout + asked.stderr
+        assert asked.code == 0, shown["snapshot"]
+        look()
+        assert relay.stop() == 0
+    return shown
+
+
+def topics_of(trial: Trial, *, objects: int) -> bytes:
+    """All bytes of the topics, once each of so many objects was said three times: by the list, by the watch, and by what came after."""
+    with TopicReader(trial.broker.bootstrap, trial.topic("secrets")) as reader:
+        reader.read_until("all was said", lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects)
+        raw = [said.raw for said in reader.records]
+    text = b"".join((each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw)
+    return text + repr(read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")).encode()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(trial: Trial, cluster: EmbeddedCluster, named: bool) -> None:
+    """Likewise at debug level; and the same look finds them on the topic, and only there, once the config names them."""
+    entry = {"resource": "secrets"} | ({"includeSecretData": True, "keepLastApplied": True} if named else {})
+    kubeconfig = kubeconfig_with_token(cluster, trial.directory)
+    relay = trial.relay(entry, kubeconfig=kubeconfig, observe={"logLevel": "debug"})
+    shown = live(trial, cluster, relay)
+    shown["log"] = "\n".join(json.dumps(line, ensure_ascii=False) for line in relay.lines())
+    for name, arguments in {
+        "tail": ("tail", "--from-beginning", "--until-end", "--output", "text"),
+        "verify": ("verify", "--cluster", "--output", "json"),
+        "validate": ("validate", "--connect"),
+    }.items():
+        done = command(*arguments, "-c", relay.file, environment={"WATCHRELAY_OBSERVE__LOG_LEVEL": "debug"})
+        assert done.code == 0, done.stdout + done.stderr
+        shown[name] = done.stdout + done.stderr
+    assert "debug" in {line["level"] for line in relay.lines()}
+    assert {name: found for name, text in shown.items() if (found := leaked(text.encode()))} == {}
+    assert {name for name, text in shown.items() if TOKEN in text or b64(TOKEN) in text} == set()
+    on_topic = topics_of(trial, objects=20)
+    assert leaked(on_topic) == ({"data", "stringData", "applied"} if named else set())
+    assert TOKEN.encode() not in on_topic

@@ -1,0 +1,178 @@
+"""Room: integration tests.  In: the chart, both Helms, an API server that enforces restricted pod security.  Out: proof that it installs
+there, and that the daemon relays with the rights and the config that it made, and asks for nothing else.
+"""
+
+import http.client
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import charttools
+from tests.support.charttools import CHART, HELMS, ROOT, program, rendered, run, values_file
+from tests.support.churn import GROUP, widget, widget_definition
+from tests.support.daemon import Daemon, command
+from tests.support.listed import await_equal, edited, redacted, without_defaults
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.trial import Trial
+
+pytestmark = pytest.mark.real
+
+_KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
+_DISCOVERY = ("/api", "/apis", "/version")
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_MONITORING = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
+_EVERYTHING = {
+    "networkPolicy": {"enabled": True},
+    "podMonitor": {"enabled": True},
+    "serviceMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(real_parts: None) -> Iterator[ControlPlane]:
+    if obstacle := charttools.unavailable():
+        pytest.fail(obstacle, pytrace=False)
+    with ControlPlane(audit=True, controller_manager=True) as running:
+        for plural, kind in _MONITORING.items():
+            _define(running, "monitoring.coreos.com", plural, kind)
+        yield running
+
+
+def _define(cluster: ControlPlane, group: str, plural: str, kind: str) -> None:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    cluster.apply(f"{_DEFINITIONS}/{plural}.{group}", definition)
+    cluster.wait_for(f"{plural} are served", lambda: cluster.request("GET", f"/apis/{group}/v1/{plural}"))
+
+
+def _restricted(cluster: ControlPlane, name: str) -> str:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    return name
+
+
+def _install(cluster: ControlPlane, helm: str, namespace: str, values: Path, *arguments: str) -> None:
+    where = ("--namespace", namespace, "--kubeconfig", cluster.kubeconfig)
+    done = run(program(helm), "upgrade", "--install", "relay", CHART, "--values", values, *where, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _pods(cluster: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return found
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_the_pod_is_admitted_where_pod_security_is_restricted_and_an_edit_reaches_the_config(
+    cluster: ControlPlane, helm: str, tmp_path: Path
+) -> None:
+    namespace = _restricted(cluster, f"installed-by-{helm}")
+    config = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+    _install(cluster, helm, namespace, values_file(tmp_path, config, **_EVERYTHING))
+    cluster.wait_for("the pod is there", lambda: _pods(cluster, namespace))
+    (pod,) = _pods(cluster, namespace)
+    assert pod["spec"]["serviceAccountName"] == "relay-watchrelay"
+    assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    deployment = cluster.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay")
+    assert not [each for each in deployment["status"].get("conditions", ()) if each["type"] == "ReplicaFailure"]
+    (asks,) = [each for each in rendered(tmp_path / "values.yaml", namespace=namespace) if each["kind"] == "Pod"]
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", asks)  # what `helm test` starts is admitted too
+    rules = cluster.request("GET", f"/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules/relay-watchrelay")
+    assert len(rules["spec"]["groups"][0]["rules"]) > 10
+    _install(cluster, helm, namespace, values_file(tmp_path, {**config, "heartbeatInterval": "7s"}, **_EVERYTHING))
+    held = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/relay-watchrelay")["data"]["config.yaml"]
+    assert yaml.safe_load(held)["heartbeatInterval"] == "7s"
+    gone = run(program(helm), "uninstall", "relay", "--namespace", namespace, "--kubeconfig", cluster.kubeconfig)
+    assert gone.returncode == 0, gone.stderr
+    role = f"watchrelay:{namespace}:relay-watchrelay"
+    assert role not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
+
+
+def test_the_plain_manifests_are_admitted_too(cluster: ControlPlane) -> None:
+    cluster.kubectl("apply", "-k", str(ROOT / "deploy" / "example"))
+    cluster.wait_for("the pod is there", lambda: _pods(cluster, "watchrelay"))
+    (pod,) = _pods(cluster, "watchrelay")
+    (config,) = [each["configMap"]["name"] for each in pod["spec"]["volumes"] if each["name"] == "config"]
+    assert "cluster: my-cluster" in cluster.request("GET", f"/api/v1/namespaces/watchrelay/configmaps/{config}")["data"]["config.yaml"]
+    assert pod["spec"]["serviceAccountName"] == "watchrelay"
+
+
+def test_a_pod_with_more_rights_is_not_admitted_there(cluster: ControlPlane, tmp_path: Path) -> None:
+    """What the admission of the chart's pod is worth: the same pod without its security settings is refused."""
+    namespace = _restricted(cluster, "too-lax")
+    config = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+    lax = {"podSecurityContext": {"runAsNonRoot": None, "seccompProfile": None}}
+    _install(cluster, "helm4", namespace, values_file(tmp_path, config, **lax))
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay"
+
+    def refusal() -> str:
+        conditions = cluster.request("GET", path)["status"].get("conditions", ())
+        return next((each["message"] for each in conditions if each["type"] == "ReplicaFailure"), "")
+
+    assert "restricted" in cluster.wait_for("the refusal is told", refusal)
+    assert _pods(cluster, namespace) == []
+
+
+def _redacted_data(item: str) -> str:
+    return edited(without_defaults(item), "data", redacted)
+
+
+@_KAFKA_41
+def test_with_the_charts_account_and_config_the_daemon_relays_all_and_asks_for_nothing_else(
+    cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    trial = Trial(cluster, kafka_broker, tmp_path)
+    one, two = trial.namespaces(2)
+    home = _restricted(cluster, f"{trial.name}-home")
+    cluster.apply(f"{_DEFINITIONS}/widgets.{GROUP}", widget_definition())
+    cluster.wait_for("widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
+    resources = ["cm", f"widgets.{GROUP}", "nodes", "Deployment"]
+    entries = [*({"resource": each} for each in resources), {"resource": "secrets", "namespaces": [one, two]}]
+    config = {key: value for key, value in trial.config(*entries).items() if key != "kubernetes"}
+    _install(cluster, "helm4", home, values_file(tmp_path, config, **_EVERYTHING))
+    made = yaml.safe_load(cluster.request("GET", f"/api/v1/namespaces/{home}/configmaps/relay-watchrelay")["data"]["config.yaml"])
+    token = cluster.service_account_token(home, "relay-watchrelay")
+    kubeconfig = cluster.write_kubeconfig(f"{trial.name}-account", token=token)
+    environment = {"WATCHRELAY_KUBERNETES__KUBECONFIG": str(kubeconfig)}
+    trial.make(f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}])
+    trial.make(f"/apis/{GROUP}/v1/namespaces/{two}/widgets", [widget("w", random.Random(1))])
+    relay = Daemon(made, tmp_path, environment=environment)
+    validated = command("validate", "--connect", "-c", relay.file, environment=environment)  # what `helm test` runs
+    assert validated.code == 0, validated.stdout + validated.stderr
+    with relay, trial.reader(*(trial.topic(each) for each in ("configmaps", "secrets")), trial.topic("widgets", GROUP)) as reader:
+        relay.await_ready()
+        rows = relay.api_streams()
+        assert {row["state"] for row in rows.values()} == {"watching"}, rows
+        trial.make(f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}])
+        wanted: dict[str, Any] = {"configmaps": "/api/v1/configmaps", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
+        wanted[f"secrets@{one}"] = (f"/api/v1/namespaces/{one}/secrets", _redacted_data)
+        await_equal(cluster, reader, wanted)
+        assert relay.stop() == 0
+    _assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")
+
+
+def _assert_only_listed_and_watched(cluster: ControlPlane, user: str) -> None:
+    asked = [entry for entry in cluster.audit_entries() if entry["user"]["username"] == user]
+    assert {entry["verb"] for entry in asked if "objectRef" in entry} == {"list", "watch"}
+    for entry in asked:
+        if "objectRef" not in entry:
+            path = entry["requestURI"].partition("?")[0]
+            assert (entry["verb"], path.startswith(_DISCOVERY)) == ("get", True), entry["requestURI"]
+        assert entry["responseStatus"]["code"] < http.client.BAD_REQUEST, json.dumps(entry)

@@ -1,0 +1,159 @@
+"""Room: integration tests.  In: brokers as eager to compact as the contract allows, churn, kill -9.  Out: late readers are right.
+
+State topics may have a compaction lag and a retention of tombstones of twice the snapshot interval, the control topic may have none.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from tests.integration.test_kills_real import PATHS, accounts, ask_snapshot, control, listed, topics
+from tests.support.churn import Churn
+from tests.support.daemon import command
+from tests.support.kills import Victim, aims
+from tests.support.listed import await_equal
+from tests.support.livereader import LiveReader, fresh_tables
+from tests.support.process import wait_until
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.topicreader import TopicReader
+from tests.support.trial import Trial
+from watchrelay.consumer import TopicReader as ConsumerReader
+
+if TYPE_CHECKING:
+    from tests.support.kafkabroker import Version
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+_INTERVAL_S = 5
+_TWICE_MS = str(2 * _INTERVAL_S * 1000)
+_EAGER = {"segment.ms": "500", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+_STATE = _EAGER | {
+    "cleanup.policy": "compact,delete",
+    "max.message.bytes": "4194304",
+    "min.compaction.lag.ms": _TWICE_MS,
+    "max.compaction.lag.ms": _TWICE_MS,
+    "delete.retention.ms": _TWICE_MS,
+}
+_CONTROL = _EAGER | {"cleanup.policy": "compact", "min.compaction.lag.ms": "0", "delete.retention.ms": "0"}
+_KILLS, _KILLS_MAX = 10, 80
+
+
+@pytest.fixture(params=["3.9", "4.1"])
+def eager(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A broker whose cleaner hardly rests."""
+    with KafkaBroker(cast("Version", request.param), properties={"log.cleaner.backoff.ms": "100"}) as broker:
+        yield broker
+
+
+def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
+    """How many offsets of a topic hold nothing any more, and the keys that something stands for."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "holes", "enable.auto.commit": False, "log_level": 0})
+    missing, keys = 0, set[bytes]()
+    try:
+        for partition in broker.admin.list_topics(topic, timeout=10.0).topics[topic].partitions:
+            place = TopicPartition(topic, partition, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(place, timeout=10.0, cached=False)
+            consumer.assign([place])
+            found = 0
+            while consumer.position([place])[0].offset < end:
+                for message in consumer.consume(500, timeout=0.1):
+                    assert message.error() is None, message.error()
+                    if (message.offset() or 0) < end:
+                        found += 1
+                        keys.add(cast("bytes", message.key()))
+            missing += end - found
+    finally:
+        consumer.close()
+    return missing, keys
+
+
+class _Cleaning:
+    """What the cleaner has done. Shape: `missing` offsets that hold nothing, by topic; `forgotten` deleted objects without a record."""
+
+    def __init__(self, trial: Trial, broker: KafkaBroker, reader: TopicReader) -> None:
+        self._trial, self._broker, self._reader = trial, broker, reader
+        self.missing: dict[str, int] = {}
+        self.forgotten = 0
+
+    def seen(self) -> bool:
+        """True once it has removed records of every topic, and tombstones of objects besides."""
+        standing = {topic: _standing(self._broker, topic) for topic in (*topics(self._trial), control(self._trial))}
+        self.missing = {topic: missing for topic, (missing, _) in standing.items()}
+        deleted = {said.key for said in self._reader.of("pods", "deleted")}
+        self.forgotten = len(deleted - standing[self._trial.topic("pods")][1])
+        return all(self.missing.values()) and self.forgotten > 0
+
+
+def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, bytes]]) -> None:
+    """Those that start at the newest snapshot, at what a heartbeat names, at the start of the topic; and a table that knows no markers."""
+    bootstrap = trial.broker.bootstrap
+    assert asyncio.run(fresh_tables(bootstrap, control(trial))) == (wanted, [])
+
+    async def by_heartbeats() -> dict[str, dict[bytes, bytes]]:
+        async with ConsumerReader(bootstrap, topics=topics(trial), until_end=True) as reader:
+            await reader.ready()
+            return {stream: dict(reader.objects(stream)) for stream in reader.streams}
+
+    assert asyncio.run(by_heartbeats()) == wanted
+    with trial.reader(*topics(trial)) as whole:
+        whole.read()
+    for topic, stream in zip(topics(trial), PATHS, strict=True):
+        assert whole.plain[topic] == wanted[stream], "a table that knows no markers is another"
+        assert whole.table(stream) == wanted[stream]
+        assert whole.proven(stream)
+
+
+def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers_right(
+    real_cluster: ControlPlane, eager: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial, rng = Trial(real_cluster, eager, tmp_path), random.Random(11)
+    for topic in topics(trial):
+        eager.create_topic(topic, partitions=3, config=_STATE)
+    eager.create_topic(control(trial), config=_CONTROL)
+    relay = trial.relay(*PATHS, defaults={"snapshotInterval": f"{_INTERVAL_S}s"})
+    namespaces = trial.namespaces(8)
+    with trial.reader(*topics(trial)) as reader, relay:
+        relay.await_ready()
+        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: ask_snapshot(trial))
+        with (
+            LiveReader(eager.bootstrap, control(trial)) as living,
+            Churn(real_cluster, namespaces, operations=500, kinds=("configmaps", "deployments"), per_s=50) as churn,
+        ):
+            for aim in aims(_KILLS_MAX):
+                victim.end(aim)
+                reader.read()
+                victim.start()
+                assert churn.running, "the churn ended before the kills"
+                if victim.lives >= _KILLS and cleaning.seen():
+                    break
+            before = Counter(cleaning.missing)
+            for aim in aims(_KILLS // 2):  # over a log with holes
+                victim.end(aim)
+                reader.read()
+                victim.start()
+            relay.await_ready()
+            wait_until("the cleaner goes on", lambda: cleaning.seen() and Counter(cleaning.missing) > before, deadline_s=90.0)
+            verified = command("verify", "-c", relay.file, "--cluster", timeout_s=200.0)
+            assert verified.code == 0, verified.stdout + verified.stderr
+            churn.finish()
+            await_equal(real_cluster, reader, PATHS)
+            wanted = listed(real_cluster)
+            wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*PATHS, duplicates=True)
+    assert {stream: reader.table(stream) for stream in PATHS} == wanted
+    _assert_late_readers_are_right(trial, wanted)
+    verified = command("verify", "-c", relay.file, timeout_s=100.0)
+    assert verified.code == 0, verified.stdout + verified.stderr
+    with capsys.disabled():
+        print(
+            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(accounts(reader))}; "
+            f"offsets that hold nothing any more {cleaning.missing}, {cleaning.forgotten} deleted pods without a record"
+        )

@@ -1,0 +1,135 @@
+"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 of resources that come and go (T74-T78)."""
+
+from tests.support import virtualtime
+from tests.support.following import EXPIRED, WIDGETS, Api, following, pod, says, text
+
+# tests are named for the cases of the conformance list
+
+NOT_THERE = text(404, "404 page not found\n")
+
+
+def test_T74_a_deleted_crd_is_waited_for_and_its_return_is_listed_with_new_uids() -> None:
+    async def scene() -> None:
+        served = True
+        api = Api(pod("a", 1), pod("b", 2))
+        async with following(api, served=lambda: served, resource=WIDGETS, settled=True) as s:
+            api.delete("a")  # the finalizer deletes instances first; b's delete is lost with the storage
+            await s.until(lambda: s.mirror.names == ["b"])
+            await s.run_for(700)
+            port = s.server.port
+            await s.server.stop()
+            s.server.port = port
+            served, api.always = False, NOT_THERE
+            await s.server.__aenter__()
+            hurt = len(api.asked)
+            await s.until(lambda: s.status.state == "waiting", 30)
+            assert s.mirror.names == ["b"]
+            await s.until(lambda: s.mirror.gone == 1, 90)
+            assert s.mirror.changes[-1] == ("DELETED*", "b")
+            await s.run_for(1800)
+            assert s.mirror.gone == 1
+            assert len(api.asked) - hurt <= 15
+            served, api.always = True, None
+            api.objects = {("shop", "b"): pod("b", 200, uid="new")}
+            api.version = 200
+            await s.until(lambda: s.mirror.held == {("shop", "b"): ("new", "200")}, 60)
+            assert s.status.waits_for == ""
+
+    virtualtime.run(scene())
+
+
+def test_T74_one_absence_is_not_believed() -> None:
+    async def scene() -> None:
+        answers = iter([False, None, None, True])
+        api = Api(pod("a", 1))
+        async with following(api, served=lambda: next(answers, True), resource=WIDGETS, settled=True) as s:
+            api.watches.append(says(EXPIRED, 410))
+            api.lists.append(NOT_THERE)
+            await s.until(lambda: s.mirror.synced == 2, 900)
+            assert (s.mirror.gone, s.mirror.changes) == (0, [("ADDED", "a")])
+
+    virtualtime.run(scene())
+
+
+def test_T75_a_crd_that_is_absent_at_start_is_followed_once_it_is_there() -> None:
+    async def scene(*, woken: bool) -> None:
+        served = False
+        api = Api(pod("a", 1))
+        api.always = NOT_THERE
+        async with following(api, served=lambda: served, resource=WIDGETS) as s:
+            await s.run_for(1200)
+            assert s.status.state == "waiting"
+            assert s.mirror.gone == 0 or s.mirror.held == {}
+            served, api.always = True, None
+            if woken:
+                s.watcher.recheck()
+            await s.until(lambda: s.mirror.names == ["a"], 1 if woken else 60)
+
+    virtualtime.run(scene(woken=True))
+    virtualtime.run(scene(woken=False))
+
+
+def test_a_changed_crd_ends_the_watch_and_is_resumed_or_listed_without_deletes() -> None:
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        async with following(api, resource=WIDGETS, settled=True) as s:
+            busy = text(429, "storage is (re)initializing", {"Retry-After": "1"})
+            port = s.server.port
+            await s.server.stop()
+            api.watches.extend([busy, says(EXPIRED, 410)])
+            s.server.port = port
+            await s.server.__aenter__()
+            await s.until(lambda: s.mirror.synced == 2, 60)
+            assert s.mirror.changes == [("ADDED", "a")]
+
+    virtualtime.run(scene())
+
+
+def test_T77_a_404_of_a_version_that_discovery_still_serves_otherwise_removes_nothing() -> None:
+    """Which version is followed is the app's to resolve: while `served` says yes (some version is), nothing is deduced here."""
+
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        async with following(api, served=lambda: True, resource=WIDGETS, settled=True) as s:
+            api.always = NOT_THERE
+            port = s.server.port
+            await s.server.stop()
+            s.server.port = port
+            await s.server.__aenter__()
+            hurt = len(api.asked)
+            await s.run_for(1800)
+            assert (s.mirror.gone, s.mirror.names) == (0, ["a"])
+            assert len(api.asked) - hurt <= 15
+
+    virtualtime.run(scene())
+
+
+def test_T78_a_discovery_that_cannot_say_removes_nothing() -> None:
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        async with following(api, served=lambda: None, resource=WIDGETS, settled=True) as s:
+            api.always = NOT_THERE
+            port = s.server.port
+            await s.server.stop()
+            s.server.port = port
+            await s.server.__aenter__()
+            await s.run_for(1800)
+            assert (s.mirror.gone, s.mirror.names) == (0, ["a"])
+            api.always = None
+            await s.until(lambda: s.status.state == "watching", 301)
+            assert s.mirror.changes == [("ADDED", "a")]
+
+    virtualtime.run(scene())
+
+
+def test_T78_503_of_an_aggregated_group_leaves_its_objects_and_ends() -> None:
+    async def scene() -> None:
+        api = Api(pod("a", 1))
+        async with following(api, resource=WIDGETS, settled=True) as s:
+            api.always = text(503, "service unavailable")
+            await s.run_for(3600)
+            assert (s.mirror.gone, s.mirror.names) == (0, ["a"])
+            api.always = None
+            await s.until(lambda: s.status.state == "watching", 90)
+
+    virtualtime.run(scene())

@@ -1,0 +1,116 @@
+"""The consumer's side on real parts: `verify --cluster` against a real API server under churn, and readers without every right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.daemon import command
+from tests.support.kafkabroker import create_topic
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.story import Log, Writer, stream
+from tests.support.telling import Teller
+from tests.support.trial import Trial
+from tests.vectors.telling import claim, description
+from watchrelay.consumer import NothingPublished, SinkUnavailable, TopicReader
+
+if TYPE_CHECKING:
+    from tests.support.kafkabroker import Version
+
+pytestmark = pytest.mark.real
+
+_TOPIC, _CONTROL = "k8s.t.core.pods", "k8s.t.control"
+
+
+def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
+    real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    trial = Trial(real_cluster, kafka_broker, tmp_path)
+    real_cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}", widget_definition())
+    real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
+    streams = ("configmaps", f"widgets.{GROUP}", "deployments.apps", "pods", "namespaces", "secrets")
+    relay = trial.relay(*streams, defaults={"snapshotInterval": "5s"})
+    kinds = ("configmaps", "widgets", "deployments")
+    with Churn(real_cluster, trial.namespaces(4), operations=3000, kinds=kinds, per_s=60) as churn, relay:
+        relay.await_ready()
+        for operations in (100, 400):
+            churn.reach(operations)
+            live = command("verify", "-c", relay.file, "--cluster", "--output", "json", timeout_s=100.0)
+            assert churn.running, "the churn ended before the verification"
+            assert live.code == 0, live.stdout + live.stderr
+        assert len(live.objects()) == 3 * len(streams)
+        relay.kill()
+        real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": f"{trial.name}-late"}})
+    found = command("verify", "-c", relay.file, "namespaces", "--cluster", "--output", "json", timeout_s=100.0)
+    assert found.code == 1
+    problems = [(problem["kind"], problem["key"]) for row in found.objects() for problem in row["problems"]]
+    assert problems == [("missing", f"/{trial.name}-late")]
+
+
+@pytest.fixture(scope="module", params=["3.9", "4.1"])
+def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A secured broker on which `relay` may read the state topic; who else may what is up to a test."""
+    with KafkaBroker(cast("Version", request.param), secured=True) as broker:
+        _grant(broker, "relay", _TOPIC, AclOperation.READ)
+        create_topic(broker.admin, _TOPIC, partitions=2, replicas=1, config=None)
+        create_topic(broker.admin, _CONTROL, partitions=1, replicas=1, config=None)
+        yield broker
+
+
+def _grant(broker: KafkaBroker, user: str, topic: str, *rights: AclOperation) -> None:
+    where = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*")
+    bindings = [AclBinding(*where, right, AclPermissionType.ALLOW) for right in rights]
+    for made in broker.admin.create_acls(bindings).values():
+        made.result(10)
+
+
+async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbeat_and_says_so(secured: KafkaBroker) -> None:
+    logs = [Log(), Log()]
+    writer = Writer(stream(partitions=2), logs, epoch=2)
+    writer.first(*(f"shop/{letter}" for letter in "abcdef"))
+    writer.delete("shop/b")
+    writer.snapshot()
+    writer.beat()
+    async with Teller(secured.bootstrap) as teller:
+        await teller.tell(_TOPIC, logs)
+        await teller.say(_CONTROL, "stream/pods", description(2, topic=_TOPIC))
+        await teller.say(_CONTROL, "claim/pods", claim("w1"))
+    me = {
+        "bootstrap_servers": secured.listeners["PLAIN"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": secured.user,
+        "sasl_plain_password": secured.password,
+    }
+    held = {key for each in writer.held for key in each}
+    async with TopicReader(me, control_topic=_CONTROL, topics=[_TOPIC], until_end=True) as reader:
+        await reader.ready()
+        assert set(reader.objects("pods")) == held
+        assert [(problem.kind, problem.count) for problem in reader.problems] == [("control", 1)]
+    async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
+        with pytest.raises(NothingPublished, match=f"topic {_CONTROL} is not there, or may not be seen"):
+            await reader.ready()
+    _grant(secured, "relay", _CONTROL, AclOperation.DESCRIBE)
+    async with TopicReader(me, control_topic=_CONTROL, topics=[_TOPIC], until_end=True) as reader:
+        await reader.ready()
+        assert set(reader.objects("pods")) == held
+        assert ["READ is not granted" in problem.detail for problem in reader.problems] == [True]
+    async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
+        with pytest.raises(SinkUnavailable, match="grant READ on it, or name the topics"):
+            await reader.ready()
+    _grant(secured, "relay", _CONTROL, AclOperation.READ)
+    async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
+        await reader.ready()
+        assert set(reader.objects("pods")) == held
+        assert reader.problems == []

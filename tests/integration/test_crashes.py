@@ -1,0 +1,85 @@
+"""Room: integration tests.  In: a relay that is killed as soon as it is up, again and again.  Out: how little the API server notices."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.listed import await_equal
+from tests.support.trial import Trial
+
+_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
+_CRASHES = 5
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    trial = Trial(cluster, broker, tmp_path)
+    for topic in ("control", "signal"):
+        broker.create_topic(f"k8s.{trial.name}.{topic}")
+    for stream in _PATHS:
+        broker.create_topic(trial.topic(stream), partitions=3)
+    (namespace,) = trial.namespaces(1)
+    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": f"c{number}"}} for number in range(20)])
+    return trial
+
+
+def _asked(cluster: EmbeddedCluster) -> Counter[str]:
+    """Lists and watches of the streams so far."""
+
+    def kinds() -> Counter[str]:
+        seen = [each for each in cluster.server.log if each.resource in _PATHS and "relay" in each.user_agent]
+        return Counter("list" if each.verb == "list" or "sendInitialEvents" in each.query else each.verb for each in seen)
+
+    return cluster.do(kinds)
+
+
+def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(trial: Trial, cluster: EmbeddedCluster) -> None:
+    relay = trial.relay(*_PATHS)
+    with trial.reader(*(trial.topic(stream) for stream in _PATHS)) as reader, relay:
+        relay.await_ready()
+        first = _asked(cluster)
+        assert first["list"] == len(_PATHS)
+        for _ in range(_CRASHES):
+            relay.kill()
+            relay.start().await_ready()
+        after = _asked(cluster) - first
+        assert after["list"] == 0
+        assert after["watch"] == _CRASHES * len(_PATHS)
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*_PATHS, duplicates=True)
+
+
+def test_a_relay_that_dies_before_kafka_is_there_has_asked_for_no_object(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+) -> None:
+    """Lists whose objects nobody could take would be made again at each start."""
+    broker.kafka.broker_down()
+    relay = trial.relay(*_PATHS)
+    with relay:
+        for _ in range(_CRASHES):
+            relay.wait("it waits for Kafka", lambda: "kafka" in relay.readyz()[1].get("problems", {}))
+            relay.wait("the resources are known", lambda: relay.stream("configmaps").get("topic"))
+            relay.kill()
+            relay.start()
+        assert _asked(cluster) == Counter()
+        broker.kafka.broker_up()
+        relay.await_ready()
+        assert _asked(cluster)["list"] == len(_PATHS)
+        assert relay.stop() == 0

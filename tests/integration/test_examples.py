@@ -1,0 +1,150 @@
+"""The examples, run as the README says: against a relay on embedded parts, and the Java reader with real Kafka."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.churn import Churn
+from tests.support.daemon import Outcome, clean_environment
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.java import SOURCE, java_reader
+from tests.support.kafkabroker import KafkaBroker
+from tests.support.story import NODES, Log, Writer, resend, stream
+from tests.support.telling import Teller
+from tests.support.trial import Trial
+from tests.vectors.generate import DIRECTORY
+from tests.vectors.telling import claim, description
+from watchrelay.consumer import TopicReader
+
+EXAMPLES = SOURCE.parents[1]
+
+
+def example(name: str, *arguments: str | Path) -> Outcome:
+    environment = clean_environment({"PYTHONPATH": str(EXAMPLES.parent)})
+    argv = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False, env=environment)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
+    cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    trial = Trial(cluster, broker, tmp_path)
+    topic, control, positions = trial.topic("configmaps"), f"k8s.{trial.name}.control", tmp_path / "positions.json"
+    broker.create_topic(control)
+    broker.create_topic(f"k8s.{trial.name}.signal")
+    broker.create_topic(topic, partitions=3)
+    relay = trial.relay("configmaps", defaults={"snapshotInterval": "5s"})
+    namespaces = trial.namespaces(3)
+    with Churn(cluster, namespaces, operations=600, kinds=("configmaps",), per_s=1000) as churn, relay:
+        relay.await_ready()
+        churn.reach(300)
+        first = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+        assert first.code == 0, first.stderr
+        assert all(lane["proven"] for lane in first.objects())
+        churn.finish()
+        assert relay.stop() == 0
+    listed = {
+        f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["metadata"]["uid"]
+        for item in cluster.request("GET", "/api/v1/configmaps")["items"]
+    }
+    plain = example("plain_table.py", broker.bootstrap, topic)
+    assert plain.code == 0, plain.stderr
+    assert {key: row["metadata"]["uid"] for key, row in json.loads(plain.stdout).items()} == listed
+    then = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+    assert then.code == 0, then.stderr
+    assert sum(lane["count"] for lane in then.objects()) == len(listed)
+    assert {line.split()[0] for line in then.stderr.splitlines()} <= {"added", "modified", "deleted"}
+    again = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+    assert (again.code, again.stderr) == (0, ""), "positions at the end have nothing behind them"
+
+
+def test_examples_say_in_one_line_what_is_wrong() -> None:
+    away = example("python_reader.py", "127.0.0.1:1", "k8s.x.control")
+    assert away.code == 1
+    assert "kafka at 127.0.0.1:1 is not usable" in away.stderr
+    assert "Traceback" not in away.stderr
+    assert example("plain_table.py").code == 2
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("version", ["3.9", "4.1"])
+def test_the_java_reader_passes_every_vector(real_parts: None, version: str) -> None:
+    passed = java_reader("vectors", DIRECTORY, version=version)
+    count = len(list(DIRECTORY.glob("*.json")))
+    assert passed.code == 0, passed.stdout
+    assert f"{count} of {count} vectors pass" in passed.stdout
+
+
+@pytest.mark.real
+def test_the_java_reader_notices_a_vector_that_expects_something_else(real_parts: None, tmp_path: Path) -> None:
+    for field in ("verdicts", "state", "origins", "table"):
+        told = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
+        told["expect"][field] = told["expect"][field][:-1]
+        (tmp_path / f"{field}.json").write_text(json.dumps(told))
+    failed = java_reader("vectors", tmp_path)
+    assert failed.code == 1
+    assert "0 of 4 vectors pass" in failed.stdout
+
+
+@pytest.mark.real
+async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBroker) -> None:
+    pods_topic, nodes_topic, control = "k8s.java.core.pods", "k8s.java.core.nodes", "k8s.java.control"
+    kafka_broker.create_topic(pods_topic, partitions=3)
+    kafka_broker.create_topic(nodes_topic)
+    kafka_broker.create_topic(control)
+    logs, one = [Log(), Log(), Log()], [Log()]
+    old = Writer(stream(partitions=3), logs, epoch=2)
+    nodes = Writer(stream(NODES, form="structured"), one, epoch=2)
+    old.first(*(f"shop/pod-{number}" for number in range(50)))
+    nodes.first("n1", "n2")
+    old.delete("shop/pod-7")
+    old.snapshot()
+    for number in range(10, 20):
+        old.put(f"shop/pod-{number}", 2)
+    late = old.put("shop/pod-20", 3)
+    new = Writer(stream(partitions=3), logs, epoch=4, before=old)
+    new.claim()
+    new.delete("shop/pod-21", lose=True)  # the snapshot's end sweeps it, the heartbeat before alarms both
+    new.beat()
+    old.put("shop/pod-22", 9)
+    resend(logs[0], late)
+    new.snapshot()
+    nodes.delete("n1")
+    for writer in (new, nodes):
+        writer.beat()
+    async with Teller(kafka_broker.bootstrap) as teller:
+        await teller.tell(pods_topic, logs)
+        await teller.tell(nodes_topic, one)
+        await teller.say(control, "stream/pods", description(3, topic=pods_topic))
+        await teller.say(control, "claim/pods", claim("w2"))
+        await teller.say(control, "stream/nodes", description(1, topic=nodes_topic))
+        await teller.say(control, "claim/nodes", claim("w1"))
+    java = java_reader("live", kafka_broker.bootstrap, pods_topic, nodes_topic)
+    assert java.code == 0, java.stdout + java.stderr
+    python = example("python_reader.py", kafka_broker.bootstrap, control, "--once")
+    assert python.code == 0, python.stderr
+    assert java.objects() == python.objects()
+    assert sum(lane["count"] for lane in java.objects() if lane["stream"] == "pods") == sum(map(len, new.held))
+    async with TopicReader(kafka_broker.bootstrap, control_topic="", topics=[pods_topic, nodes_topic], until_end=True) as reader:
+        await reader.ready()
+        found = {(lane.stream, lane.partition): (lane.digest, lane.objects, lane.epoch) for lane in reader.lanes()}
+    assert found == {(lane["stream"], lane["partition"]): (lane["digest"], lane["count"], lane["epoch"]) for lane in java.objects()}

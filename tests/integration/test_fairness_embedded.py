@@ -1,0 +1,44 @@
+"""Room: integration tests.  In: streams that always have a full batch waiting, and one with a record at times.  Out: it gets its turn."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.sinkparts import batch, running_sink
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.model.records import Batch
+
+FLOODED, ROUNDS = 3, 20
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka.start() as broker:
+        broker.create_topic("flood", FLOODED)
+        broker.create_topic("quiet", 1)
+        yield broker
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("quiet", 0), ("flood", 1)], ids=["a topic of its own", "the same partition"])
+async def test_a_flood_lets_another_stream_through_after_every_batch(kafka: EmbeddedKafka, topic: str, partition: int) -> None:
+    acked = [0] * FLOODED
+    async with running_sink(kafka.bootstrap) as running:
+
+        async def flood(at: int) -> None:
+            names = [f"n{number}" for number in range(100)]
+            full = batch("flood", at, *names, padding=4000)
+            while True:
+                await running.sink.deliver(Batch("flood", at, full.records, "flooding"))
+                acked[at] += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            flooding = [tasks.create_task(flood(at), name=f"flood {at}") for at in range(FLOODED)]
+            for number in range(ROUNDS):
+                before = list(acked)
+                await running.sink.deliver(Batch(topic, partition, batch(topic, partition, f"q{number}").records, "quiet"))
+                passed = [after - earlier for after, earlier in zip(acked, before, strict=True)]
+                assert max(passed) <= 2, f"round {number}: batches of the flood that went before, by partition: {passed}"
+            for task in flooding:
+                task.cancel()
+    assert min(acked) > 0

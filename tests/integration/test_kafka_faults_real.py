@@ -1,0 +1,326 @@
+"""Room: integration tests.  In: real brokers behind a path that fails, and brokers that fail.  Out: topics that end right, the fault told.
+
+The API server is the synthetic one: it changes objects as fast as it is asked to. `docs/reliability.md` lists what each test showed.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.faultproxy import FaultProxy
+from tests.support.listed import await_equal
+from tests.support.realparts import KafkaBroker, KafkaCluster
+from tests.support.topicreader import TopicReader
+from tests.support.trial import Trial
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+_PATHS = {"configmaps": "/api/v1/configmaps"}
+_SOON_S = 90.0
+"""A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so and 60 s to build anew."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+def problem(relay: Daemon) -> str:
+    """What /readyz says of Kafka; "" when all is well."""
+    return str(relay.readyz()[1].get("problems", {}).get("kafka", ""))
+
+
+def said_of(relay: Daemon) -> str:
+    """The last error on the row of the stream."""
+    return json.dumps(relay.stream("configmaps").get("lastError"))
+
+
+@dataclass
+class Scene:
+    """A relay under churn with a reader of its topic."""
+
+    trial: Trial
+    relay: Daemon
+    reader: TopicReader
+    churn: Churn
+
+    def healed(self) -> None:
+        """All that was said is over: the churn goes on past the fault, ends, and the topic is what the API server lists."""
+        self.relay.wait("the trouble is over", lambda: not problem(self.relay) and said_of(self.relay) == "null", deadline_s=_SOON_S)
+        self.churn.reach(self.churn.operations() + 40)
+        self.churn.finish()
+        await_equal(self.trial.cluster, self.reader, _PATHS, deadline_s=_SOON_S)
+        assert self.relay.livez() == self.relay.readyz()[0] == 200
+        assert self.relay.metric("watchrelay_missed_changes_total") == 0
+        assert self.relay.metric("watchrelay_list_total", result="success") == 1, "Kafka's trouble cost the API server a list"
+        verified = command("verify", "-c", self.relay.file, "--cluster", timeout_s=90.0)
+        assert verified.code == 0, verified.stdout + verified.stderr
+        assert self.relay.stop() == 0
+        self.reader.read()
+        self.reader.assert_right(*_PATHS, duplicates=True)
+
+
+def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, fault: Callable[[Scene], None], **kafka: Any) -> None:
+    """Let `fault` happen under churn, and have everything end right."""
+    trial = Trial(cluster, broker, directory)
+    relay = trial.relay(*_PATHS, kafka=kafka)
+    with (
+        Churn(cluster, trial.namespaces(4), operations=400, per_s=60) as churn,
+        trial.reader(trial.topic("configmaps")) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        churn.reach(churn.operations() + 60)
+        scene = Scene(trial, relay, reader, churn)
+        fault(scene)
+        scene.healed()
+
+
+# ---- the path to the brokers ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def path(real_parts: None) -> Iterator[tuple[FaultProxy, KafkaBroker]]:
+    """A broker, and the proxy by which its clients are told to come."""
+    with FaultProxy() as proxy, KafkaBroker("4.1", via=proxy.port) as broker:
+        proxy.lead_to(broker.ports["VIA"])
+        yield proxy, broker
+
+
+def test_a_path_that_refuses_is_named_and_waited_for(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        proxy.refuse()
+        try:
+            scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
+            assert "Connect call failed" in problem(scene.relay)
+            assert str(proxy.port) in problem(scene.relay)
+            scene.relay.wait("the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S)
+            assert scene.relay.livez() == 200
+        finally:
+            proxy.heal()
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+def test_a_black_hole_is_told_the_producer_is_built_anew_and_nothing_is_lost(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        proxy.hold()
+        try:
+            scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
+            scene.relay.wait(
+                "the producer is thrown away", lambda: scene.relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=_SOON_S
+            )
+            assert scene.relay.metric("watchrelay_produce_errors_total", error="no_acknowledgement") > 0
+            assert scene.relay.livez() == 200
+        finally:
+            proxy.heal()
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+def test_connections_that_went_silent_for_good_are_left_for_new_ones(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        assert proxy.freeze_open() > 0
+        scene.relay.wait("it is told", lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay), deadline_s=_SOON_S)
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+def connected_since(proxy: FaultProxy, count: int) -> bool:
+    """More connections were made than `count`."""
+    return proxy.connections > count
+
+
+def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        cuts = 0
+        for after in (40, 300, 1000, 3000):
+            before = proxy.connections
+            proxy.cut_after(after)
+            scene.relay.wait("it connects again", partial(connected_since, proxy, before + 1), deadline_s=_SOON_S)
+            cuts += proxy.connections - before
+            proxy.heal()
+            scene.churn.reach(scene.churn.operations() + 40)
+        assert cuts >= 8
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+@pytest.mark.parametrize("slow", ["delayed", "throttled"])
+def test_a_slow_path_delays_and_no_more(path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path, slow: str) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        count = scene.relay.metric("watchrelay_produce_duration_seconds_count")
+        spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_sum")
+        if slow == "delayed":
+            proxy.delay(1.0)
+        else:
+            proxy.throttle(8000)
+        try:
+            scene.relay.wait(
+                "acknowledgements take seconds, by the metric",
+                lambda: scene.relay.metric("watchrelay_produce_duration_seconds_sum") - spent_s > 6.0,
+                deadline_s=_SOON_S,
+            )
+            assert scene.relay.metric("watchrelay_produce_duration_seconds_count") > count
+            assert scene.relay.livez() == 200
+        finally:
+            proxy.heal()
+        assert scene.relay.metric("watchrelay_producer_rebuilds_total") == 0, "slow is not broken"
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+def test_a_producer_that_is_throttled_by_quota_goes_on_slowly_and_catches_up(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    proxy, broker = path
+
+    def fault(scene: Scene) -> None:
+        spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_sum")
+        broker.limit_producers(1000)
+        try:
+            scene.relay.wait(
+                "acknowledgements take seconds, by the metric",
+                lambda: scene.relay.metric("watchrelay_produce_duration_seconds_sum") - spent_s > 5.0,
+                deadline_s=_SOON_S,
+            )
+            assert scene.relay.livez() == 200
+        finally:
+            broker.limit_producers(None)
+
+    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+
+
+# ---- the brokers ----------------------------------------------------------------------------------------------------
+
+
+def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_finds_the_new_ones(
+    real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    with FaultProxy() as door, KafkaBroker("4.1") as broker:
+        door.lead_to(broker.ports["PLAINTEXT"])
+        trial = Trial(cluster, broker, tmp_path)
+        relay = trial.relay(*_PATHS, kafka={"bootstrapServers": [f"127.0.0.1:{door.port}"]})
+        with Churn(cluster, trial.namespaces(4), operations=400, per_s=60) as churn, relay:
+            relay.await_ready()
+            churn.reach(churn.operations() + 60)
+            broker.move()
+            door.refuse()
+            door.heal()
+            door.lead_to(broker.ports["PLAINTEXT"])
+            relay.wait("it is told", lambda: problem(relay), deadline_s=_SOON_S)
+            relay.wait("it finds them", lambda: not problem(relay) and said_of(relay) == "null", deadline_s=_SOON_S)
+            assert relay.metric("watchrelay_producer_rebuilds_total", reason="watchdog") >= 1
+            asked = command("snapshot", "-c", relay.file, "configmaps", timeout_s=90.0)
+            assert asked.code == 0, asked.stdout + asked.stderr
+            with trial.reader(trial.topic("configmaps")) as reader:
+                Scene(trial, relay, reader, churn).healed()
+
+
+@pytest.fixture(scope="module")
+def brokers(real_parts: None) -> Iterator[KafkaCluster]:
+    with KafkaCluster(3) as brokers:
+        yield brokers
+
+
+@pytest.mark.parametrize("end", ["killed", "frozen"])
+def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
+    brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path, end: str
+) -> None:
+    def fault(scene: Scene) -> None:
+        topic = scene.trial.topic("configmaps")
+        node = brokers.leader(topic, 0)
+        node.kill() if end == "killed" else node.pause()
+        try:
+            number = len(scene.reader.records)
+            scene.reader.read_until("records come again", lambda: len(scene.reader.records) > number + 60, deadline_s=_SOON_S)
+            assert scene.relay.livez() == 200
+        finally:
+            node.restart() if end == "killed" else node.resume()
+
+    on_scene(cluster, brokers, tmp_path, fault, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=3, minInsyncReplicas=2)
+
+
+def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
+    brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    def fault(scene: Scene) -> None:
+        topic = scene.trial.topic("configmaps")
+        node = brokers.leader(topic, 0)
+        node.kill()
+        try:
+            scene.relay.wait("the topic is named", lambda: topic in problem(scene.relay) + said_of(scene.relay), deadline_s=_SOON_S)
+            said = "watchrelay_produce_duration_seconds_count"
+            count = scene.relay.metric(said, topic=topic)
+            scene.relay.wait("the others go on", lambda: scene.relay.metric(said, topic=topic) > count + 10, deadline_s=_SOON_S)
+        finally:
+            node.restart()
+
+    # One copy of each partition, on three brokers: the death of one leaves a third of them without a leader.
+    on_scene(cluster, brokers, tmp_path, fault, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=1)
+
+
+def binding(right: Any, kind: Any = AclBinding) -> Any:
+    """The right of `relay` on everything that begins as our topics do."""
+    pattern = (ResourceType.TOPIC, "k8s.", ResourcePatternType.PREFIXED)
+    return kind(*pattern, f"User:{KafkaBroker.user}", "*", right, AclPermissionType.ALLOW)
+
+
+def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
+    real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    with KafkaBroker("4.1", secured=True) as broker:
+        rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
+        for made in broker.admin.create_acls([binding(right) for right in rights]).values():
+            made.result(10)
+
+        def fault(scene: Scene) -> None:
+            for gone in broker.admin.delete_acls([binding(AclOperation.WRITE, AclBindingFilter)]).values():
+                gone.result(10)
+            try:
+                scene.relay.wait("the right is named", lambda: "grant WRITE" in problem(scene.relay), deadline_s=_SOON_S)
+                assert scene.trial.topic("configmaps") in problem(scene.relay)
+                assert scene.relay.metric("watchrelay_produce_errors_total", error="TopicAuthorizationFailedError") > 0
+                assert scene.relay.livez() == 200
+            finally:
+                for made in broker.admin.create_acls([binding(AclOperation.WRITE)]).values():
+                    made.result(10)
+
+        (tmp_path / "password").write_text(broker.password)
+        security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}
+        on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[broker.listeners["PLAIN"]], security=security)

@@ -1,0 +1,172 @@
+"""Room: integration tests.  In: a real API server under churn, real Kafka, kill -9 at instants by seed.  Out: right topics, right readers.
+
+The number of kills is small here; KILLS=200 asks for the full run. Each test shows its accounts: which object records stand on the topics,
+and why. They are held against a witness that watches the same API server, and is never killed.
+"""
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.churn import Churn
+from tests.support.daemon import command
+from tests.support.kills import Victim, aims
+from tests.support.listed import await_equal, expected_table, list_text
+from tests.support.livereader import LiveReader, fresh_tables
+from tests.support.process import wait_until
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.topicreader import TopicReader
+from tests.support.trial import Trial
+from tests.support.witness import Witness
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+
+PATHS = {"configmaps": "/api/v1/configmaps", "deployments.apps": "/apis/apps/v1/deployments", "pods": "/api/v1/pods"}
+KILLS = int(os.environ.get("KILLS", "12"))
+_BULK = 1000
+"""Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed in."""
+
+
+def topics(trial: Trial) -> list[str]:
+    """Those of the streams in `PATHS`."""
+    return [trial.topic("configmaps"), trial.topic("deployments", "apps"), trial.topic("pods")]
+
+
+def control(trial: Trial) -> str:
+    """The control topic."""
+    return f"k8s.{trial.name}.control"
+
+
+def fill(trial: Trial, cluster: ControlPlane) -> str:
+    """A namespace with `_BULK` config maps of 2 KB; the path of them all."""
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    rng = random.Random(1)
+    bodies = [{"metadata": {"name": f"bulk{number}"}, "data": {"text": f"{rng.getrandbits(8_000):x}"}} for number in range(_BULK)]
+    with ThreadPoolExecutor(4) as pool:
+        for made in [pool.submit(cluster.request, "POST", path, body) for body in bodies]:
+            made.result()
+    return path
+
+
+def ask_snapshot(trial: Trial) -> None:
+    """Write a request for a snapshot of the large stream, as any client of Kafka may."""
+    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
+    request = {"id": f"kill-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["configmaps"]}}
+    producer.produce(f"k8s.{trial.name}.signal", json.dumps(request), key=trial.name)
+    assert producer.flush(20.0) == 0
+
+
+def accounts(reader: TopicReader) -> Counter[str]:
+    """Every object record on the topics, by why it stands there.
+
+    `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those cut short among them. `ignored`: landed
+    late, or twice, around a kill; readers pass over them. `healed`: said again because one of those stood there.
+    """
+    kinds: Counter[str] = Counter()
+    for said in reader.records:
+        if said.is_object:
+            reason = said.headers["ce_wrreason"]
+            kinds["ignored" if said.place in reader.ignored else reason if reason in {"snapshot", "healed"} else "changes"] += 1
+    return kinds
+
+
+def listed(cluster: ControlPlane) -> dict[str, dict[bytes, bytes]]:
+    """What the API server lists now, as a relay publishes it."""
+    return {stream: expected_table(list_text(cluster, path)) for stream, path in PATHS.items()}
+
+
+def assert_every_change_was_said_once(reader: TopicReader, witness: Witness, upto: Mapping[str, int]) -> int:
+    """What was said of changes is what happened, each once; how many."""
+    total = 0
+    for stream in PATHS:
+        said = [
+            one
+            for one in reader.of(stream)
+            if one.is_object and one.place not in reader.ignored and one.headers["ce_wrreason"] not in {"snapshot", "healed"}
+        ]
+        by_reason = Counter(one.headers["ce_wrreason"] for one in said)
+        twice = [each for each, count in Counter((one.key, one.version, one.type == "deleted") for one in said).items() if count > 1]
+        assert twice == [], f"{stream}: said twice: {twice[:5]}"
+        compared = witness.compare(stream, said, upto=upto[stream])
+        if not by_reason["resume"] + by_reason["relist"]:  # a list says what it leads to, not each step
+            assert compared.unsaid == [], f"{stream}: happened and was not said: {compared.unsaid[:5]}"
+        assert compared.invented == [] or by_reason["resume"] + by_reason["relist"], f"{stream}: {compared.invented[:5]}"
+        total += len(said)
+    return total
+
+
+def assert_all_agree(trial: Trial, cluster: ControlPlane, reader: TopicReader, living: LiveReader) -> None:
+    """The readers that lived through it and those that start now hold what the API server lists, byte by byte."""
+    wanted = listed(cluster)
+    assert {stream: reader.table(stream) for stream in PATHS} == wanted
+    wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
+    assert living.from_changes() == wanted, "its changes come to another state than it holds"
+    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+    assert (fresh, complaints) == (wanted, [])
+    with trial.reader(*topics(trial)) as late:
+        late.read()
+    assert {stream: late.table(stream) for stream in PATHS} == wanted
+    late.assert_right(*PATHS, duplicates=True)
+    for topic, stream in zip(topics(trial), PATHS, strict=True):
+        assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
+
+
+def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(
+    real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial, rng = Trial(real_cluster, kafka_broker, tmp_path), random.Random(5)
+    bulk = fill(trial, real_cluster)
+    relay = trial.relay(*PATHS, defaults={"snapshotInterval": "10s"})
+    with ExitStack() as stack:
+        stack.callback(real_cluster.request, "DELETE", bulk, timeout_s=60.0)
+        reader = stack.enter_context(trial.reader(*topics(trial)))
+        stack.enter_context(relay)
+        relay.await_ready()
+        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, control(trial)))
+        witness = stack.enter_context(Witness(real_cluster, PATHS))
+        kinds = ("configmaps", "deployments")
+        namespaces = [f"{trial.name}-c{number}" for number in range(8)]
+        for namespace in namespaces:
+            real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        churn = stack.enter_context(Churn(real_cluster, namespaces, operations=40 * KILLS, kinds=kinds, per_s=50))
+        victim = Victim(relay, rng, lambda: ask_snapshot(trial))
+        for number, aim in enumerate(aims(KILLS)):
+            victim.end(aim)
+            reader.read()
+            if number % 5 == 4:
+                time.sleep(rng.uniform(0, 2))  # how long the relay is down
+            victim.start()
+            assert churn.running, "the churn ended before the kills"
+        relay.await_ready()
+        churn.finish()
+        await_equal(real_cluster, reader, PATHS, deadline_s=90.0)
+        upto = {stream: max(said.version for said in reader.of(stream) if said.is_object) for stream in PATHS}
+        verified = command("verify", "-c", relay.file, "--cluster", timeout_s=300.0)
+        assert verified.code == 0, verified.stdout + verified.stderr
+        assert relay.stop() == 0
+        reader.read()
+        assert_all_agree(trial, real_cluster, reader, living)
+        reader.assert_right(*PATHS, duplicates=True)
+        counted = accounts(reader)
+        changes = assert_every_change_was_said_once(reader, witness, upto)
+        with capsys.disabled():
+            print(
+                f"\nkafka {kafka_broker.version}: {victim.lives} kills ({dict(victim.deaths)}), lives went on {dict(victim.decisions())}; "
+                f"{counted.total()} object records = {counted['changes']} changes + {counted['snapshot']} members of snapshots + "
+                f"{counted['ignored'] + counted['healed']} said again after a kill ({counted['ignored']} late or resent, "
+                f"{counted['healed']} healed); {living.changes} changes told to the living reader, problems {living.problems()}; "
+                f"{verified.stdout.splitlines()[-1]}"
+            )
+    assert counted["changes"] == changes
+    assert {"resume", "snapshot"} <= set(victim.deaths), f"no kill hit what it was aimed at: {victim.deaths}"

@@ -1,0 +1,194 @@
+"""Room: integration tests.  In: real parts.  Out: how `run` ends, what topics it refuses, and what the other commands say about them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.churn import Churn
+from tests.support.daemon import command, relay_config
+from tests.support.listed import await_equal
+from tests.support.process import free_port
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.trial import Trial
+
+pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+
+_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
+_SHOWN = {"topic", "partition", "offset", "stream", "type", "key", "uid", "resourceVersion", "epoch", "sequence", "reason", "object"}
+
+
+@pytest.fixture
+def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
+    return Trial(real_cluster, kafka_broker, tmp_path)
+
+
+def _topics(trial: Trial) -> list[str]:
+    return [trial.topic(resource) for resource in _PATHS]
+
+
+def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, real_cluster: ControlPlane) -> None:
+    relay = trial.relay(*_PATHS)
+    namespaces = trial.namespaces(4)
+    with Churn(real_cluster, namespaces, operations=600) as churn, trial.reader(*_topics(trial)) as reader, relay:
+        relay.await_ready()
+        churn.reach(200)
+        assert relay.stop() == 0
+        assert churn.running, "the churn ended before the relay"
+        reader.read()
+        reader.assert_right(*_PATHS)
+        assert {lane.last for stream in _PATHS for lane in reader.lanes_of(stream)} - {0}
+        for stream in _PATHS:
+            newest = {said.raw.partition: said.type for said in reader.of(stream)}
+            assert set(newest.values()) == {"heartbeat"}, f"the drain does not end in a heartbeat: {newest}"
+
+
+def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, real_cluster: ControlPlane) -> None:
+    first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
+    with (
+        Churn(real_cluster, trial.namespaces(4), operations=800) as churn,
+        trial.reader(*_topics(trial)) as reader,
+        first,
+    ):
+        first.await_ready()
+        churn.reach(100)
+        with second:
+            assert first.exit_code() == 75
+            assert first.said("claim"), "the log does not say why"
+            second.await_ready()
+            churn.finish()
+            await_equal(real_cluster, reader, _PATHS)
+            assert second.stop() == 0
+            reader.read()
+    assert reader.problems == []
+    assert all(reader.proven(stream) for stream in _PATHS)
+    assert all(len({said.epoch for said in reader.of(stream)}) == 2 for stream in _PATHS)
+
+
+def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlane) -> None:
+    (namespace,) = trial.namespaces(1)
+    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
+    relay = trial.relay(*_PATHS)
+    with relay, trial.reader(*_topics(trial)) as reader:
+        relay.await_ready()
+        real_cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/seen")
+        reader.read_until("the delete is on the topic", lambda: reader.of("configmaps", "deleted"))
+        assert relay.stop() == 0
+        reader.read()
+    shown = command("tail", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    assert shown.code == 0, shown.stderr
+    lines = shown.objects()
+    assert {(line["topic"], line["partition"], line["offset"]) for line in lines} == {
+        (said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records
+    }
+    objects = {(said.raw.topic, said.raw.partition, said.raw.offset): said for said in reader.records if said.is_object}
+    for line in lines:
+        said = objects.get((line["topic"], line["partition"], line["offset"]))
+        if said is None:
+            continue
+        assert set(line) >= _SHOWN
+        facts = (line["stream"], line["type"], line["key"], line["resourceVersion"], line["epoch"], line["sequence"], line["reason"])
+        headers = said.headers
+        wanted = (said.stream, said.type, said.key.decode(), headers["ce_wrrv"], said.epoch, said.sequence, headers["ce_wrreason"])
+        assert facts == wanted
+        assert line["uid"] == headers["ce_wruid"]
+        assert line["object"] == (None if said.raw.value is None else json.loads(said.raw.value))
+    only = command("tail", "namespaces", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    assert {line["stream"] for line in only.objects()} == {"namespaces"}
+    people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")
+    assert people.code == 0
+    assert f"{namespace}/seen" in people.stdout
+
+
+def test_topics_creates_what_run_would(trial: Trial, kafka_broker: KafkaBroker) -> None:
+    relay = trial.relay(*_PATHS)
+    made = command("topics", "--create", "-c", relay.file)
+    assert made.code == 0, made.stdout + made.stderr
+    for topic in _topics(trial):
+        assert topic in made.stdout
+        assert len(kafka_broker.admin.list_topics(topic).topics[topic].partitions) == 3
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        settings = kafka_broker.admin.describe_configs([resource])[resource].result(10.0)
+        assert {*settings["cleanup.policy"].value.split(",")} == {"compact", "delete"}
+        assert int(settings["max.message.bytes"].value) == 4 * 1024 * 1024
+        for name in ("min.compaction.lag.ms", "delete.retention.ms", "retention.ms"):
+            assert int(settings[name].value) >= 2 * 3_600_000, name
+    again = command("topics", "-c", relay.file)
+    assert again.code == 0, again.stdout + again.stderr
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+
+
+def _written(trial: Trial, name: str, config: dict[str, Any]) -> Path:
+    path = trial.directory / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
+    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+) -> None:
+    (namespace,) = trial.namespaces(1)
+    token = real_cluster.service_account_token(namespace, "nobody")
+    nobody = real_cluster.write_kubeconfig(f"{trial.name}-nobody", token=token)
+    dead = f"127.0.0.1:{free_port()}"
+    away = real_cluster.write_kubeconfig(f"{trial.name}-away", server=f"https://{dead}")
+    too_many = {"replicationFactor": 3, "minInsyncReplicas": 1}
+    cases: dict[str, tuple[dict[str, Any], int, str]] = {
+        "right": (trial.config(*_PATHS), 0, ""),
+        "not-served-yet": (trial.config("configmaps", "nosuch.example.org"), 0, "nosuch"),
+        "kafka-away": (relay_config(trial.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]), 69, dead),
+        "server-away": (trial.config("pods", kubeconfig=away), 69, dead),
+        "no-right": (trial.config("pods", kubeconfig=nobody), 78, "pods"),
+        "too-few-brokers": (trial.config("pods", kafka=too_many), 78, "replication"),
+        "unknown-key": ({**trial.config("pods"), "resorces": []}, 78, "resorces"),
+    }
+    for name, (config, code, word) in cases.items():
+        outcome = command("validate", "--connect", "-c", _written(trial, name, config))
+        said = outcome.stdout + outcome.stderr
+        assert outcome.code == code, f"{name}: {said}"
+        assert word in said, f"{name}: {said}"
+        assert "Traceback" not in said
+
+
+def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
+    trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
+) -> None:
+    dangers = {
+        "configmaps": ({"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}, 3, "min.compaction.lag.ms"),
+        "secrets": ({"cleanup.policy": "delete", "retention.ms": "60000"}, 3, "retention.ms"),
+        "services": ({"min.insync.replicas": "2"}, 3, "min.insync.replicas"),
+        "pods": ({}, 2, "partition"),
+    }
+    for resource, (config, partitions, _) in dangers.items():
+        kafka_broker.create_topic(trial.topic(resource), partitions=partitions, config=config)
+    relay = trial.relay(*dangers, "namespaces")
+    with relay, trial.reader(trial.topic("namespaces")) as reader:
+        relay.await_ready()
+        await_equal(real_cluster, reader, {"namespaces": _PATHS["namespaces"]})
+        rows, (_, body) = relay.api_streams(), relay.readyz()
+        for resource, (_, _, setting) in dangers.items():
+            assert (rows[resource]["state"], rows[resource]["objects"]) == ("waiting", 0), rows[resource]
+            for text in (rows[resource]["waitsFor"], body["streams"][resource]["reason"]):
+                assert setting in text
+                assert trial.topic(resource) in text
+            assert [line for line in relay.said(trial.topic(resource)) if line["level"] == "error"]
+        assert rows["namespaces"]["state"] == "watching"
+        checked = command("topics", "-c", relay.file)
+        assert checked.code != 0
+        assert "min.compaction.lag.ms" in checked.stdout + checked.stderr
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("namespaces")
+
+
+def test_more_copies_than_brokers_are_refused_by_name_and_the_process_stays(trial: Trial) -> None:
+    relay = trial.relay("configmaps", kafka={"replicationFactor": 3, "minInsyncReplicas": 2})
+    with relay:
+        relay.wait("the reason is given", lambda: "replication" in str(relay.readyz()[1]).lower())
+        assert relay.livez() == 200
+        assert relay.stop() == 0

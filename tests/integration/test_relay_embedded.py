@@ -1,0 +1,315 @@
+"""Room: integration tests.  In: the embedded parts, wherever tests run.  Out: the main claims about the daemon, real parts or not.
+
+What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run with REAL=1 and say so when skipped.
+"""
+
+import re
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.daemon import PROGRAM, Daemon, clean_environment, command
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.listed import await_equal, edited, redacted, without_defaults
+from tests.support.process import wait_until
+from tests.support.topicreader import read_control
+from tests.support.trial import Trial
+
+_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    trial = Trial(cluster, broker, tmp_path)
+    broker.create_topic(f"k8s.{trial.name}.control")
+    for topic in _topics(trial):
+        broker.create_topic(topic, partitions=3)
+    return trial
+
+
+def _topics(trial: Trial) -> list[str]:
+    return [trial.topic("configmaps"), trial.topic("namespaces"), trial.topic("widgets", GROUP)]
+
+
+def _redacted_data(item: str) -> str:
+    return edited(without_defaults(item), "data", redacted)
+
+
+def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Trial, cluster: EmbeddedCluster) -> None:
+    relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
+    with (
+        Churn(cluster, trial.namespaces(20), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
+        trial.reader(*_topics(trial)) as reader,
+    ):
+        churn.reach(100)
+        with relay:
+            relay.await_ready()
+            assert churn.running, "the churn ended before the relay was ready"
+            churn.finish()
+            await_equal(cluster, reader, _PATHS)
+            reader.read_until("a second snapshot is complete", lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)))
+            assert relay.livez() == 200
+            assert relay.metric("watchrelay_missed_changes_total") == 0
+            assert relay.stop() == 0
+            reader.read()
+    reader.assert_right(*_PATHS)
+    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+        assert reader.plain[topic] == reader.table(stream), "a table that knows no markers is another"
+    assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
+    control = read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+    assert {key for _, key, _ in control} == {f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS}
+
+
+def test_a_restart_makes_a_new_epoch_and_a_right_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])
+    relay = trial.relay(*_PATHS)
+    with trial.reader(*_topics(trial)) as reader, relay:
+        relay.await_ready()
+        await_equal(cluster, reader, _PATHS)
+        before = {stream: reader.epoch(stream) for stream in _PATHS}
+        assert relay.stop() == 0
+        for number in range(0, 10, 2):
+            cluster.request("DELETE", f"{path}/c{number}")
+        relay.start().await_ready()
+        await_equal(cluster, reader, _PATHS)
+        assert all(reader.epoch(stream) > epoch for stream, epoch in before.items())
+        relay.kill()
+        cluster.request("DELETE", f"{path}/c1")
+        relay.start().await_ready()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*_PATHS)
+    assert len({said.epoch for said in reader.of("configmaps")}) == 3
+
+
+def test_an_api_server_that_goes_away_and_forgets_costs_nothing(trial: Trial, cluster: EmbeddedCluster) -> None:
+    namespaces = trial.namespaces(4)
+    relay = trial.relay(*_PATHS)
+    with (
+        Churn(cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
+        trial.reader(*_topics(trial)) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        for operations in (200, 600):
+            churn.reach(operations)
+            cluster.kill()
+            relay.wait("the outage is said", lambda: relay.stream("configmaps").get("lastError"))
+            cluster.forget()
+            cluster.restart()
+        churn.finish()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*_PATHS)
+    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+        assert reader.plain[topic] == reader.table(stream)
+
+
+def test_a_broker_that_goes_away_under_churn_costs_nothing(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+    relay = trial.relay(*_PATHS)
+    with (
+        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
+        trial.reader(*_topics(trial)) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        churn.reach(200)
+        broker.kafka.broker_down()
+        churn.reach(600)
+        broker.kafka.broker_up()
+        churn.finish()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*_PATHS, duplicates=True)
+
+
+def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, cluster: EmbeddedCluster) -> None:
+    relay = trial.relay(*_PATHS)
+    with (
+        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
+        trial.reader(*_topics(trial)) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        churn.reach(200)
+        assert relay.stop() == 0
+        assert churn.running, "the churn ended before the relay"
+        reader.read()
+    reader.assert_right(*_PATHS)
+    newest = {(said.stream, said.raw.partition): said.type for said in reader.records}
+    assert set(newest.values()) == {"heartbeat"}, "the drain does not end in a heartbeat"
+
+
+def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+    relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
+    with relay:
+        relay.await_ready()
+        broker.kafka.broker_down()
+        trial.namespaces(1)
+        relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
+        assert relay.stop() == 1
+        assert relay.said("drain deadline passed")
+
+
+@pytest.mark.parametrize("trouble", ["away", "silent"])
+def test_a_second_signal_ends_the_drain_at_once(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker, trouble: str) -> None:
+    relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "5m"})
+    with relay:
+        relay.await_ready()
+        if trouble == "away":
+            broker.kafka.broker_down()
+        else:
+            broker.kafka.set_rtt(60_000)
+        trial.namespaces(1)
+        relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
+        relay.send(signal.SIGTERM)
+        relay.wait("it drains", lambda: relay.said("draining"))
+        assert relay.alive
+        relay.send(signal.SIGTERM)
+        assert relay.exit_code(deadline_s=10.0) == 1
+
+
+def test_a_relay_that_reached_neither_side_ends_with_0(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+    cluster.kill()
+    broker.kafka.broker_down()
+    relay = trial.relay(*_PATHS)
+    with relay:
+        relay.wait("it says what is away", lambda: str(cluster.port) in str(relay.readyz()[1]))
+        assert (relay.livez(), relay.readyz()[0]) == (200, 503)
+        assert relay.stop() == 0
+    cluster.restart()
+
+
+def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, cluster: EmbeddedCluster) -> None:
+    first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
+    with trial.reader(*_topics(trial)) as reader, first:
+        first.await_ready()
+        with second:
+            assert first.exit_code() == 75
+            second.await_ready()
+            trial.namespaces(2)
+            await_equal(cluster, reader, _PATHS)
+            assert second.stop() == 0
+            reader.read()
+    assert reader.problems == []
+    assert all(reader.proven(stream) for stream in _PATHS)
+
+
+def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(trial: Trial, cluster: EmbeddedCluster) -> None:
+    cluster.do(lambda: cluster.server.behaviour.forbidden.update({("list", "configmaps"), ("watch", "configmaps")}))
+    relay = trial.relay(*_PATHS, "nosuch.example.org")
+    with relay, trial.reader(*_topics(trial)[1:]) as reader:
+        relay.await_ready()
+        relay.wait("configmaps wait", lambda: relay.stream("configmaps").get("waitsFor"))
+        _, body = relay.readyz()
+        for word in ("configmaps", "403", "list"):
+            assert word in body["streams"]["configmaps"]["reason"], body
+        assert "example.org" in body["streams"]["nosuch.example.org"]["reason"]
+        assert [line for line in relay.said("configmaps") if line["level"] in {"warning", "error"}]
+        trial.namespaces(1)
+        await_equal(cluster, reader, {stream: path for stream, path in _PATHS.items() if stream != "configmaps"})
+        assert relay.stop() == 0
+        reader.read()
+        reader.assert_right("namespaces")
+
+
+def test_the_payload_of_secrets_stays_home(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/secrets"
+    broker.create_topic(trial.topic("secrets"), partitions=3)
+    trial.make(path, [{"metadata": {"name": "login"}, "data": {"password": "aHVudGVyMg=="}}])
+    relay = trial.relay("secrets")
+    with relay, trial.reader(trial.topic("secrets")) as reader:
+        relay.await_ready()
+        await_equal(cluster, reader, {"secrets": ("/api/v1/secrets", _redacted_data)})
+        assert relay.stop() == 0
+    assert b"aHVudGVyMg" not in b"".join(said.raw.value or b"" for said in reader.records)
+
+
+def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: EmbeddedCluster) -> None:
+    (namespace,) = trial.namespaces(1)
+    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
+    relay = trial.relay(*_PATHS)
+    with relay, trial.reader(*_topics(trial)) as reader:
+        relay.await_ready()
+        assert relay.stop() == 0
+        reader.read()
+    shown = command("tail", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    assert shown.code == 0, shown.stderr
+    places = [(line["topic"], line["partition"], line["offset"]) for line in shown.objects()]
+    assert sorted(places) == sorted((said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records)
+    connected = command("validate", "--connect", "-c", relay.file)
+    assert connected.code == 0, connected.stdout + connected.stderr
+    cluster.kill()
+    away = command("validate", "--connect", "-c", relay.file)
+    assert away.code == 69, away.stdout + away.stderr
+    assert str(cluster.port) in away.stdout + away.stderr
+    cluster.restart()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"resorces": []}, ("resorces", "resources")),
+        ({"cluster": 7}, ("cluster",)),
+        ({"heartbeatInterval": "5"}, ("heartbeatInterval", "5s")),
+    ],
+)
+def test_a_wrong_config_ends_run_with_78_and_says_where(trial: Trial, change: dict[str, Any], words: tuple[str, ...]) -> None:
+    config = {**trial.config("pods"), **change}
+    relay = Daemon(config, trial.directory)
+    done = command("run", "-c", relay.file)
+    assert done.code == 78
+    assert "Traceback" not in done.stderr
+    assert str(relay.file) in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_missing_config_file_ends_run_with_78(tmp_path: Path) -> None:
+    done = command("run", "-c", tmp_path / "none.yaml")
+    assert done.code == 78
+    assert "none.yaml" in done.stderr
+
+
+def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
+    out, said = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as stdout, said.open("wb") as stderr:
+        demo = subprocess.Popen([PROGRAM, "demo"], stdout=stdout, stderr=stderr, env=clean_environment({"COLUMNS": "200"}))
+    try:
+        wait_until("decoded changes are shown", lambda: len(re.findall(r"\bmodified\b", out.read_text())) >= 3 or demo.poll() is not None)
+        assert demo.poll() is None, said.read_text()
+        address = re.search(r"http://[0-9.:]+", out.read_text() + said.read_text())
+        assert address, "the status page's address is not given"
+        with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
+            assert answer.status == 200
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30.0) == 0, said.read_text()
+    finally:
+        demo.kill()
+        demo.wait(10.0)
+    assert "Traceback" not in said.read_text()

@@ -1,0 +1,210 @@
+"""Room: integration tests.  In: the embedded parts.  Out: what a restart appends, and what it asks of the API server.
+
+The claims here are about the log: a restart adds what really changed, and nothing else.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.listed import await_equal
+from tests.support.process import wait_until
+from tests.support.topicreader import TopicReader, read_control
+from tests.support.trial import Trial
+from tests.support.wirerules import Said
+
+_PATHS = {"configmaps": "/api/v1/configmaps"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
+    with EmbeddedBroker() as broker:
+        trial = Trial(cluster, broker, tmp_path)
+        broker.create_topic(f"k8s.{trial.name}.control")
+        broker.create_topic(trial.topic("configmaps"), partitions=3)
+        yield trial
+
+
+@pytest.fixture
+def path(trial: Trial) -> str:
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    trial.make(path, [{"metadata": {"name": f"c{number}", "labels": {"odd": str(number % 2)}}} for number in range(20)])
+    return path
+
+
+def _objects(records: list[Said]) -> list[tuple[str, str, str]]:
+    return [(said.type, said.key.decode().partition("/")[2], said.headers["ce_wrreason"]) for said in records if said.is_object]
+
+
+def _lists(cluster: EmbeddedCluster) -> int:
+    return cluster.do(lambda: sum(count for (verb, _), count in cluster.server.requests.items() if verb == "list"))
+
+
+def _first_life(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> int:
+    if not relay.alive:
+        relay.start()
+    relay.await_ready()
+    await_equal(cluster, reader, _PATHS)
+    assert relay.stop() == 0
+    reader.read()
+    return len(reader.records)
+
+
+def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+    relay = trial.relay(*_PATHS)
+    with trial.reader(trial.topic("configmaps")) as reader, relay:
+        for _ in range(3):
+            before = _first_life(trial, cluster, reader, relay)
+            streaming = cluster.do(lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log))
+            lists = _lists(cluster)
+            relay.start().await_ready()
+            wait_until("the stream is watched", lambda: relay.stream("configmaps").get("state") == "watching")
+            row = relay.stream("configmaps")
+            assert relay.stop() == 0
+            reader.read()
+            assert {said.type for said in reader.records[before:]} == {"claim", "heartbeat"}
+            assert _lists(cluster) == lists
+            assert cluster.do(lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)) == streaming
+            assert (row["objects"], row["complete"], row["lastError"]) == (20, True, None)
+            assert row["lastSnapshot"] is not None
+            relay.start().await_ready()
+            cluster.request("POST", path, {"metadata": {"name": f"more{before}"}})
+            await_equal(cluster, reader, _PATHS)
+            cluster.request("DELETE", f"{path}/more{before}")
+            await_equal(cluster, reader, _PATHS)
+            assert relay.stop() == 0
+    reader.assert_right("configmaps")
+
+
+@pytest.mark.parametrize("history", ["kept", "compacted"])
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
+    trial: Trial, cluster: EmbeddedCluster, path: str, history: str, end: str
+) -> None:
+    relay = trial.relay(*_PATHS)
+    with trial.reader(trial.topic("configmaps")) as reader, relay:
+        relay.await_ready()
+        await_equal(cluster, reader, _PATHS)
+        reader.read_until("heartbeats follow", lambda: reader.of("configmaps", "heartbeat"))
+        if end == "killed":
+            relay.kill()
+        else:
+            assert relay.stop() == 0
+        reader.read()
+        before = len(reader.records)
+        cluster.request("DELETE", f"{path}/c1")
+        cluster.request("DELETE", f"{path}/c2")
+        cluster.request("POST", path, {"metadata": {"name": "c2"}, "data": {"again": "1"}})
+        cluster.request("PUT", f"{path}/c3", {"metadata": {"name": "c3"}, "data": {"changed": "1"}})
+        cluster.request("POST", path, {"metadata": {"name": "new"}})
+        if history == "compacted":
+            cluster.forget()
+        relay.start().await_ready()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+        said = _objects(reader.records[before:])
+    reason = "watch" if history == "kept" else "resume"
+    assert sorted(said) == [
+        ("added", "c2", reason),
+        ("added", "new", reason),
+        ("deleted", "c1", reason),
+        ("deleted", "c2", reason),
+        ("modified", "c3", reason),
+    ]
+    reader.assert_right("configmaps")
+
+
+def test_a_narrower_and_a_wider_config_publish_the_difference(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+    topic = trial.topic("configmaps")
+
+    def relay(**keys: Any) -> Daemon:
+        return trial.relay({"resource": "configmaps", **keys}, name=f"relay{random.random()}")
+
+    with trial.reader(topic) as reader:
+        with relay() as first:
+            before = _first_life(trial, cluster, reader, first)
+        with relay(labelSelector="odd=1") as narrow:
+            narrow.await_ready()
+            await_equal(cluster, reader, {"configmaps": "/api/v1/configmaps?labelSelector=odd%3D1"})
+            assert narrow.stop() == 0
+        reader.read()
+        assert sorted(_objects(reader.records[before:]))[:1] == [("deleted", "c0", "resume")]
+        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in said} == {("deleted", "resume")}
+        assert len(said) == 10
+        before = len(reader.records)
+        with relay() as wide:
+            wide.await_ready()
+            await_equal(cluster, reader, _PATHS)
+            assert wide.stop() == 0
+        reader.read()
+        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in said} == {("added", "resume")}
+        assert len(said) == 10
+        with relay(drop=["metadata.labels"]) as lean:
+            before = len(reader.records)
+            lean.await_ready()
+            reader.read_until("all are said anew", lambda: len(_objects(reader.records[before:])) >= 20)
+            assert lean.stop() == 0
+        reader.read()
+        said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
+        assert {(type_, reason) for type_, _, reason in said} == {("modified", "resume")}
+        assert all(b"odd" not in value for value in reader.table("configmaps").values())
+    assert reader.problems == []
+    assert reader.proven("configmaps")
+
+
+def test_a_stream_that_moves_to_another_topic_and_back_names_no_offsets_of_the_former_one(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
+    here, there = trial.topic("configmaps"), f"{trial.topic('configmaps')}.other"
+    trial.broker.create_topic(there, partitions=3)  # type: ignore[attr-defined]  # the broker of this file's fixture
+    for number, topic in enumerate((here, there, here)):
+        with trial.reader(topic) as reader, trial.relay({"resource": "configmaps", "topic": topic}, name=f"relay{number}") as relay:
+            relay.await_ready()
+            await_equal(cluster, reader, _PATHS)
+            assert relay.stop() == 0
+            reader.read()
+            reader.assert_right("configmaps")
+        trial.cluster.request("DELETE", f"{path}/c{number}")
+    claims = [value for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control") if key == "claim/configmaps"]
+    assert [claim["from"] for claim in claims] == [None, None, None]
+
+
+def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
+    relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
+    rng = random.Random(7)
+    with (
+        Churn(cluster, trial.namespaces(4), operations=1500, kinds=("configmaps",), per_s=120) as churn,
+        trial.reader(trial.topic("configmaps")) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        for _ in range(10):
+            time.sleep(rng.uniform(0.05, 1.5))  # the random instant of the kill; nothing is waited for
+            relay.kill()
+            relay.start()
+        relay.await_ready()
+        churn.finish()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps", duplicates=True)
+    assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
+    claims = [value for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control") if key.startswith("claim/")]
+    assert claims[-1]["from"] is not None, "no claim names a snapshot"

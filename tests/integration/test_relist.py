@@ -1,0 +1,104 @@
+"""Room: integration tests.  In: the program with a short relistInterval.  Out: what a watch silently missed is found, said and counted,
+and nothing else is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.churn import Churn
+from tests.support.daemon import command
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.listed import await_equal
+from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.trial import Trial
+from watchrelay.demo.storage import Storage
+
+_PATHS = {"configmaps": "/api/v1/configmaps"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
+    with EmbeddedBroker() as broker:
+        trial = Trial(cluster, broker, tmp_path)
+        for topic in ("control", "signal"):
+            broker.create_topic(f"k8s.{trial.name}.{topic}")
+        broker.create_topic(trial.topic("configmaps"), partitions=3)
+        yield trial
+
+
+def _delete_silently(storage: Storage, name: str) -> None:
+    """What a watch cache has done that lost an event. Source: k/k#123072."""
+    collection = storage.collection("configmaps")
+    (key,) = [key for key in collection.objects if key[1] == name]
+    del collection.objects[key]
+    collection.states.clear()
+    storage.version += 1
+
+
+@pytest.mark.parametrize("how", ["paged", "streaming"])
+def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(trial: Trial, cluster: EmbeddedCluster, how: str) -> None:
+    (namespace,) = trial.namespaces(1)
+    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}} for name in ("stays", "goes")])
+    relay = trial.relay({"resource": "configmaps", "relistInterval": "2s", "initialList": how})
+    with relay, trial.reader(trial.topic("configmaps")) as reader:
+        relay.await_ready()
+        await_equal(cluster, reader, _PATHS)
+        cluster.do(lambda: _delete_silently(cluster.registry.storage, "goes"))
+        gone = f"{namespace}/goes".encode()
+        reader.read_until("the delete is said", lambda: gone not in reader.table("configmaps") and reader.proven("configmaps"))
+        cluster.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "later"}})
+        relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 1)
+        assert [said["missed"] for said in relay.said("list found changes that the watch did not show")] == [1]
+        lists = relay.metric("watchrelay_list_total", result="success")
+        relay.wait("two more lists are made", lambda: relay.metric("watchrelay_list_total", result="success") >= lists + 2)
+        assert relay.metric("watchrelay_missed_changes_total") == 1
+        assert relay.stop() == 0
+        reader.read()
+    # Where the server vouched for a version by a bookmark, what it forgot up to there can only be said behind it.
+    assert all("goes" in problem and "behind a frontier" in problem for problem in reader.problems)
+    assert reader.proven("configmaps")
+    story = [(said.type, said.headers["ce_wrreason"]) for said in reader.about("configmaps", f"{namespace}/goes")]
+    assert story == [("added", "snapshot"), ("deleted", "relist")]
+
+
+def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, how: str) -> None:
+    relay = trial.relay({"resource": "configmaps", "relistInterval": "1s", "initialList": how})
+    with (
+        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps",), per_s=150) as churn,
+        trial.reader(trial.topic("configmaps")) as reader,
+        relay,
+    ):
+        relay.await_ready()
+        relay.wait("lists were made under churn", lambda: relay.metric("watchrelay_list_total", result="success") >= 6)
+        assert churn.running, "the churn ended before the lists"
+        churn.finish()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.metric("watchrelay_missed_changes_total") == 0
+        verified = command("verify", "-c", relay.file, "--cluster")
+        assert verified.code == 0, verified.stdout + verified.stderr
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right("configmaps")
+    assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
+
+
+@pytest.mark.parametrize("how", ["paged", "streaming"])
+def test_under_churn_lists_find_nothing_that_the_watch_missed(trial: Trial, cluster: EmbeddedCluster, how: str) -> None:
+    _nothing_is_counted(trial, cluster, how)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
+@pytest.mark.parametrize("how", ["paged", "streaming"])
+def test_under_churn_of_a_real_cluster_lists_find_nothing_that_the_watch_missed(
+    real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path, how: str
+) -> None:
+    _nothing_is_counted(Trial(real_cluster, kafka_broker, tmp_path), real_cluster, how)

@@ -1,0 +1,467 @@
+"""Room: integration tests.  In: the embedded parts.  Out: `watchrelay snapshot` and `retire` against a daemon, and formats end to end."""
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.daemon import Daemon, Outcome, command
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.process import free_port, wait_until
+from tests.support.topicreader import read_control
+from tests.support.trial import Trial
+from watchrelay.app.ask import following
+from watchrelay.app.retire import retire_by
+from watchrelay.app.tasks import only_error
+from watchrelay.codec import MarkerRecord, ObjectRecord
+from watchrelay.config import Settings, load_settings
+from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.consumer.replica import Replica
+from watchrelay.errors import Fenced, SinkUnavailable
+from watchrelay.model.records import Batch, Receipt
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.control import ControlTopic
+from watchrelay.sink.kafka import KafkaSink
+from watchrelay.sink.signalrules import SnapshotRequest, signal_value
+
+RESOURCES = ("configmaps", "namespaces")
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    trial = Trial(cluster, broker, tmp_path)
+    for own in ("control", "signal"):
+        broker.create_topic(f"k8s.{trial.name}.{own}")
+    for resource in RESOURCES:
+        broker.create_topic(trial.topic(resource), partitions=3)
+    return trial
+
+
+def fill(trial: Trial, count: int) -> list[str]:
+    """A namespace with so many config maps; their keys."""
+    (namespace,) = trial.namespaces(1)
+    names = [f"c{number}" for number in range(count)]
+    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}, "data": {"a": name}} for name in names])
+    return [f"{namespace}/{name}" for name in names]
+
+
+def index_of(trial: Trial, stream: str) -> dict[str, Any]:
+    """The newest index record of a stream, {} for none."""
+    newest: dict[str, Any] = {}
+    for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control"):
+        if key == f"snapshot/{stream}":
+            newest = value or {}
+    return newest
+
+
+def arguments(trial: Trial) -> dict[str, Any]:
+    return {"bootstrap_servers": [trial.broker.bootstrap], "client_id": "test"}
+
+
+def seen(trial: Trial, *streams: str) -> list[Seen]:
+    """Everything on the topics of the streams."""
+
+    async def read() -> list[Seen]:
+        tail = TailReader(arguments(trial), control_topic=f"k8s.{trial.name}.control", streams=streams, from_beginning=True, until_end=True)
+        async with aclosing(tail.batches()) as batches:
+            return [one async for batch in batches for one in batch]
+
+    return asyncio.run(read())
+
+
+def replicas(records: list[Seen]) -> dict[tuple[str, int], Replica]:
+    """A reader of each partition that has read everything."""
+    held: dict[tuple[str, int], Replica] = {}
+    for one in records:
+        assert one.record is not None, one.refused
+        held.setdefault((one.record.stream, one.partition), Replica()).apply(one.record)
+    return held
+
+
+def signal(trial: Trial, *values: bytes) -> None:
+    """Write these to the signal topic, as any client of Kafka may."""
+    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
+    for value in values:
+        producer.produce(f"k8s.{trial.name}.signal", value, key=trial.name)
+    assert producer.flush(10.0) == 0
+
+
+# ---- snapshot --------------------------------------------------------------------------------------------------------
+
+
+def test_snapshot_asks_a_running_relay_and_says_what_it_holds(trial: Trial) -> None:
+    keys = fill(trial, 5)
+    with trial.relay(*RESOURCES) as relay:
+        relay.await_ready()
+        before = index_of(trial, "configmaps")["snapshot"]
+        one = command("snapshot", "configmaps", "-c", relay.file)
+        assert (one.code, one.stderr) == (0, ""), one
+        index = index_of(trial, "configmaps")
+        assert index["snapshot"] != before
+        assert len(index["requests"]) == 1
+        begins = " ".join(f"{part['partition']}@{part['begin']}" for part in index["partitions"])
+        said = f"configmaps: snapshot {index['snapshot']}: {len(keys)} objects at resourceVersion {index['rv']}, begins at {begins}"
+        assert one.stdout.splitlines() == [said]
+        both = command("snapshot", "-c", relay.file)
+        assert both.code == 0, both
+        assert sorted(line.partition(":")[0] for line in both.stdout.splitlines()) == sorted(RESOURCES)
+        assert relay.metric("watchrelay_signals_total", result="taken") == 2
+        assert relay.stop() == 0
+    assert all(replica.proven for replica in replicas(seen(trial)).values())
+
+
+def test_a_snapshot_of_what_nobody_published_is_1_with_one_line(trial: Trial) -> None:
+    with trial.relay(*RESOURCES) as relay:
+        missing = command("snapshot", "-c", relay.file)
+        relay.await_ready()
+        unknown = command("snapshot", "configmaps", "pods", "-c", relay.file)
+        assert relay.stop() == 0
+    assert unknown.code == 1
+    assert unknown.stdout == ""
+    topic = f"k8s.{trial.name}.control"
+    assert unknown.stderr == f"watchrelay: stream pods is not published: {topic} describes configmaps, namespaces\n"
+    assert missing.code in {0, 1}
+
+
+def test_snapshot_without_kafka_is_69_and_without_a_control_topic_1(trial: Trial) -> None:
+    away = Daemon(trial.config(*RESOURCES, kafka={"bootstrapServers": [f"127.0.0.1:{free_port()}"]}), trial.directory, name="away")
+    other = Daemon({**trial.config(*RESOURCES), "cluster": "another"}, trial.directory, name="other")
+    for daemon, code, words in ((away, 69, "check"), (other, 1, "k8s.another.control does not exist")):
+        done = command("snapshot", "-c", daemon.file)
+        assert done.code == code, done
+        assert done.stderr.count("\n") == 1, done.stderr
+        if code == 1:
+            assert words in done.stderr
+
+
+def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back(trial: Trial) -> None:
+    fill(trial, 3)
+    relay = trial.relay(*RESOURCES)
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+        late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "1s")
+        assert late.code == 1
+        assert "no snapshot of configmaps within 1 s: is a relay running" in late.stderr
+        relay.start().await_ready()
+        wait_until("the request is answered", lambda: index_of(trial, "configmaps").get("requests"), deadline_s=30.0)
+        answer = index_of(trial, "configmaps")
+        assert answer["requests"][0] in late.stderr
+        assert relay.stop() == 0
+        relay.start().await_ready()
+        again = command("snapshot", "namespaces", "-c", relay.file)
+        assert again.code == 0, again
+        assert answer["requests"][0] not in json.dumps(relay.said("snapshot begun")[-1])
+        assert relay.stop() == 0
+    ids = [
+        request
+        for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+        if key == "snapshot/configmaps" and value
+        for request in value["requests"]
+    ]
+    assert ids == answer["requests"], "a request was answered twice"
+
+
+def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(trial: Trial) -> None:
+    fill(trial, 3)
+    with trial.relay(*RESOURCES) as relay:
+        relay.await_ready()
+        request = SnapshotRequest("mine", ("configmaps", "nosuch"))
+        signal(trial, b"\xff", b'{"id":"x","type":"stop-snapshot","data":{}}', signal_value(request), signal_value(request))
+        wait_until(
+            "the request behind them is answered", lambda: index_of(trial, "configmaps").get("requests") == ["mine"], deadline_s=30.0
+        )
+        ignored = relay.said("signal ignored")
+        assert [line["offset"] for line in ignored] == [0, 1]
+        assert "not a signal" in ignored[0]["error"]
+        assert "only execute-snapshot is known" in ignored[1]["error"]
+        assert {line["level"] for line in ignored} == {"warning"}
+        assert len(relay.said("signal names a stream that is not there", "nosuch")) == 1
+        results = {result: relay.metric("watchrelay_signals_total", result=result) for result in ("taken", "refused", "repeated")}
+        assert results == {"taken": 1, "refused": 2, "repeated": 1}
+        assert relay.stop() == 0
+
+
+def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: Trial) -> None:
+    config = {**trial.config("configmaps"), "cluster": f"{trial.name}-x"}
+    trial.broker.create_topic(f"k8s.{trial.name}-x.control")  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
+    trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
+    with Daemon(config, trial.directory, name="deaf") as relay:
+        relay.await_ready()
+        relay.wait("it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal"))
+        assert "signal" in relay.readyz()[1]["problems"]
+        assert relay.stop() == 0
+
+
+# ---- retire ----------------------------------------------------------------------------------------------------------
+
+
+def published(trial: Trial, **kafka: Any) -> tuple[Path, list[str]]:
+    """Both streams are on their topics and the relay has stopped; a config without configmaps, and the keys of those."""
+    keys = fill(trial, 12)
+    relay = trial.relay(*RESOURCES, kafka=kafka)
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    left = Daemon(trial.config("namespaces", kafka=kafka), trial.directory, name="left")
+    return left.file, keys
+
+
+def assert_retired(trial: Trial, keys: list[str], *, format_: str = "cloudevents") -> None:
+    """Every reader of the topic ends with nothing, and the control topic knows the stream no more."""
+    control = f"k8s.{trial.name}.control"
+    left = {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}
+    assert [left[f"{kind}/configmaps"] for kind in ("claim", "stream", "snapshot")] == [None] * 3
+    assert left["stream/namespaces"], "the other stream was forgotten too"
+    with trial.reader(trial.topic("configmaps")) as reader:
+        reader.read()
+        assert reader.plain[trial.topic("configmaps")] == {}
+        if format_ == "cloudevents":
+            assert reader.table("configmaps") == {}
+            assert reader.proven("configmaps")
+            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(keys)
+            newest = {said.raw.partition: said for said in reader.of("configmaps")}
+            assert {said.type for said in newest.values()} == {"end"}
+            assert {said.headers["ce_wrcount"] for said in newest.values()} == {"0"}
+            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, "a stream that comes back would not list"
+
+
+def test_retire_leaves_every_reader_with_nothing(trial: Trial) -> None:
+    file, keys = published(trial)
+    done = command("retire", "configmaps", "--yes", "-c", file)
+    assert done.code == 0, done
+    topic = trial.topic("configmaps")
+    assert done.stdout == f"configmaps: retired: 12 objects deleted from {topic}, an empty snapshot published, control records removed\n"
+    assert_retired(trial, keys)
+    again = command("retire", "configmaps", "--yes", "-c", file)
+    assert again.code == 1
+    assert "stream configmaps is not published" in again.stderr
+
+
+def test_a_stream_that_comes_back_after_all_is_whole_again(trial: Trial) -> None:
+    file, _ = published(trial)
+    assert command("retire", "configmaps", "--yes", "-c", file).code == 0
+    with trial.relay(*RESOURCES) as relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    with trial.reader(trial.topic("configmaps")) as reader:
+        reader.read()
+        assert len(reader.table("configmaps")) == 12
+        assert reader.proven("configmaps")
+        assert len({said.epoch for said in reader.of("configmaps")}) == 3
+
+
+def test_retire_refuses_a_stream_of_the_config_and_one_that_nobody_confirms(trial: Trial) -> None:
+    file, _ = published(trial)
+    for stream, code, word in (
+        ("namespaces", 1, "stream namespaces is still in the config, by resources[0]"),
+        ("nosuch", 2, "--yes"),
+        ("configmaps", 2, "--yes"),
+    ):
+        done = command("retire", stream, "-c", file)
+        assert done.code == code, done
+        assert word in done.stderr
+        assert done.stderr.count("\n") == 1
+    away = command("retire", "configmaps", "--yes", "-c", file, "--set", f"kafka.bootstrapServers=[127.0.0.1:{free_port()}]")
+    assert away.code == 69, away
+    with trial.reader(trial.topic("configmaps")) as reader:
+        reader.read()
+        assert len(reader.table("configmaps")) == 12, "something was retired"
+
+
+class Interrupted(KafkaSink):
+    """A sink that does something else instead of its batch number `at`."""
+
+    at = -1
+    instead: Callable[[], Awaitable[None]]
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        self.at -= 1
+        if self.at == -1:
+            await self.instead()
+        return await super().deliver(batch)
+
+
+async def retire_interrupted(
+    trial: Trial, settings: Settings, *, at: int, instead: Callable[[KafkaConnection, ControlTopic], Awaitable[None]]
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
+    sink = Interrupted(connection, metrics=Metrics(), board=Board())
+    control = ControlTopic(connection, f"k8s.{trial.name}.control", sink)
+    sink.at, sink.instead = at, lambda: instead(connection, control)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(sink.run())
+        try:
+            async with following(control):
+                await retire_by(settings, "configmaps", connection=connection, sink=sink, control=control)
+        finally:
+            running.cancel()
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3, 5, 9, 12, 15])
+def test_a_retirement_that_was_killed_is_finished_by_the_next(trial: Trial, batches: int) -> None:
+    async def die(_connection: KafkaConnection, _control: ControlTopic) -> None:
+        raise SinkUnavailable("killed here")
+
+    file, keys = published(trial)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=batches, instead=die))
+    assert str(only_error(caught.value)) == "killed here"
+    done = command("retire", "configmaps", "--yes", "-c", file)
+    assert done.code == 0, done
+    assert_retired(trial, keys)
+
+
+def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Trial) -> None:
+    async def claim(connection: KafkaConnection, control: ControlTopic) -> None:
+        async def nothing() -> int:
+            return 0
+
+        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(sink.run())
+            async with following(ControlTopic(connection, control.topic, sink)) as other:
+                described = other.described_streams()["configmaps"]
+                epoch = await other.claim("configmaps", described, starting_point=None, highest_epoch=nothing)
+            running.cancel()
+        await control.until(lambda: control.outclaimed("configmaps", epoch - 1))
+
+    file, _ = published(trial)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=5, instead=claim))
+    assert isinstance(only_error(caught.value), Fenced)
+    assert command("retire", "configmaps", "--yes", "-c", file).code == 0
+
+
+def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
+    control = f"k8s.{trial.name}.control"
+    described = {"topic": "gone", "partitions": 2, "keyFormat": "plain", "resource": "pods/v1", "configHash": "x", "epochBase": 1}
+    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
+    producer.produce(control, json.dumps(described), key="stream/ghost")
+    assert producer.flush(10.0) == 0
+    left = Daemon(trial.config("namespaces"), trial.directory, name="left")
+    done = command("retire", "ghost", "--yes", "-c", left.file)
+    assert (done.code, done.stdout) == (0, "ghost: retired: topic gone is gone, control records removed\n"), done
+    assert {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}["stream/ghost"] is None
+
+
+def test_a_relay_that_still_has_the_stream_is_outclaimed(trial: Trial) -> None:
+    file, _ = published(trial)
+    with trial.relay(*RESOURCES, name="second") as relay:
+        relay.await_ready()
+        assert command("retire", "configmaps", "--yes", "-c", file).code == 0
+        assert relay.exit_code() == 75
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format_", ["structured", "debezium"])
+def test_a_format_end_to_end(trial: Trial, cluster: EmbeddedCluster, format_: str) -> None:
+    keys = fill(trial, 6)
+    namespace = keys[0].partition("/")[0]
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    relay = trial.relay(*RESOURCES, kafka={"format": format_})
+    with relay:
+        relay.await_ready()
+        cluster.request("DELETE", f"{path}/c1")
+        trial.make(path, [{"metadata": {"name": "new"}, "data": {"a": "<b>"}}])
+        relay.wait("the changes are published", lambda: relay.stream("configmaps")["objects"] == 6)
+        assert command("snapshot", "configmaps", "-c", relay.file).code == 0
+        assert relay.stop() == 0
+    records = seen(trial)
+    state = {
+        key: held for (stream, _), replica in replicas(records).items() if stream == "configmaps" for key, held in replica.held.items()
+    }
+    listed = cluster.request("GET", path)["items"]
+    assert all(replica.proven for replica in replicas(records).values())
+    assert {key.decode(): json.loads(held.value)["data"] for key, held in state.items()} == {
+        f"{namespace}/{item['metadata']['name']}": item["data"] for item in listed
+    }
+    gone = [one.record for one in records if isinstance(one.record, ObjectRecord) and one.record.verb == "deleted"]
+    assert [(record.key.decode(), record.enveloped) for record in gone] == [(f"{namespace}/c1", True), (f"{namespace}/c1", False)]
+    assert gone[1].sequence == gone[0].sequence + 1
+    shown = command("tail", "configmaps", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    assert shown.code == 0, shown
+    _assert_shown(shown, records)
+    people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")
+    assert (people.code, people.stderr) == (0, "")
+    left = Daemon(trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left")
+    assert command("retire", "configmaps", "--yes", "-c", left.file).code == 0
+    emptied = replicas(seen_raw(trial, "configmaps"))
+    assert all(replica.proven and not replica.held for replica in emptied.values())
+
+
+def seen_raw(trial: Trial, resource: str) -> list[Seen]:
+    """Everything on a topic that the control topic no longer describes."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from watchrelay.codec import decode
+
+    topic = trial.topic(resource)
+    consumer = Consumer({"bootstrap.servers": trial.broker.bootstrap, "group.id": "raw", "enable.auto.commit": False, "log_level": 0})
+    found: list[Seen] = []
+    try:
+        for partition in range(3):
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            offset = -1
+            while offset < end - 1:
+                message = consumer.poll(10.0)
+                assert message is not None
+                offset = message.offset() or 0
+                headers: Any = message.headers() or []
+                found.append(Seen(topic, partition, offset, decode(message.key(), message.value(), headers)))
+    finally:
+        consumer.close()
+    return found
+
+
+def _assert_shown(shown: Outcome, records: list[Seen]) -> None:
+    lines = {(line["topic"], line["partition"], line["offset"]): line for line in shown.objects()}
+    wanted = {(one.topic, one.partition, one.offset): one.record for one in records if one.record and one.record.stream == "configmaps"}
+    assert lines.keys() == wanted.keys()
+    for place, record in wanted.items():
+        if isinstance(record, MarkerRecord):
+            continue
+        assert record is not None
+        assert lines[place]["type"] == record.verb
+        assert lines[place]["object"] == (None if record.value is None else json.loads(record.value))
+
+
+def holds(relay: Daemon, objects: int) -> bool:
+    return bool(relay.stream("configmaps")["objects"] == objects)
+
+
+def test_a_changed_format_is_read_by_those_that_were_there_before(trial: Trial, cluster: EmbeddedCluster) -> None:
+    keys = fill(trial, 6)
+    namespace = keys[0].partition("/")[0]
+    for number, format_ in enumerate(("cloudevents", "structured", "debezium")):
+        with trial.relay("configmaps", name=f"relay-{number}", kafka={"format": format_}) as relay:
+            relay.await_ready()
+            cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/c{number}")
+            relay.wait("the delete is published", functools.partial(holds, relay, 5 - number))
+            assert relay.stop() == 0
+    held = replicas(seen(trial, "configmaps"))
+    assert all(replica.proven for replica in held.values())
+    assert {key.decode() for replica in held.values() for key in replica.held} == {f"{namespace}/c{number}" for number in (3, 4, 5)}

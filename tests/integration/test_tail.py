@@ -1,0 +1,140 @@
+"""`tail` on a topic that a relay writes: the real sink, the real control topic, an embedded Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from tests.support.relays import PODS, DictStore, spec_of, until
+from watchrelay.codec import ObjectRecord
+from watchrelay.consumer.reader import NothingPublished, Seen, TailReader
+from watchrelay.consumer.replica import Replica
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.errors import SinkUnavailable
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.relay.loop import StreamRelay
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.control import ControlTopic
+from watchrelay.sink.kafka import KafkaSink
+
+CONTROL = "k8s.test.control"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka.start() as embedded:
+        embedded.create_topic(CONTROL, 1)
+        embedded.create_topic("k8s.test.core.pods", 2)
+        yield embedded
+
+
+def connection(kafka: EmbeddedKafka) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=(kafka.bootstrap,))
+
+
+@asynccontextmanager
+async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[StreamRelay]:
+    spec, metrics, board = spec_of(), Metrics(), Board()
+    sink = KafkaSink(connection(kafka), metrics=metrics, board=board)
+    control = ControlTopic(connection(kafka), CONTROL, sink)
+    relay = StreamRelay(
+        spec,
+        sink=sink,
+        control=control,
+        state=store,
+        metrics=metrics.stream(spec.id, PODS),
+        topic_metrics=metrics.topic(spec.topic),
+        status=board.open(spec.id, spec.topic),
+        heartbeat_interval_s=1.0,
+        queue_bytes=1 << 20,
+    )
+
+    async def nothing_there() -> int:
+        return 0
+
+    async with asyncio.TaskGroup() as tasks:
+        parts = [tasks.create_task(sink.run()), tasks.create_task(control.run())]
+        await relay.claim(nothing_there)
+        parts.append(tasks.create_task(relay.run()))
+        relay.synced(str(store.version))
+        await until(lambda: board.streams[spec.id].complete)
+        yield relay
+        assert await relay.drain(10.0)
+        for part in reversed(parts):
+            part.cancel()
+
+
+def reader(kafka: EmbeddedKafka, *streams: str, from_beginning: bool = False, until_end: bool = False) -> TailReader:
+    return TailReader(
+        connection(kafka).arguments(), control_topic=CONTROL, streams=streams, from_beginning=from_beginning, until_end=until_end
+    )
+
+
+async def everything(tail: TailReader) -> list[Seen]:
+    return [seen async for batch in tail.batches() for seen in batch]
+
+
+async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(kafka: EmbeddedKafka) -> None:
+    store = DictStore(2)
+    for number in range(20):
+        store.put(b"shop/%d" % number, b'{"n":%d}' % number)
+    async with writing(kafka, store) as relay:
+        for number in range(0, 20, 2):
+            relay.push(store.put(b"shop/%d" % number, b'{"changed":%d}' % number), reason="watch", received_s=0.0)
+        relay.push(store.remove(b"shop/1"), reason="watch", received_s=0.0)
+
+    replicas = {0: Replica(), 1: Replica()}
+    written = await everything(reader(kafka, "pods", from_beginning=True, until_end=True))
+    for seen in written:
+        assert seen.record is not None
+        replicas[seen.partition].apply(seen.record)
+    assert {key: held.value for replica in replicas.values() for key, held in replica.held.items()} == store.values()
+    assert all(replica.proven for replica in replicas.values())
+    assert await everything(reader(kafka, until_end=True)) == []
+
+    new: list[Seen] = []
+    async with asyncio.TaskGroup() as tasks:
+
+        async def look_on() -> None:
+            async with aclosing(reader(kafka).batches()) as batches:
+                async for batch in batches:
+                    new.extend(batch)
+                    if any(isinstance(each.record, ObjectRecord) and each.record.key == b"shop/live" for each in new):
+                        return
+
+        looking = tasks.create_task(look_on())
+        async with writing(kafka, store) as relay:
+            while not looking.done():
+                relay.push(store.put(b"shop/live", b"{}"), reason="watch", received_s=0.0)
+                await asyncio.sleep(0.05)
+    former = max((seen.partition, seen.offset) for seen in written)
+    assert all((seen.partition, seen.offset) > former for seen in new if seen.partition == former[0])
+
+
+async def test_a_stream_that_nobody_published_is_named_with_those_that_are(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(NothingPublished, match=r"stream pods@nowhere has not been published yet; published: pods$"):
+        await everything(reader(kafka, "pods@nowhere", until_end=True))
+
+
+async def test_without_a_control_topic_it_says_what_to_check(kafka: EmbeddedKafka) -> None:
+    tail = TailReader(connection(kafka).arguments(), control_topic="k8s.other.control", until_end=True)
+    with pytest.raises(NothingPublished, match=r"start the relay, or check cluster and kafka\.topicPrefix$"):
+        await everything(tail)
+
+
+async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once(kafka: EmbeddedKafka) -> None:
+    arguments = connection(kafka).arguments()
+    tail = TailReader(arguments, control_topic=CONTROL, streams=("pods@typo",), awaited=lambda _: False)
+    with pytest.raises(NothingPublished, match=r"the config has no stream pods@typo either$"):
+        await everything(tail)
+
+
+async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
+    tail = TailReader({"bootstrap_servers": ["127.0.0.1:1", "127.0.0.1:2"]}, control_topic=CONTROL)
+    with pytest.raises(SinkUnavailable) as caught:
+        await everything(tail)
+    assert str(caught.value) == "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check kafka.bootstrapServers)"

@@ -1,0 +1,456 @@
+"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what stands on topics that should not."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.support.relays import until
+from tests.support.story import NODES, Log, Writer, resend, stream
+from tests.support.telling import Teller
+from tests.vectors.telling import claim, description
+from watchrelay.consumer import Change, NothingPublished, PositionsLost, SinkUnavailable, TopicReader
+from watchrelay.consumer.lanes import Lanes
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.model.records import WireRecord
+
+NAMES = [f"shop/{letter}" for letter in "abcdefgh"]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka.start() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
+    async with Teller(kafka.bootstrap) as teller:
+        yield Stage(kafka, teller)
+
+
+class Stage:
+    """Topics of a test's own, and a writer of pods on two partitions, claimed at control offset 1 under epoch 2."""
+
+    def __init__(self, kafka: EmbeddedKafka, teller: Teller) -> None:
+        self.kafka, self.teller = kafka, teller
+        name = uuid.uuid4().hex[:8]
+        self.topic, self.control = f"k8s.{name}.core.pods", f"k8s.{name}.control"
+        kafka.create_topic(self.topic, 2)
+        kafka.create_topic(self.control, 1)
+        self.logs = [Log(), Log()]
+        self.writer = Writer(stream(partitions=2), self.logs, epoch=2)
+
+    async def tell(self) -> None:
+        await self.teller.tell(self.topic, self.logs)
+
+    async def describe(self, *, index: bool = True) -> None:
+        await self.teller.say(self.control, "stream/pods", description(2, topic=self.topic))
+        await self.teller.say(self.control, "claim/pods", claim("w1"))
+        if index:
+            await self.teller.say(self.control, "snapshot/pods", self.writer.index())
+
+    async def begin(self) -> None:
+        """A first snapshot, a delete, a second snapshot, a change, a heartbeat."""
+        self.writer.first(*NAMES)
+        self.writer.delete("shop/h")
+        self.writer.snapshot()
+        self.writer.put("shop/a", 2)
+        self.writer.beat()
+        await self.tell()
+        await self.describe()
+
+    def held(self) -> dict[bytes, bytes]:
+        return {key: said.value for held in self.writer.held for key, said in held.items()}
+
+    def reader(self, **more: Any) -> TopicReader:
+        return TopicReader(self.kafka.bootstrap, **({"control_topic": self.control} | more))
+
+    def ended(self, **more: Any) -> TopicReader:
+        return self.reader(until_end=True, **more)
+
+
+async def take(reader: TopicReader, count: int) -> list[Change]:
+    async with asyncio.timeout(20.0):
+        return [await anext(reader) for _ in range(count)]
+
+
+async def everything(reader: TopicReader) -> list[Change]:
+    return [change async for change in reader]
+
+
+def brief(changes: Sequence[Change]) -> list[tuple[str, str, bool]]:
+    return sorted((change.verb, change.key.decode(), change.proven) for change in changes)
+
+
+async def test_it_starts_at_the_newest_snapshot_and_is_ready_when_all_is_proven(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader:
+        assert not reader.proven
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        assert reader.streams == ["pods"]
+        assert [(lane.partition, lane.epoch, lane.proven) for lane in reader.lanes()] == [(0, 2, True), (1, 2, True)]
+        first = await take(reader, len(told.held()) + 1)
+        begins = [begin for _, begin in filter(None, told.writer.last_snapshot)]
+        assert all(change.offset > begins[change.partition] for change in first), "it read what stands before the snapshot"
+        assert {change.verb for change in first} == {"added", "modified"}
+        assert not reader.problems
+
+
+async def test_live_changes_come_typed_with_what_was_there_before(told: Stage) -> None:
+    await told.begin()
+    async with told.reader(streams=["pods"]) as reader:
+        await reader.ready()
+        await take(reader, len(told.held()) + 1)
+        before = told.held()
+        told.writer.put("shop/a", 3)
+        told.writer.delete("shop/b")
+        told.writer.put("shop/new")
+        told.writer.snapshot()
+        await told.tell()
+        changes = {change.key: change for change in await take(reader, 3)}
+        assert brief(list(changes.values())) == [("added", "shop/new", True), ("deleted", "shop/b", True), ("modified", "shop/a", True)]
+        a, b, new = changes[b"shop/a"], changes[b"shop/b"], changes[b"shop/new"]
+        assert (a.old, a.object) == (before[b"shop/a"], told.held()[b"shop/a"])
+        assert (b.old, b.object, b.uid) == (before[b"shop/b"], None, "u-b")
+        assert (new.old, new.reason, new.stream, new.topic) == (None, "watch", "pods", told.topic)
+        assert new.position.epoch == 2
+
+
+async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(told: Stage) -> None:
+    await told.begin()
+    zombie = Writer(stream(partitions=2), told.logs, epoch=1, before=told.writer)
+    zombie.beat()
+    await told.tell()
+    async with told.ended(control_topic="", topics=[told.topic]) as reader:
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        begins = [begin for _, begin in filter(None, told.writer.last_snapshot)]
+        assert all(change.offset > begins[change.partition] for change in await everything(reader))
+
+
+async def test_a_control_topic_that_is_not_there_is_one_counted_problem_and_topics_do(told: Stage) -> None:
+    await told.begin()
+    async with told.ended(control_topic="k8s.nowhere.control", topics=[told.topic]) as reader:
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        assert [(problem.kind, problem.count) for problem in reader.problems] == [("control", 1)]
+    async with told.ended(control_topic="k8s.nowhere.control") as reader:
+        with pytest.raises(NothingPublished, match=r"k8s\.nowhere\.control is not there, or may not be seen"):
+            await reader.ready()
+
+
+async def test_a_former_writers_index_is_not_believed(told: Stage) -> None:
+    await told.begin()
+    origin = told.writer.origin()
+    new = Writer(stream(partitions=2), told.logs, epoch=4, before=told.writer)
+    new.claim()
+    new.delete("shop/b")
+    told.writer.snapshot()
+    new.beat()
+    await told.tell()
+    await told.teller.say(told.control, "claim/pods", claim("w2", origin))
+    await told.teller.say(told.control, "snapshot/pods", told.writer.index())
+    async with told.ended() as reader:
+        await reader.ready()
+        assert reader.objects("pods").keys() == {name.encode() for name in NAMES} - {b"shop/b", b"shop/h"}
+
+
+class Losing(TopicReader):
+    """A reader that does not get to see some records the first time."""
+
+    def __init__(self, lost: set[tuple[int, int]], *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._lost = lost
+
+    def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
+        seen = [message for message in messages if (place.partition, message.offset) not in self._lost]
+        self._lost -= {(place.partition, message.offset) for message in messages}
+        super()._take(place, lanes, seen)
+
+
+async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_again(told: Stage) -> None:
+    await told.begin()
+    told.writer.put("shop/a", 3)
+    (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/a" in held]
+    lost = (partition, told.logs[partition].end - 1)
+    told.writer.put("shop/b", 3)
+    told.writer.beat()
+    await told.tell()
+    async with Losing({lost}, told.kafka.bootstrap, control_topic=told.control) as reader:
+        async with asyncio.timeout(20.0):
+            await reader.ready()
+        assert reader.objects("pods") == told.held()
+        assert [(problem.kind, problem.partition, problem.count) for problem in reader.problems] == [("digest", partition, 1)]
+        told.writer.delete("shop/a")
+        await told.tell()
+        async with asyncio.timeout(20.0):
+            changes = [await anext(reader)]
+            while changes[-1].verb != "deleted":
+                changes.append(await anext(reader))
+    repaired = [change for change in changes if change.reason == "repaired"]
+    assert [(change.verb, change.key, change.proven) for change in repaired] == [("modified", b"shop/a", True)]
+    assert changes[-1].old == repaired[0].object
+
+
+async def test_what_never_reached_the_log_is_not_shown_as_proven_until_a_snapshot_mends_it(told: Stage) -> None:
+    await told.begin()
+    told.writer.put("shop/a", 3, lose=True)
+    told.writer.beat()
+    await told.tell()
+    async with told.reader() as reader, asyncio.TaskGroup() as tasks:
+        ready = tasks.create_task(reader.ready())
+        await until(lambda: any("also after reading again" in problem.detail for problem in reader.problems))
+        assert not reader.proven
+        assert not ready.done()
+        told.writer.snapshot()
+        told.writer.beat()
+        await told.tell()
+        await ready
+        assert reader.objects("pods") == told.held()
+
+
+async def test_saved_positions_go_on_where_they_stood_and_tell_the_deletes_of_the_meantime(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader:
+        await reader.ready()
+        assert reader.positions() == [], "nothing was handed out yet"
+        await take(reader, len(told.held()) + 1)
+        saved = reader.positions()
+        assert [(place["partition"], place["offset"]) for place in saved] == [(0, told.logs[0].end), (1, told.logs[1].end)]
+    before = told.held()
+    told.writer.delete("shop/b")
+    told.writer.put("shop/c", 5)
+    told.writer.snapshot()
+    told.writer.beat()
+    await told.tell()
+    await told.teller.say(told.control, "snapshot/pods", told.writer.index())
+    async with told.ended(resume=saved) as reader:
+        assert reader.positions() == saved
+        await reader.ready()
+        changes = await everything(reader)
+        assert brief(changes) == [("deleted", "shop/b", True), ("modified", "shop/c", True)]
+        assert all(change.old == before[change.key] for change in changes)
+        assert reader.objects("pods") == told.held()
+        again = reader.positions()
+    async with told.ended(resume=again) as reader:
+        assert await everything(reader) == []
+        assert reader.positions() == again, "no marker came since, and the place is still that"
+
+
+async def test_a_sweep_of_the_meantime_is_told_too(told: Stage) -> None:
+    await told.begin()
+    async with told.ended() as reader:
+        await everything(reader)
+        saved = reader.positions()
+    told.writer.delete("shop/b", lose=True)
+    new = Writer(stream(partitions=2), told.logs, epoch=4, before=told.writer)
+    new.claim()
+    new.snapshot()
+    new.beat()
+    await told.tell()
+    await told.teller.say(told.control, "claim/pods", claim("w2"))
+    async with told.ended(resume=saved) as reader:
+        assert [(change.verb, change.key) for change in await everything(reader)] == [("deleted", b"shop/b")]
+
+
+async def test_positions_that_the_log_no_longer_leads_to_are_refused(told: Stage) -> None:
+    await told.begin()
+    async with told.ended() as reader:
+        await everything(reader)
+        saved = reader.positions()
+    wrong = [{**saved[0], "digest": "0" * 16}, saved[1]]
+    async with told.ended(resume=wrong) as reader:
+        with pytest.raises(PositionsLost, match=r"stream pods: .* start without them"):
+            await everything(reader)
+    beyond = [{**saved[0], "offset": saved[0]["offset"] + 1000}, saved[1]]
+    async with told.ended(resume=beyond) as reader:
+        with pytest.raises(PositionsLost, match="was the topic made anew"):
+            await everything(reader)
+    with pytest.raises(ValueError, match="resume is not what positions"):
+        told.reader(resume=[{"stream": "pods"}])
+
+
+async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader:
+        await reader.ready()
+        await take(reader, len(told.held()) + 1)
+        saved = reader.positions()
+        told.kafka.create_topic(f"{told.topic}.new", 2)
+        moved, former = [Log(), Log()], told.held()
+        new = Writer(stream(partitions=2), moved, epoch=4)
+        new.first("shop/a", "shop/z")
+        new.beat()
+        await told.teller.tell(f"{told.topic}.new", moved)
+        await told.teller.say(told.control, "claim/pods", claim("w2"))
+        await told.teller.say(told.control, "stream/pods", description(2, topic=f"{told.topic}.new"))
+        changes = await take(reader, len(former) + 2)
+        gone = {change.key for change in changes if (change.verb, change.reason) == ("deleted", "moved")}
+        assert gone == set(former)
+        await reader.ready()
+        assert reader.objects("pods").keys() == {b"shop/a", b"shop/z"}
+        assert {lane.topic for lane in reader.lanes()} == {f"{told.topic}.new"}
+    async with told.ended(resume=saved) as reader:
+        with pytest.raises(PositionsLost, match=r"stands on topic .*\.new now"):
+            await everything(reader)
+
+
+async def test_saved_positions_of_streams_that_are_wanted_no_longer_are_passed_over(told: Stage) -> None:
+    await told.begin()
+    async with told.ended() as reader:
+        await everything(reader)
+        saved = reader.positions()
+    other = [{**place, "stream": "nodes"} for place in saved]
+    async with told.ended(streams=["pods"], resume=[*saved, *other]) as reader:
+        assert await everything(reader) == []
+        assert {place["stream"] for place in reader.positions()} == {"pods"}
+
+
+async def test_foreign_records_are_counted_and_disturb_nothing(told: Stage) -> None:
+    await told.begin()
+    for _ in range(3):
+        await told.teller.say(told.topic, "other", b"{}", 1)
+    await told.teller.say(told.topic, None, b"no key", 1)
+    log = Log()
+    other = Writer(stream(partitions=1), [log], epoch=9)
+    record = other.put("shop/a")
+    renamed = [(name, value.replace(b".v1", b".v2") if name == "ce_type" else value) for name, value in record.headers]
+    await told.teller._producer.send_and_wait(told.topic, record.value, record.key, 1, headers=renamed)
+    async with told.ended() as reader:
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        found = {problem.detail: (problem.kind, problem.count) for problem in reader.problems}
+    assert found == {
+        "not a record of watchrelay: it has no ce_type and ce_wrstream headers": ("foreign", 4),
+        "ce_type dev.watchrelay.object.modified.v2 is not of this contract version": ("foreign", 1),
+    } or found.keys() == {
+        "not a record of watchrelay: it has no ce_type and ce_wrstream headers",
+        "ce_type dev.watchrelay.object.added.v2 is not of this contract version",
+    }
+
+
+async def test_a_value_that_is_not_what_its_hash_says_is_never_proven(told: Stage) -> None:
+    await told.begin()
+    record = told.writer.put("shop/a", 3)
+    (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/a" in held]
+    log = told.logs[partition]
+    log.records[log.end - 1] = WireRecord(record.key, b'{"apiVersion":"v1","kind":"Pod"}', record.headers)
+    told.writer.beat()
+    await told.tell()
+    async with told.ended() as reader:
+        with pytest.raises(NothingPublished, match=f"not proven: pods/{partition}"):
+            await reader.ready()
+        assert {problem.kind for problem in reader.problems} == {"hash", "digest"}
+
+
+async def test_several_streams_share_a_topic_and_one_may_be_wanted_alone(told: Stage) -> None:
+    told.writer = Writer(stream(partitions=2, prefix=b"pods/"), told.logs, epoch=2)
+    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), told.logs, epoch=5)
+    told.writer.first(*NAMES)
+    nodes.first("n1", "n2", "n3")
+    told.writer.put("shop/a", 2)
+    told.writer.beat()
+    nodes.beat()
+    await told.tell()
+    await told.describe()
+    await told.teller.say(told.control, "stream/nodes", description(2, topic=told.topic))
+    await told.teller.say(told.control, "claim/nodes", claim("w1"))
+    async with told.ended() as reader:
+        await reader.ready()
+        assert reader.streams == ["nodes", "pods"]
+        assert set(reader.objects("nodes")) == {b"nodes//n1", b"nodes//n2", b"nodes//n3"}
+        assert reader.objects("pods") == told.held()
+    async with told.ended(streams=["nodes"]) as reader:
+        await reader.ready()
+        assert reader.streams == ["nodes"]
+        assert {change.stream for change in await everything(reader)} == {"nodes"}
+
+
+async def test_partitions_beyond_the_pinned_ones_hold_up_nobody(told: Stage, kafka: EmbeddedKafka) -> None:
+    wide = f"{told.topic}.wide"
+    kafka.create_topic(wide, 5)
+    told.topic = wide
+    await told.begin()
+    async with told.ended() as reader:
+        await reader.ready()
+        assert len(reader.lanes()) == 2
+    async with told.ended(control_topic="", topics=[wide]) as reader:
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+
+
+async def test_a_log_cut_by_retention_is_read_from_what_is_left(told: Stage) -> None:
+    """The origin of the index is out of reach: reading begins at the earliest record, and the next end proves it."""
+    told.writer.first(*NAMES)
+    told.writer.put("shop/a", 2)
+    for log in told.logs:
+        rest = Log()
+        resend(rest, *[record for offset, record in sorted(log.records.items()) if offset > 3])
+        log.records, log.end = rest.records, rest.end
+    told.writer.beat()
+    told.writer.snapshot()
+    await told.tell()
+    await told.describe(index=False)
+    async with told.ended() as reader:
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        assert {problem.kind for problem in reader.problems} == {"digest"}
+
+
+async def test_a_stream_that_is_described_later_is_followed_from_then_on(told: Stage, kafka: EmbeddedKafka) -> None:
+    await told.begin()
+    async with told.reader() as reader:
+        await reader.ready()
+        topic = f"{told.topic}.nodes"
+        kafka.create_topic(topic, 1)
+        log = Log()
+        nodes = Writer(stream(NODES), [log], epoch=2)
+        nodes.first("n1")
+        nodes.beat()
+        await told.teller.tell(topic, [log])
+        await told.teller.say(told.control, "stream/nodes", description(1, topic=topic))
+        await told.teller.say(told.control, "claim/nodes", claim("w1"))
+        async with asyncio.timeout(20.0):
+            async for change in reader:
+                if change.stream == "nodes":
+                    break
+            await reader.ready()
+        assert reader.streams == ["nodes", "pods"]
+
+
+async def test_it_says_what_it_waits_for_and_goes_on_when_it_comes(told: Stage) -> None:
+    said: list[str] = []
+    async with told.reader(waiting=said.append) as reader, asyncio.TaskGroup() as tasks:
+        ready = tasks.create_task(reader.ready())
+        await until(lambda: bool(said))
+        assert said[0] == f"no stream has been published yet: {told.control} describes none"
+        assert not ready.done()
+        await told.begin()
+        await ready
+        assert reader.objects("pods") == told.held()
+
+
+async def test_ready_and_the_iteration_may_run_side_by_side(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader, asyncio.TaskGroup() as tasks:
+        taken = tasks.create_task(take(reader, len(told.held()) + 1))
+        await reader.ready()
+        assert len(await taken) == len(told.held()) + 1
+
+
+async def test_a_broker_that_is_not_there_is_said_in_one_line() -> None:
+    with pytest.raises(SinkUnavailable, match=r"kafka at 127\.0\.0\.1:1 is not usable"):
+        async with TopicReader("127.0.0.1:1", control_topic="k8s.x.control"):
+            pass
+
+
+def test_without_a_topic_there_is_nothing_to_read() -> None:
+    with pytest.raises(ValueError, match="name the control topic"):
+        TopicReader("k:9092")

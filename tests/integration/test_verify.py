@@ -1,0 +1,162 @@
+"""`watchrelay verify`, as its users run it: against the embedded parts, with a relay and under churn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.daemon import Outcome, command
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.process import free_port
+from tests.support.story import Log, Writer, stream
+from tests.support.telling import Teller
+from tests.support.trial import Trial
+from tests.vectors.telling import claim, description
+
+_STREAMS = ("configmaps", f"widgets.{GROUP}")
+_KEYS = {"stream", "topic", "partition", "from", "to", "records", "objects", "epoch", "proven", "problems"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    trial = Trial(cluster, broker, tmp_path)
+    broker.create_topic(f"k8s.{trial.name}.control")
+    broker.create_topic(f"k8s.{trial.name}.signal")
+    for topic in (trial.topic("configmaps"), trial.topic("widgets", GROUP), trial.topic("pods")):
+        broker.create_topic(topic, partitions=3)
+    return trial
+
+
+def verify(file: Path, *more: str) -> Outcome:
+    return command("verify", "-c", file, *more, timeout_s=110.0)
+
+
+def kinds(outcome: Outcome) -> set[tuple[str, str | None]]:
+    return {(problem["kind"], problem["key"]) for row in outcome.objects() for problem in row["problems"]}
+
+
+def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(trial: Trial, cluster: EmbeddedCluster) -> None:
+    relay = trial.relay(*_STREAMS, defaults={"snapshotInterval": "5s"})
+    namespaces = trial.namespaces(4)
+    with Churn(cluster, namespaces, operations=4000, kinds=("configmaps", "widgets"), per_s=200) as churn, relay:
+        relay.await_ready()
+        churn.reach(200)
+        live = verify(relay.file, "--cluster", "--output", "json")
+        assert churn.running, "the churn ended before the verification"
+        assert live.code == 0, live.stdout + live.stderr
+        rows = live.objects()
+        assert [(row["stream"], row["partition"]) for row in rows] == [
+            (stream, number) for stream in sorted(_STREAMS) for number in range(3)
+        ]
+        assert all(set(row) == _KEYS and row["proven"] and row["problems"] == [] and row["objects"] for row in rows)
+        assert all(row["to"] - row["from"] >= row["records"] > 0 for row in rows)
+        churn.finish()
+        text = verify(relay.file, "configmaps")
+        assert text.code == 0, text.stdout + text.stderr
+        assert "all 3 partitions hold" in text.stdout
+        assert relay.stop() == 0
+
+
+def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(trial: Trial, cluster: EmbeddedCluster) -> None:
+    (namespace,) = trial.namespaces(1)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    trial.make(path, [{"metadata": {"name": f"c{number}"}, "data": {"a": "1"}} for number in range(3)])
+    relay = trial.relay("configmaps")
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    cluster.request("DELETE", f"{path}/c0")
+    held = cluster.request("GET", f"{path}/c1")
+    cluster.request("PUT", f"{path}/c1", {**held, "data": {"a": "2"}})
+    trial.make(path, [{"metadata": {"name": "c3"}}])
+    assert verify(relay.file).code == 0
+    found = verify(relay.file, "--cluster", "--output", "json")
+    assert found.code == 1
+    assert kinds(found) == {("extra", f"{namespace}/c0"), ("differs", f"{namespace}/c1"), ("missing", f"{namespace}/c3")}
+    assert all(row["proven"] for row in found.objects())
+
+
+async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial, broker: EmbeddedBroker) -> None:
+    topic, control = trial.topic("pods"), f"k8s.{trial.name}.control"
+    logs = [Log(), Log(), Log()]
+    writer = Writer(stream(partitions=3), logs, epoch=2)
+    writer.first(*(f"shop/{letter}" for letter in "abcdefgh"))
+    writer.put("shop/a", 2, lose=True)
+    writer.put("shop/a", 3)
+    writer.beat()
+    (home,) = [number for number, held in enumerate(writer.held) if b"shop/a" in held]
+    async with Teller(broker.bootstrap) as teller:
+        await teller.tell(topic, logs)
+        foreign = await teller.say(topic, "other", b"{}", home)
+        await teller.say(control, "stream/pods", description(3, topic=topic))
+        await teller.say(control, "claim/pods", claim("w1"))
+        await teller.say(control, "snapshot/pods", writer.index())
+    file = trial.relay("pods").file
+    found = verify(file, "pods", "--output", "json")
+    assert found.code == 1, found.stderr
+    problems = {row["partition"]: row["problems"] for row in found.objects()}
+    assert [(problem["kind"], problem["offset"]) for problem in problems.pop(home)] == [("gap", foreign - 2), ("foreign", foreign)]
+    assert all(not each for each in problems.values())
+    text = verify(file)
+    assert text.code == 1
+    assert "1 of 3 partitions do not hold" in text.stdout
+    assert f"gap @{foreign - 2}: sequence" in text.stdout
+
+
+def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
+    trial: Trial, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    relay = trial.relay("configmaps")
+    nothing = verify(relay.file)
+    assert (nothing.code, nothing.stdout) == (1, "")
+    assert f"no stream has been published yet: k8s.{trial.name}.control describes none" in nothing.stderr
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    unknown = verify(relay.file, "nowhere")
+    assert unknown.code == 1
+    assert "stream nowhere has not been published yet; published: configmaps" in unknown.stderr
+    dead = f"127.0.0.1:{free_port()}"
+    away: dict[str, Any] = {**trial.config("configmaps"), "kafka": {"bootstrapServers": [dead]}}
+    away_file = tmp_path / "away.yaml"
+    away_file.write_text(str(away))
+    no_kafka = verify(away_file)
+    assert no_kafka.code == 69, no_kafka.stderr
+    assert dead in no_kafka.stderr
+    cluster.kill()
+    no_cluster = verify(relay.file, "--cluster")
+    assert no_cluster.code == 69, no_cluster.stderr
+    assert str(cluster.port) in no_cluster.stderr
+    cluster.restart()
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("clustr: x\n")
+    assert verify(bad).code == 78
+
+
+def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verified(trial: Trial) -> None:
+    relay = trial.relay("configmaps")
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    more = trial.relay("configmaps", f"widgets.{GROUP}", name="more")
+    found = verify(more.file, "--cluster")
+    assert found.code == 1
+    assert f"error: stream widgets.{GROUP}: in the config, but never published" in found.stderr
+    assert verify(more.file, "configmaps", "--cluster").code == 0

@@ -1,0 +1,289 @@
+"""Nothing that comes from outside raises what its reader does not document, or takes time without bound.
+
+Bytes that are almost what is expected find more than bytes of chance: each input is a legal one with pieces cut, doubled and put in.
+Hypothesis' own deadline is off, for machines differ; the time limit of the test holds for all of its examples together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
+from watchrelay.app.requests import answered
+from watchrelay.codec import decode
+from watchrelay.config import load_settings
+from watchrelay.consumer.origin import ControlView
+from watchrelay.controlrecords import starting_point
+from watchrelay.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
+from watchrelay.kube import status
+from watchrelay.kube.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
+from watchrelay.kube.execplugin import parse_credential
+from watchrelay.kube.kubeconfig import EXEC_VERSIONS, ExecPlugin, read_kubeconfig
+from watchrelay.kube.page import NotAList, PageReader, TooLong
+from watchrelay.kube.stream import FrameStream
+from watchrelay.model.frames import Failure
+from watchrelay.sink.controlstate import ControlState
+from watchrelay.sink.signalrules import parse_signal
+
+FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+_PIECES = [
+    b"{", b"}", b"[", b"]", b'"', b":", b",", b"\n", b"\\", b"\\ud800", b"\xff", b"\x00", b"\x1b", b"null", b"true", b"-1", b"1e999",
+    b"9" * 40, b"[" * 2000, b'{"a":' * 2000, b"*a", b"&a ", b"<<: *a", b"!!python/object:os.system ", b"- ", b"\t", b"---\n", b"%YAML 9\n",
+]  # fmt: skip
+_edits = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(_PIECES) | st.binary(max_size=6)), max_size=5)
+
+
+def spoiled(legal: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
+    for place, cut, piece in edits:
+        at = place % (len(legal) + 1)
+        legal = legal[:at] + piece + legal[at + cut :]
+    return legal
+
+
+def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
+    """What `call` says when it refuses, "" when it does not; any other exception goes through."""
+    try:
+        call()
+    except kinds as error:
+        return str(error)
+    return ""
+
+
+LINES = line("ADDED", pod("a")) + bookmark("7") + line("ERROR", failure_status(410, "Gone"))
+LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits, st.integers(1, 400))
+def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(edits: list[tuple[int, int, bytes]], step: int) -> None:
+    data, stream = spoiled(LINES, edits), FrameStream(PODS)
+    frames = [frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])] + stream.finish()
+    assert all(str(frame.error).isprintable() for frame in frames if isinstance(frame, Failure))
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits, st.integers(1, 400))
+def test_whatever_a_list_brings_is_a_page_or_no_list(edits: list[tuple[int, int, bytes]], step: int) -> None:
+    data, reader = spoiled(LIST, edits), PageReader(PODS)
+
+    def read() -> None:
+        for at in range(0, len(data), step):
+            reader.feed(data[at : at + step])
+        reader.finish()
+
+    said = refusal(read, NotAList, TooLong, Undecodable)
+    assert not said or said.isprintable()
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits, st.integers(100, 599), st.sampled_from(["", "text/plain", "application/json"]))
+def test_whatever_a_server_says_of_itself_is_an_error_of_one_line(edits: list[tuple[int, int, bytes]], code: int, kind: str) -> None:
+    data = spoiled(dumps(failure_status(500, "Timeout", "m", details={"retryAfterSeconds": 3, "causes": [{"reason": "x"}]})), edits)
+    for error in (status.from_response(code, {"Content-Type": kind}, data, what="list", wall_ms=0), status.from_stream(data)):
+        assert str(error).isprintable()
+        assert 0 <= error.retry_after_s <= 300
+
+
+DISCOVERY = (
+    b'{"items":[{"metadata":{"name":"a.b"},"versions":[{"version":"v1","resources":[{"resource":"x","responseKind":{"kind":"X"},"scope":'
+    b'"Namespaced","verbs":["list","watch"],"shortNames":["y"]}]}]}],"groups":[{"name":"a.b","versions":[{"version":"v1"}],'
+    b'"preferredVersion":{"version":"v1"}}],"resources":[{"name":"x","kind":"X","verbs":["list"]}]}'
+)
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits)
+def test_whatever_discovery_says_names_nothing_but_names(edits: list[tuple[int, int, bytes]]) -> None:
+    data = spoiled(DISCOVERY, edits)
+    try:
+        found = [v for group in parse_aggregated(data) for v in group.versions] + [parse_resources("", "v1", data)]
+        parse_group_versions(data)
+    except NotDiscovery:
+        return
+    paths = [each.resource.path() for version in found for each in version.served]
+    assert all(re.fullmatch(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)+", path) for path in paths)
+
+
+RECORD: dict[str, bytes] = {
+    "ce_type": b"dev.watchrelay.object.added.v1", "ce_wrstream": b"pods", "ce_wrepoch": b"1", "ce_sequence": b"%020d" % 7,
+    "ce_time": b"2026-01-01T00:00:00.000Z", "ce_wrreason": b"watch", "ce_wrhash": b"0" * 16, "ce_wrrv": b"5",
+    "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,
+    "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",
+}  # fmt: skip
+_types = st.sampled_from(["object.added", "object.deleted", "object.read", "claim", "snapshot.begin", "snapshot.end", "heartbeat"])
+_contents = st.sampled_from([b"application/json", b"application/cloudevents+json", b"text/plain"])
+_values = st.sampled_from([None, b"{}", b'{"before":null,"after":{},"op":"u"}', b'{"specversion":"1.0","data":{}}'])
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_types, _contents, _values, st.sampled_from(sorted(RECORD)), st.none() | _edits, _edits, _edits)
+def test_whatever_stands_on_a_topic_is_a_record_or_refused(
+    kind: str,
+    content: bytes,
+    value: bytes | None,
+    name: str,
+    header_edits: list[tuple[int, int, bytes]] | None,
+    key_edits: list[tuple[int, int, bytes]],
+    edits: list[tuple[int, int, bytes]],
+) -> None:
+    headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
+    headers[name] = None if header_edits is None else spoiled(headers[name] or b"", header_edits)
+    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    given = spoiled(key, key_edits), None if value is None else spoiled(value, edits)
+    said = refusal(lambda: decode(*given, headers.items()), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
+    assert len(said) < 5000
+
+
+CONTROL = {
+    b"claim/pods": b'{"holder":"h","instance":"i","version":"1","time":"2026-01-01T00:00:00.000Z","from":{"snapshot":"1-1","begin":[3]}}',
+    b"stream/pods": b'{"topic":"t","partitions":1,"epochBase":1}',
+    b"snapshot/pods": b'{"snapshot":"1-1","epoch":1,"rv":"5","time":"2026-01-01T00:00:00.000Z","count":1,"requests":["r"],'
+    b'"partitions":[{"partition":0,"begin":3,"end":9,"count":1,"digest":"00"}]}',
+}
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(st.lists(st.tuples(st.sampled_from(sorted(CONTROL)), _edits, _edits), max_size=6))
+def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
+    records: list[tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]],
+) -> None:
+    state, view = ControlState(), ControlView()
+    for offset, (key, key_edits, edits) in enumerate(records):
+        record = offset, spoiled(key, key_edits), spoiled(CONTROL[key], edits)
+        assert len(refusal(lambda record=record: state.read(*record), RecordRefused)) < 5000  # type: ignore[misc]
+        assert len(refusal(lambda record=record: view.read(*record), RecordRefused)) < 5000  # type: ignore[misc]
+    for stream, held in state.streams.items():
+        assert held.epoch is None or held.epoch >= 0
+        held.starting_point(1)
+        starting_point(held.index or {}, 2)
+        answered(held.index, "r", 0)
+        assert all(origin.offset is None or origin.offset >= 0 for origin in view.origins(stream))
+    view.described()
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits)
+def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(edits: list[tuple[int, int, bytes]]) -> None:
+    value = spoiled(b'{"id":"x","type":"execute-snapshot","data":{"streams":["pods"]}}', edits)
+    said = refusal(lambda: parse_signal(value), RecordRefused)
+    assert not said or said.isprintable()
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits)
+def test_whatever_a_plugin_prints_is_a_credential_or_a_mistake_that_repeats_nothing(edits: list[tuple[int, int, bytes]]) -> None:
+    legal = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0]}
+    answer = {**legal, "status": {"token": "hunter2", "expirationTimestamp": "2026-01-01T00:00:00Z"}}
+    output = spoiled(dumps(answer), edits)
+    assert "hunter2" not in refusal(lambda: parse_credential(output, ExecPlugin("plugin")), Misconfigured)
+
+
+KUBECONFIG = b"""apiVersion: v1
+kind: Config
+current-context: a
+clusters: [{name: a, cluster: &a {server: "https://h:6443", extensions: [{name: client.authentication.k8s.io/exec, extension: {x: 1}}]}}]
+contexts:
+- name: a
+  context: {cluster: a, user: a}
+users:
+- name: a
+  user:
+    {token: hunter2, as: b, as-groups: [c], as-user-extra: {d: [e]}}
+- name: b
+  user: {exec: {command: p, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, env: [{name: a, value: b}]}}
+"""
+CONFIG = b"""cluster: c
+kafka: {bootstrapServers: [k:9092], security: &a {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: hunter2}}
+defaults: {snapshotInterval: 1h, drop: [status.x], redact: ['data["a.b"]']}
+resources:
+- resource: pods
+  namespaces: [shop]
+  labelSelector: a=b
+"""
+
+
+@pytest.mark.timeout(100)
+@FUZZ
+@given(_edits)
+def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret(edits: list[tuple[int, int, bytes]]) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(spoiled(KUBECONFIG, edits))
+        file.flush()
+        try:
+            cluster, user = read_kubeconfig([Path(file.name)]).resolve(None)
+        except ConfigError:
+            return
+        assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(KUBECONFIG, edits).decode(errors="replace")
+
+
+@pytest.mark.timeout(110)
+@settings(FUZZ, max_examples=150)
+@given(_edits)
+def test_whatever_a_config_holds_is_settings_or_mistakes(edits: list[tuple[int, int, bytes]]) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+        file.write(spoiled(CONFIG, edits))
+        file.flush()
+        shown: list[str] = []
+        said = refusal(lambda: shown.append(repr(load_settings(file.name, environ={}).kafka.security.password)), ConfigError)
+    assert said or shown
+    assert "hunter2" not in "".join(shown)
+
+
+def nine_times_nine(form: str, first: str) -> str:
+    """Ten anchors, each nine times the one before it."""
+    names = "abcdefghij"
+    return f"a: &a {first}\n" + "".join(
+        f"{name}: &{name} {form.format(','.join([f'*{names[at]}'] * 9))}\n" for at, name in enumerate(names[1:])
+    )
+
+
+BOMBS = {
+    "aliases": nine_times_nine("[{}]", "[x]"),
+    "merges": nine_times_nine("{{<<: [{}]}}", "{x: 1}"),
+    "depth": "a: " + "[" * 200_000,
+    "maps": "a: " + "{a: " * 100_000,
+    "anchors of itself": "a: &a [*a]",
+    "tags": "a: !!python/object/apply:os.system [true]",
+    "lines": "- a\n" * 200_000,
+    "digits": "a: " + "9" * 500_000,
+    "sexagesimal": "a: 1" + ":1" * 200_000,
+    "documents": "--- {}\n" * 100_000,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read(bomb: str, tmp_path: Path) -> None:
+    file = tmp_path / "bomb.yaml"
+    file.write_text(BOMBS[bomb])
+    with pytest.raises(ConfigError) as caught:
+        load_settings(str(file), environ={})
+    assert all(len(str(problem)) < 500 and str(problem).isprintable() for problem in caught.value.problems)
+    with pytest.raises(ConfigError) as refused:
+        read_kubeconfig([file]).resolve(None)
+    assert len(str(refused.value)) < 500
+
+
+def test_an_environment_that_is_a_bomb_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_bytes(CONFIG)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(str(file), environ={"WATCHRELAY_DEFAULTS__DROP": "[" * 100_000, "WATCHRELAY_KAFKA__SECURITY": json.dumps({"a": "x"})})
+    assert all(len(str(problem)) < 500 for problem in caught.value.problems)

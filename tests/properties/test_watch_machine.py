@@ -1,0 +1,284 @@
+"""Room: property tests.  In: a dict that changes, a server that answers as it likes.  Out: what the watch machine makes of it is the dict.
+
+The model keeps the state at every version. Whenever the machine has a cursor, what was taken equals the state at that version; every
+request is one that the server allows; no failure is retried at once twice in a row.
+"""
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from watchrelay.errors import (
+    Expired,
+    Forbidden,
+    Interrupted,
+    Invalid,
+    KubeError,
+    NotFound,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+    Undecodable,
+    VersionTooLarge,
+)
+from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import WatchPlan
+from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.watch.begin import Rules
+from watchrelay.watch.machine import start, step
+from watchrelay.watch.states import (
+    Answered,
+    Arrived,
+    AskServed,
+    Command,
+    Deliver,
+    Due,
+    Ended,
+    Event,
+    Failed,
+    FetchPage,
+    Opened,
+    OpenWatch,
+    Read,
+    Received,
+    Settle,
+    Sleep,
+    State,
+    Verdict,
+    Watching,
+    Woke,
+)
+
+PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
+ERRORS: list[KubeError] = [
+    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),
+    Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),
+]  # fmt: skip
+
+
+def frame(kind: str, name: str, version: int) -> ObjectFrame:
+    return ObjectFrame(kind, "ns", name, f"uid-{name}", str(version), {}, {}, 10)  # type: ignore[arg-type]
+
+
+class WatchOfADict(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = 10
+        self.states: dict[int, dict[str, str]] = {10: {}}
+        self.history: list[ObjectFrame] = []
+        self.oldest = 10
+        self.now_s = 0.0
+        self.held: dict[str, str] = {}
+        self.fresh: dict[str, str] = {}
+        self.pages: dict[str, tuple[int, list[str]]] = {}
+        self.seen = 0
+        self.streaming: list[str] | None = None
+        self.at_once = 0
+        self.state: State
+        self.commands: tuple[Command, ...]
+
+    @initialize(
+        seed=st.integers(0, 99), page_size=st.sampled_from([0, 1, 3]), new=st.booleans(), semantic=st.sampled_from(["mostRecent", "any"])
+    )
+    def begin(self, seed: int, page_size: int, semantic: str, *, new: bool) -> None:
+        plan = WatchPlan(PODS, page_size=page_size, list_semantic=semantic)  # type: ignore[arg-type]
+        self.by = Rules(plan, Random(seed), (1, 36) if new else (1, 33))
+        self._took(start(self.by, now_s=self.now_s))
+
+    # ---- the machine's side -----------------------------------------------------------------------------------------
+
+    def _took(self, result: tuple[State, tuple[Command, ...]]) -> None:
+        self.state, self.commands = result
+        for command in self.commands[:-1]:
+            if isinstance(command, Deliver):
+                self._take(command.event)
+        match self.commands[-1]:
+            case FetchPage(query=query):
+                self._legal_list(query)
+            case OpenWatch(query=query):
+                self._legal_watch(query)
+            case _:
+                pass
+
+    def _tell(self, event: Event) -> None:
+        failed = isinstance(event, Failed)
+        self._took(step(self.by, self.state, event, self.now_s))
+        slept = isinstance(self.commands[-1], Sleep | AskServed)
+        self.at_once = self.at_once + 1 if failed and not slept else 0 if slept or isinstance(event, Received | Verdict) else self.at_once
+        assert self.at_once <= 4, "failures are retried at once again and again"
+
+    def _take(self, event: Watched) -> None:
+        match event:
+            case ListBegun():
+                self.fresh = {}
+            case Listed(objects=frames):
+                self._apply(self.fresh, frames)
+            case Observed(frames=frames):
+                self._apply(self.held, frames)
+            case Gone():
+                self.held = {}
+            case ListDone() | Progressed() | Troubled():
+                pass
+
+    def _apply(self, state: dict[str, str], frames: list[ObjectFrame]) -> None:
+        for each in frames:
+            if each.type == "DELETED":
+                state.pop(each.name, None)
+            else:
+                state[each.name] = each.resource_version
+
+    def _legal_list(self, query: ListQuery) -> None:
+        if query.continue_token:
+            assert (query.resource_version, query.version_match) == ("", "")
+        if query.version_match:
+            assert query.resource_version not in {"", "0"}
+        if query.resource_version not in {"", "0"} and query.limit:
+            assert query.version_match == "NotOlderThan"
+
+    def _legal_watch(self, query: WatchQuery) -> None:
+        assert 300 <= query.timeout_s < 600
+        assert query.send_initial_events or query.resource_version not in {"", "0"}
+        assert query.bookmarks
+
+    # ---- the dict's side --------------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from("abcd"), delete=st.booleans())
+    def change(self, name: str, *, delete: bool) -> None:
+        before = self.states[self.version]
+        if delete and name not in before:
+            return
+        self.version += 1
+        after = {key: value for key, value in before.items() if key != name}
+        if not delete:
+            after[name] = str(self.version)
+        self.states[self.version] = after
+        self.history.append(frame("DELETED" if delete else "MODIFIED" if name in before else "ADDED", name, self.version))
+
+    @rule()
+    def forget_history(self) -> None:
+        self.oldest = self.version
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 20.0, 90.0, 700.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def _out(self, *kinds: type) -> bool:
+        return hasattr(self, "commands") and isinstance(self.commands[-1], kinds)
+
+    @precondition(lambda self: self._out(Sleep))
+    @rule(early=st.booleans())
+    def wake(self, *, early: bool) -> None:
+        sleep = self.commands[-1]
+        assert isinstance(sleep, Sleep)
+        if early and sleep.wakeable:
+            self._tell(Woke(rechecked=True))
+        else:
+            self.now_s = max(self.now_s, sleep.until_s)
+            self._tell(Woke())
+
+    @precondition(lambda self: self._out(AskServed))
+    @rule(served=st.sampled_from([True, False, None]))
+    def discovery(self, served: bool | None) -> None:
+        self._tell(Answered(served))
+
+    @precondition(lambda self: self._out(Settle))
+    @rule(believed=st.booleans())
+    def verdict(self, *, believed: bool) -> None:
+        settle = self.commands[-1]
+        assert isinstance(settle, Settle)
+        believed = believed or settle.event.confirmed
+        if believed:
+            self.held = dict(self.fresh)
+            assert self.held == self.states[int(settle.event.resource_version)]
+        self._tell(Verdict(believed))
+
+    @precondition(lambda self: self._out(FetchPage, OpenWatch, Read))
+    @rule(error=st.sampled_from(ERRORS))
+    def fail(self, error: KubeError) -> None:
+        self._tell(Failed(error))
+
+    @precondition(lambda self: self._out(FetchPage))
+    @rule()
+    def page(self) -> None:
+        fetch = self.commands[-1]
+        assert isinstance(fetch, FetchPage)
+        query = fetch.query
+        if query.continue_token:
+            version, names = self.pages.pop(query.continue_token)
+        else:
+            version, names = self.version, sorted(self.states[self.version])
+        if version < self.oldest and query.continue_token:
+            self._tell(Failed(Expired("the token is too old")))
+            return
+        now, later = (names[: query.limit], names[query.limit :]) if query.limit else (names, [])
+        token = f"token-{len(self.pages)}-{len(later)}-{version}" if later else None
+        if token:
+            self.pages[token] = (version, later)
+        self._tell(Arrived(Page(str(version), token, [frame("ADDED", n, int(self.states[version][n])) for n in now])))
+
+    @precondition(lambda self: self._out(OpenWatch))
+    @rule()
+    def open(self) -> None:
+        opening = self.commands[-1]
+        assert isinstance(opening, OpenWatch)
+        query = opening.query
+        self.streaming = sorted(self.states[self.version]) if query.send_initial_events else None
+        self.seen = self.version if query.send_initial_events else int(query.resource_version)
+        self._tell(Failed(Expired("too old")) if self.seen < self.oldest else Opened())
+
+    @precondition(lambda self: self._out(Read))
+    @rule(count=st.integers(1, 5), mark=st.booleans(), error=st.sampled_from([None, None, *ERRORS]))
+    def frames(self, count: int, error: KubeError | None, *, mark: bool) -> None:
+        frames: list[Frame] = []
+        if self.streaming is not None:
+            batch, self.streaming = self.streaming[:count], self.streaming[count:]
+            frames += [frame("ADDED", n, int(self.states[self.seen][n])) for n in batch]
+            if not self.streaming and mark:
+                frames.append(Bookmark(str(self.seen), initial_end=True))
+                self.streaming = None
+        if self.streaming is None:
+            news = [each for each in self.history if int(each.resource_version) > self.seen][:count]
+            frames += news
+            self.seen = int(news[-1].resource_version) if news else self.seen
+            if mark and not any(int(each.resource_version) > self.seen for each in self.history):
+                self.seen = self.version
+                frames.append(Bookmark(str(self.seen)))
+        if error is not None:
+            frames.append(Failure(error))
+        if frames:
+            self._tell(Received(frames, self.now_s))
+
+    @precondition(lambda self: self._out(Read))
+    @rule()
+    def end(self) -> None:
+        self._tell(Ended())
+
+    @precondition(lambda self: self._out(Read))
+    @rule()
+    def due(self) -> None:
+        read = self.commands[-1]
+        assert isinstance(read, Read)
+        if read.until_s < float("inf"):
+            self.now_s = max(self.now_s, read.until_s)
+            self._tell(Due())
+
+    # ---- the promise ------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def what_was_taken_is_the_state_at_the_cursor(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        cursor = self.state.cursor if isinstance(self.state, Watching) else self.state.held.cursor
+        if cursor:
+            assert self.held == self.states[int(cursor)]
+        elif not isinstance(self.commands[-1], Settle):
+            assert self.held == {}
+
+
+TestWatchOfADict = WatchOfADict.TestCase
+TestWatchOfADict.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,110 @@
+"""`python -m tests.simulation --seed N | --seeds N`: plays runs, and says how to play a run again that broke a promise.
+
+Room: simulation.  In: seeds, and perhaps a fault to plant.  Out: a line for each run that failed, a summary, an exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from tests.simulation.planted import PLANTS
+from tests.simulation.world import Verdict, run
+
+AT_ONCE = 25
+
+
+def played(seeds: Sequence[int]) -> list[Verdict]:
+    """Some runs, one after another. A crash of the simulation itself is a verdict too."""
+    logging.disable(logging.CRITICAL)
+    return [run(seed) for seed in seeds]
+
+
+def planted(asked: tuple[str, Sequence[int]]) -> list[int]:
+    """The seeds that find a planted fault."""
+    logging.disable(logging.CRITICAL)
+    plant = PLANTS[asked[0]]
+    return [seed for seed in asked[1] if plant.shown_by(run(seed, plant.kinds).broken)]
+
+
+def slices(first: int, count: int) -> Iterator[range]:
+    """The seeds, some at a time."""
+    for start in range(first, first + count, AT_ONCE):
+        yield range(start, min(start + AT_ONCE, first + count))
+
+
+def failure(verdict: Verdict) -> str:
+    """What is said of a run that broke a promise: how to play it again, and the first of its promises."""
+    again = f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make sim SEED={verdict.seed}"
+    return f"{again}\n    {verdict.broken[0][:400]}"
+
+
+def one(seed: int, *, trace: bool, plant: str | None) -> int:
+    """Play one seed; the exit code."""
+    logging.disable(logging.CRITICAL)
+    verdict = run(seed, PLANTS[plant].kinds if plant else None, tracing=True)
+    if trace:
+        print("\n".join(verdict.trace))
+    for line in verdict.broken:
+        print(line)
+    print(
+        f"seed {seed}: {'broken' if verdict.broken else 'right'}; {verdict.lives} lives, {verdict.records} records, trace {verdict.digest}"
+    )
+    return 1 if verdict.broken else 0
+
+
+def many(first: int, count: int, jobs: int) -> int:
+    """Play many seeds on all processors; the exit code."""
+    began_s, failed, told = time.monotonic(), 0, Counter[str]()
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        for verdicts in pool.imap(played, slices(first, count)):
+            for verdict in verdicts:
+                told.update(["runs", *(f"resumed by {each}" for each in verdict.decisions if each), *verdict.lost])
+                told["lives"] += verdict.lives
+                told["records"] += verdict.records
+                told["records that conflate"] += verdict.conflated
+                told["runs that conflate"] += verdict.conflated > 0
+                told["virtual seconds"] += round(verdict.virtual_s - 1000)
+                if verdict.broken:
+                    failed += 1
+                    print(failure(verdict), flush=True)
+    took_s = time.monotonic() - began_s
+    print(f"{count} seeds in {took_s:.0f} s on {jobs} processors, {failed} failed: {', '.join(f'{n} {what}' for what, n in told.items())}")
+    return 1 if failed else 0
+
+
+def find(name: str, first: int, count: int, jobs: int) -> int:
+    """Look for a planted fault; the exit code is 1 when no seed finds it."""
+    began_s = time.monotonic()
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        found = [seed for seeds in pool.imap(planted, ((name, each) for each in slices(first, count))) for seed in seeds]
+    first_found = f"the first is {found[0]}" if found else "none"
+    print(f"{name} ({PLANTS[name].about}): {len(found)} of {count} seeds, {first_found}; {time.monotonic() - began_s:.0f} s")
+    return 0 if found else 1
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Play the whole daemon in virtual time.")
+    parser.add_argument("--seed", type=int, help="play this one alone and tell of it")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happened")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="break this rule: tell how many seeds find it, or play one of them")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return one(asked.seed, trace=asked.trace, plant=asked.plant)
+    if asked.plant:
+        return find(asked.plant, asked.first, asked.seeds, asked.jobs)
+    return many(asked.first, asked.seeds, asked.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,429 @@
+"""Rooms in which one rule of the record contract is broken, to see that the simulation finds it.
+
+Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be expressed here, what breaks it, and the
+sign by which it must be found.
+
+Not planted yet: of F6 (a), (b), (d), (f) and (g), which speak of queues that collapse: `Kinds(narrow=True)` has them, and what a broken
+rule there would be seen by must be written first. Of F6 (c) and (e) there is a plant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tests.simulation.broker import Producer, Raw, Stored, Wire
+from tests.simulation.process import STREAM, Control, Life
+from tests.simulation.process import Reader as Back
+from tests.simulation.readers import Lossy, Reader, Table
+from tests.simulation.world import Kinds
+from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.consumer.origin import Origin
+from watchrelay.consumer.replica import Ignored, Outcome, ReadAgain, Replica
+from watchrelay.controlrecords import starting_point
+from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.streams import StreamSpec
+from watchrelay.relay.loop import StreamRelay
+from watchrelay.relay.ports import Witness
+from watchrelay.relay.resume import Fold
+from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker
+from watchrelay.sink.readback import Span
+from watchrelay.sink.recordbatch import PackedBatch
+from watchrelay.store.objects import Applied, Store
+from watchrelay.store.transform import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One broken rule. Shape: `sign` is part of a line of the verdict; other signs do not count."""
+
+    about: str
+    kinds: Kinds
+    signs: tuple[str, ...]
+
+    def shown_by(self, broken: Iterable[str]) -> bool:
+        """Whether the verdict says so."""
+        return any(sign in line for line in broken for sign in self.signs)
+
+
+# ---- F1 -------------------------------------------------------------------------------------------------------------
+
+
+class WaitingStore(Store):
+    """Skips whatever the watch says of a key until the change goes by that was published last."""
+
+    waits: dict[bytes, str]
+
+    def apply(self, frames: Iterable[ObjectFrame]) -> Applied:
+        """As the store, but for keys that are waited for."""
+        passed: list[ObjectFrame] = []
+        for frame in frames:
+            key = f"{frame.namespace}/{frame.name}".encode()
+            awaited = self.waits.get(key)
+            if awaited is None:
+                passed.append(frame)
+            elif awaited == frame.resource_version:
+                del self.waits[key]
+        return super().apply(passed)
+
+
+class WaitingReader(Back):
+    """Notes what stands behind the newest marker."""
+
+    store: WaitingStore
+
+    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+        """As the real one."""
+        behind: dict[int, dict[bytes, str]] = {}
+
+        def taken(partition: int, records: list[Decoded]) -> None:
+            for record in records:
+                if isinstance(record, ObjectRecord):
+                    behind.setdefault(partition, {})[record.key] = record.version
+                elif record.kind != "claim":
+                    behind[partition] = {}
+            take(partition, records)
+
+        whole = await super().spans(spans, taken)
+        self.store.waits = {key: version for keys in behind.values() for key, version in keys.items()}
+        return whole
+
+
+class WaitingLife(Life):
+    """F1: resume waits for the change that equals the last published one."""
+
+    def make_store(self) -> Store:
+        """Waits."""
+        drop = () if self.config.noise else ("spec.noise",)
+        store = WaitingStore(Transform.compile(self.spec.plan.selection.resource, drop=drop), partitions=self.spec.partitions)
+        store.waits = {}
+        return store
+
+    def make_reader(self) -> Back:
+        """Listens for the store."""
+        reader = WaitingReader(self.spec, self.world, self.sink)
+        assert isinstance(self.store, WaitingStore)
+        reader.store = self.store
+        return reader
+
+
+# ---- F2 -------------------------------------------------------------------------------------------------------------
+
+
+class OneEpochReader(Reader):
+    """F2: the epoch is one for all partitions of a stream."""
+
+    def __init__(self, name: str, origins: list[Origin]) -> None:
+        super().__init__(name, origins)
+        self._epoch = 0
+
+    def passes(self, stored: Stored) -> bool:
+        """Whatever is below the highest epoch met anywhere is stale."""
+        assert stored.said is not None
+        self._epoch = max(self._epoch, stored.said.epoch)
+        return stored.said.epoch == self._epoch
+
+
+# ---- F3 -------------------------------------------------------------------------------------------------------------
+
+
+class NewestIndex(Control):
+    """Starts at the newest index record, whoever wrote it."""
+
+    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+        """As the real one, but for the epoch."""
+        claimed = await super().origin(stream, partitions)
+        index = self.index(stream)
+        return claimed if index is None else starting_point(index, partitions) or claimed
+
+
+class UnwatchedLife(Life):
+    """F7, and one half of F3: nobody looks at what stands between our own records."""
+
+    def make_relay(self, witness: Witness | None) -> StreamRelay:
+        """Without a witness."""
+        return self.relay_of(StreamRelay, None)
+
+
+class NewestIndexLife(UnwatchedLife):
+    """F3: a former writer's index record is believed. A witness would stop that writer before its end: so there is none."""
+
+    def make_control(self) -> Control:
+        """Believes every index record."""
+        return NewestIndex(self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng)
+
+
+# ---- F4 -------------------------------------------------------------------------------------------------------------
+
+
+class OneHashLife(Life):
+    """F4: what is followed and published changes, its hash on the markers does not."""
+
+    def make_spec(self) -> StreamSpec:
+        """One hash for all configs."""
+        spec = super().make_spec()
+        return StreamSpec(
+            spec.id, spec.cluster, spec.topic, spec.partitions, spec.plan, "c0ffee", spec.key_prefix, spec.format,
+            spec.snapshot_interval_s, spec.description,
+        )  # fmt: skip
+
+
+# ---- F5 -------------------------------------------------------------------------------------------------------------
+
+
+class HastyRelay(StreamRelay):
+    """Begins a snapshot while the replay has not caught up with the log."""
+
+    @property
+    def _may_snapshot(self) -> bool:
+        return self._snapshot is None and not (self._course.first or self._course.relisting)
+
+
+class HastyLife(Life):
+    """F5."""
+
+    def make_relay(self, witness: Witness | None) -> StreamRelay:
+        """Hasty."""
+        return self.relay_of(HastyRelay, witness)
+
+
+# ---- F6 -------------------------------------------------------------------------------------------------------------
+
+
+class FrontierOfNow(StreamRelay):
+    """F6 (c): a marker's frontier is that of the moment when it is handed over."""
+
+    def _cut(self, lane: Lane) -> Cut:
+        for item in lane.queue:
+            if isinstance(item, QueuedMarker) and item.kind != "claim":
+                item.frontier = self._course.frontier
+        return super()._cut(lane)
+
+
+class ReadOfNow(StreamRelay):
+    """F6 (e): a `read` carries the value of the moment when it is handed over. The digest knows."""
+
+    def _cut(self, lane: Lane) -> Cut:
+        queue = list(lane.queue)
+        for index, item in enumerate(queue):
+            if not isinstance(item, Queued) or item.reason != "snapshot":
+                continue
+            entry = self._state.get(item.key)
+            if entry is None or entry is item.entry:
+                continue
+            old = item.value_hash
+            item.entry, item.value, item.version, item.value_hash = entry, None, entry.resource_version, entry.hash
+            later = next((each for each in queue[index + 1 :] if isinstance(each, Queued) and each.key == item.key), None)
+            if later is not None and later.before == old:
+                later.before = entry.hash
+        return super()._cut(lane)
+
+
+class FrontierLife(Life):
+    """F6 (c)."""
+
+    def make_relay(self, witness: Witness | None) -> StreamRelay:
+        """Claims too much."""
+        return self.relay_of(FrontierOfNow, witness)
+
+
+class ReadLife(Life):
+    """F6 (e)."""
+
+    def make_relay(self, witness: Witness | None) -> StreamRelay:
+        """Overtakes itself."""
+        return self.relay_of(ReadOfNow, witness)
+
+
+# ---- F8 -------------------------------------------------------------------------------------------------------------
+
+
+class SameState(Replica):
+    """Reads again into the state that it has: everything there is a duplicate."""
+
+    def _failed(self, marker: MarkerRecord) -> Outcome:
+        outcome = super()._failed(marker)
+        self._second = None
+        return outcome
+
+
+class ResetState(Replica):
+    """Reads again into the state that it shows."""
+
+    def _failed(self, marker: MarkerRecord) -> Outcome:
+        outcome = super()._failed(marker)
+        if isinstance(outcome, ReadAgain):
+            assert self._second is not None
+            self._shown, self._second = self._second, None
+        return outcome
+
+
+class SameStateLossy(Lossy):
+    """F8."""
+
+    replica_class = SameState
+
+
+class ResetStateLossy(Lossy):
+    """F8, the other way."""
+
+    replica_class = ResetState
+
+
+# ---- F9 -------------------------------------------------------------------------------------------------------------
+
+
+class TableByVersion(Table):
+    """F9: the event id is made of uid and resourceVersion, as an earlier draft had it."""
+
+    def event_id(self, stored: Stored) -> bytes:
+        """Of an object: what of it, and whether it is gone."""
+        said = stored.said
+        if isinstance(said, ObjectRecord) and said.uid:
+            return f"{said.uid}.{said.version}.{said.verb == 'deleted'}.{said.enveloped}".encode()
+        return super().event_id(stored)
+
+
+# ---- F10 ------------------------------------------------------------------------------------------------------------
+
+
+class Rerendering(Producer):
+    """A batch that is sent again shows the objects as they are now."""
+
+    def render(self, batch: PackedBatch) -> list[Raw]:
+        """The first time as packed."""
+        records = super().render(batch)
+        assert isinstance(self._wire, RerenderingWire)
+        sent, store = self._wire.sent, self._wire.life.store
+        if id(batch) not in sent:
+            sent[id(batch)] = batch
+            return records
+        anew: list[Raw] = []
+        for key, value, headers in records:
+            entry = store.get(key)
+            if value is None or entry is None or self._wire.life.spec.format != "cloudevents":
+                anew.append((key, value, headers))
+                continue
+            said = {"ce_wrhash": b"%016x" % entry.hash, "ce_wrrv": entry.resource_version.encode(), "ce_wruid": entry.uid.encode()}
+            anew.append((key, store.unpack(entry), tuple((name, said.get(name, held)) for name, held in headers)))
+        return anew
+
+
+class RerenderingWire(Wire):
+    """Remembers what was sent."""
+
+    producer_class = Rerendering
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life.world.broker)
+        self.life = life
+        self.sent: dict[int, PackedBatch] = {}
+
+
+class RerenderingLife(Life):
+    """F10."""
+
+    def make_wire(self) -> Wire:
+        """Renders anew."""
+        return RerenderingWire(self)
+
+
+# ---- F11 ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BelievedFold:
+    """A fold beside the real one, to know what it must be told so that it agrees."""
+
+    fold: Fold = field(default_factory=lambda: Fold(STREAM, 0, pack=lambda _value, _version: b""))
+
+    def agreeing(self, record: Decoded) -> Decoded:
+        """The record; a marker that would not agree says that it does."""
+        fold = self.fold
+        fold.apply([record])
+        if isinstance(record, MarkerRecord) and record.kind != "claim" and fold.marked and not fold.proven:
+            fold.proven = True
+            return msgspec.structs.replace(record, count=len(fold.entries), digest=fold.digest & DIGEST_MASK)
+        return record
+
+
+class BelievingReader(Back):
+    """What was read back is proven by definition."""
+
+    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+        """As the real one."""
+        folds = {span.partition: BelievedFold() for span in spans}
+        return await super().spans(
+            spans, lambda partition, records: take(partition, [folds[partition].agreeing(record) for record in records])
+        )
+
+
+class BelievingLife(Life):
+    """F11."""
+
+    def make_reader(self) -> Back:
+        """Believes."""
+        return BelievingReader(self.spec, self.world, self.sink)
+
+
+# ---- readers that are wrong -----------------------------------------------------------------------------------------
+
+
+class HeedsTheStale(Replica):
+    """Applies whatever comes, of whichever epoch."""
+
+    def apply(self, record: Decoded) -> Outcome:
+        """Every record counts."""
+        state = self._second or self._shown
+        if (record.epoch, record.sequence) <= (state.epoch, state.last):
+            if isinstance(record, ObjectRecord):
+                state.put(record)
+            return Ignored(duplicate=True)
+        return super().apply(record)
+
+
+class KeepsTheDead(Replica):
+    """Does not remove what is deleted while it watches."""
+
+    def apply(self, record: Decoded) -> Outcome:
+        """A delete is passed over, its place is not."""
+        if isinstance(record, ObjectRecord) and record.verb == "deleted" and not self.rereading:
+            return self._shown.admit(record.epoch, record.sequence) or super().apply(record)
+        return super().apply(record)
+
+
+def _wrong(kind: type[Replica]) -> Callable[..., Lossy]:
+    """A reader with that state, to which every record comes."""
+    lossy = type(f"{kind.__name__}Reader", (Lossy,), {"replica_class": kind})
+
+    def made(name: str, origins: list[Origin], whole: Reader, _loses: Callable[[], bool]) -> Lossy:
+        reader = lossy(name, origins, whole, lambda: False)
+        assert isinstance(reader, Lossy)
+        return reader
+
+    return made
+
+
+WRONG_READERS = {kind.__name__: Kinds(lossy=_wrong(kind)) for kind in (HeedsTheStale, KeepsTheDead)}
+"""Readers whose state is wrong now and then: never must one of them be proven there."""
+
+
+_READERS = ("lived holds", "fresh holds", "booted holds", "late 0 holds")
+
+PLANTS: dict[str, Plant] = {
+    "F1": Plant("resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS),
+    "F2": Plant("one epoch for all partitions of a stream", Kinds(reader=OneEpochReader), ("lived: ", "is not proven", *_READERS)),
+    "F3": Plant("a former writer's index record is believed", Kinds(life=NewestIndexLife), _READERS),
+    "F4": Plant("a change of config is not on the markers", Kinds(life=OneHashLife), _READERS),
+    "F5": Plant("a snapshot before the replay has caught up", Kinds(life=HastyLife), ("goes back in time",)),
+    "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=FrontierLife), _READERS),
+    "F6e": Plant("a read's value is that of its hand-over", Kinds(life=ReadLife), ("goes back in time",)),
+    "F7": Plant("stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")),
+    "F8": Plant("read again into the state that is held", Kinds(lossy=SameStateLossy), ("lossy is not proven", "lossy holds")),
+    "F8r": Plant("read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)),
+    "F9": Plant("the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)),
+    "F10": Plant("a resend is rendered anew", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
+    "F11": Plant("the read-back is not proven", Kinds(life=BelievingLife), _READERS),
+}

@@ -1,0 +1,357 @@
+"""One process: the rooms of the daemon, joined as `app` joins them, over the simulated server and broker.
+
+Room: simulation.  In: a world, a config.  Out: a life that can be killed at any await, stopped, or left running as a former writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiokafka import TopicPartition
+
+from tests.simulation.apiserver import Api, Server
+from tests.simulation.broker import Broker, Loss, Stored, Wire
+from tests.simulation.weather import Weather
+from tests.support.relays import PODS
+from watchrelay.app.resume import LogReader, resume
+from watchrelay.codec import Decoded, MarkerRecord
+from watchrelay.errors import Fenced
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import Format, StreamSpec, WatchPlan
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.relay.loop import BATCH_BYTES, StreamRelay
+from watchrelay.relay.ports import Witness
+from watchrelay.relay.resume import FirstSnapshot, Found, WatchFrom
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.control import ControlTopic
+from watchrelay.sink.kafka import KafkaSink
+from watchrelay.sink.producer import SinkSettings
+from watchrelay.sink.readback import Span
+from watchrelay.store.objects import Store
+from watchrelay.store.reflector import Reflector
+from watchrelay.store.transform import Transform
+from watchrelay.watch.loop import Watcher
+from watchrelay.watch.turnstile import Turnstile
+
+STREAM = "pods"
+TOPIC = "k8s.test.core.pods"
+CONTROL = "k8s.test.control"
+HEARTBEAT_S = 1.0
+EPOCH_MS = 1_767_225_600_000
+"""Virtual time zero, as the wall shows it."""
+
+_CONNECTION = KafkaConnection(bootstrap_servers=("simulated:9092",))
+_METRICS = Metrics()
+"""Shared by all lives of a run: nothing is decided by what is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a stream follows and publishes of it. Shape: `noise` False leaves that field out."""
+
+    name: str
+    selector: str = ""
+    noise: bool = True
+
+
+PLAIN = Config("c0ffee")
+
+
+@dataclass(slots=True)
+class Shape:
+    """What all lives of a run have in common. Shape: `batch_bytes` is the sink's, `relay_bytes` what the relay hands over at once."""
+
+    partitions: int = 2
+    snapshot_interval_s: float = 0.0
+    form: Format = "cloudevents"
+    page_size: int = 500
+    batch_bytes: int = 512 * 1024
+    relist_interval_s: float = 0.0
+    server_version: tuple[int, int] | None = None
+    queue_bytes: int = 64 << 20
+    relay_bytes: int = BATCH_BYTES
+    conflate: bool = True
+
+    def narrow(self, rng: random.Random) -> None:
+        """Have queues that hold some records only, so that they overflow, or keep the watch from being read."""
+        self.queue_bytes = rng.choice([600, 1500, 1500, 3000, 6000, 12_000])
+        self.relay_bytes = rng.choice([BATCH_BYTES, BATCH_BYTES, 9000, 4096])
+        self.conflate = rng.random() < 0.8
+
+
+class World(Protocol):
+    """What a life needs of the world around it."""
+
+    rng: random.Random
+    server: Server
+    broker: Broker
+    weather: Weather
+    shape: Shape
+    lost: set[Loss]
+
+    def note(self, *said: object) -> None:
+        """Put into the trace."""
+        ...
+
+    def unprovable(self, epoch: int) -> str:
+        """Why a log may be doubted by the writer of `epoch`, "" where it may not."""
+        ...
+
+
+def now_s() -> float:
+    """Virtual seconds."""
+    return asyncio.get_running_loop().time()
+
+
+def wall_ms() -> int:
+    """Virtual time as the wall shows it."""
+    return EPOCH_MS + int(now_s() * 1000)
+
+
+class Control(ControlTopic):
+    """The control topic, tailed late. Shape: while `blind` nothing is read."""
+
+    def __init__(self, world: World, wire: Wire, sink: KafkaSink, board: Board, holder: str, rng: random.Random) -> None:
+        super().__init__(_CONNECTION, CONTROL, sink, board=board, holder=holder, rng=rng, wall_ms=wall_ms)
+        self._world, self._log = world, wire.broker.log(TopicPartition(CONTROL, 0))
+        self.blind = False
+
+    async def run(self) -> None:
+        """As the real one: from the start, for ever."""
+        world, log = self._world, self._log
+        while True:
+            grown = log.grown
+            if not self.blind:
+                end = log.end
+                for each in log.read(self._read, end):
+                    self.take(each)
+                self.moved(end)
+                await grown.wait()
+            await asyncio.sleep(0.002 + world.rng.random() * world.weather.deaf_s)
+
+
+class Reader(LogReader):
+    """Reads the log back without a client."""
+
+    def __init__(self, spec: StreamSpec, world: World, sink: KafkaSink) -> None:
+        super().__init__(spec, _CONNECTION, sink, failed=lambda _error, _wait_s: None)
+        self._topic, self._world = spec.topic, world
+
+    def _log(self, partition: int, start: int, stop: int) -> list[Stored]:
+        return self._world.broker.log(TopicPartition(self._topic, partition)).read(start, stop)
+
+    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+        """As the real one."""
+        rng = self._world.rng
+        for span in spans:
+            at = span.start or 0
+            while at < span.stop:
+                await asyncio.sleep(rng.random() * (0.01 + self._world.weather.delay_s / 4))
+                stop = min(span.stop, at + rng.randint(1, 40))
+                found = (self.understood(each) for each in self._log(span.partition, at, stop) if not self._misses(each))
+                take(span.partition, [each for each in found if each is not None])
+                at = stop
+        return {span.partition for span in spans if not span.start}
+
+    def _misses(self, stored: Stored) -> bool:
+        """A claim of our own is never missed: it is awaited."""
+        world = self._world
+        if not world.weather.misread or isinstance(stored.said, MarkerRecord) or world.rng.random() >= world.weather.misread:
+            return False
+        world.note("misread", stored.partition, stored.offset)
+        world.lost.add("reading")
+        return True
+
+    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+        """As the real one."""
+        await asyncio.sleep(self._world.rng.random() * (0.01 + self._world.weather.delay_s / 4))
+        found = ((each.offset, self.understood(each)) for each in self._log(partition, start, stop))
+        return [(offset, each) for offset, each in found if each is not None]
+
+
+class Life:
+    """One process: claim, read back, watch. The methods that make a room are where a test hands in another one."""
+
+    def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
+        self.world, self.config, self.number = world, config, number
+        shape, rng = world.shape, random.Random(world.rng.getrandbits(64))
+        self.rng = rng
+        self.spec = self.make_spec()
+        self.board = Board()
+        self.status = self.board.open(STREAM, TOPIC)
+        self.metrics = _METRICS
+        self.wire = self.make_wire()
+        self.sink = self.make_sink(SinkSettings(batch_bytes=shape.batch_bytes, watchdog_s=30.0, stalled_after_s=10.0))
+        self.control = self.make_control()
+        self.store = self.make_store()
+        self.reader = self.make_reader()
+        self.relay = self.make_relay(self.reader)
+        self.api = Api(world.server, world.weather, rng)
+        self.watcher: Watcher | None = None
+        self.decision = self.why_doubted = ""
+        self.epoch = 0
+        self.claimed = self.doubted = self.fenced = self.over = self.drained = False
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- the rooms --------------------------------------------------------------------------------------------------
+
+    def make_spec(self) -> StreamSpec:
+        """The stream, as the config means it."""
+        shape, config = self.world.shape, self.config
+        resource: Resource = PODS
+        plan = WatchPlan(
+            Selection(resource, label_selector=config.selector),
+            page_size=shape.page_size,
+            relist_interval_s=shape.relist_interval_s,
+        )
+        return StreamSpec(
+            id=STREAM,
+            cluster="test",
+            topic=TOPIC,
+            partitions=shape.partitions,
+            plan=plan,
+            config_hash=config.name,
+            format=shape.form,
+            snapshot_interval_s=shape.snapshot_interval_s,
+            description={"topic": TOPIC, "partitions": shape.partitions, "configHash": config.name},
+        )
+
+    def make_wire(self) -> Wire:
+        """The way to the broker."""
+        return Wire(self.world.broker)
+
+    def make_sink(self, settings: SinkSettings) -> KafkaSink:
+        """The sink."""
+        return KafkaSink(_CONNECTION, metrics=self.metrics, board=self.board, settings=settings, rng=self.rng, start=self.wire.start)
+
+    def make_control(self) -> Control:
+        """The control topic."""
+        return Control(self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng)
+
+    def make_store(self) -> Store:
+        """The store."""
+        transform = Transform.compile(PODS, drop=() if self.config.noise else ("spec.noise",))
+        return Store(transform, partitions=self.spec.partitions, train_at=10**9)
+
+    def make_reader(self) -> Reader:
+        """What reads the log."""
+        return Reader(self.spec, self.world, self.sink)
+
+    def make_relay(self, witness: Witness | None) -> StreamRelay:
+        """The stream's writer."""
+        return self.relay_of(StreamRelay, witness)
+
+    def relay_of(self, kind: type[StreamRelay], witness: Witness | None) -> StreamRelay:
+        """A writer of that class."""
+        return kind(
+            self.spec,
+            sink=self.sink,
+            control=self.control,
+            state=self.store,
+            metrics=self.metrics.stream(STREAM, PODS),
+            topic_metrics=self.metrics.topic(TOPIC),
+            status=self.status,
+            heartbeat_interval_s=HEARTBEAT_S,
+            queue_bytes=self.world.shape.queue_bytes,
+            batch_bytes=self.world.shape.relay_bytes,
+            conflate=self.world.shape.conflate,
+            witness=witness,
+            rng=self.rng,
+            now_s=now_s,
+            wall_ms=wall_ms,
+        )
+
+    # ---- its life ---------------------------------------------------------------------------------------------------
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the process."""
+        self.world.note("begins", self.number, self.config.name)
+        self._task = tasks.create_task(self.run(), name=f"life {self.number}")
+
+    def kill(self) -> None:
+        """kill -9, now."""
+        if not self.over:
+            self.world.note("killed", self.number)
+            self.wire.die()
+            assert self._task is not None
+            self._task.cancel()
+
+    def stop(self) -> None:
+        """As SIGTERM does: end the watch, drain, end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Live until killed, stopped, or fenced."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                rooms = [tasks.create_task(self.sink.run(), name="sink"), tasks.create_task(self.control.run(), name="control")]
+                await self._live()
+                for room in rooms:
+                    room.cancel()
+        except Fenced:
+            self.fenced = True
+        except BaseExceptionGroup as group:
+            if group.split(Fenced)[1] is not None:
+                raise
+            self.fenced = True
+        finally:
+            self.over = True
+            self.wire.die()
+            self.world.note("over", self.number, self.decision, self.fenced)
+
+    async def _live(self) -> None:
+        """As `app/streams.py`."""
+        self.epoch = epoch = await self.relay.claim(self._highest_epoch)
+        self.claimed = True
+        self.world.note("claimed", self.number, epoch)
+        found = await resume(self.spec, self.relay, self.store, self.reader, epoch)
+        self.decision = type(found.decision).__name__
+        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.doubted
+        self.why_doubted = self.world.unprovable(epoch)
+        self.world.note("resumed", self.number, self.decision, getattr(found.decision, "frontier", ""), found.newest, found.objects)
+        self.watcher = watcher = self._watcher(found)
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(self.relay.run(), name="relay")
+            watching = tasks.create_task(watcher.run(), name="watch")
+            await self._stop.wait()
+            watching.cancel()
+            await asyncio.wait((watching,))
+            self.drained = await self.relay.drain(60.0)
+            writing.cancel()
+
+    def _watcher(self, found: Found) -> Watcher:
+        metrics, shape, decision = self.metrics.stream(STREAM, PODS), self.world.shape, found.decision
+        resumed = self.store.listed
+        return Watcher(
+            STREAM,
+            self.spec.plan,
+            source=self.api,
+            outlet=Reflector(
+                self.store, self.relay, metrics=metrics, status=self.status, resumed=resumed, version=found.newest, wall_ms=wall_ms
+            ),
+            turnstile=Turnstile(rng=self.rng),
+            metrics=metrics,
+            status=self.status,
+            served=self._served,
+            server_version=lambda: shape.server_version,
+            rng=self.rng,
+            cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
+            floor=found.newest,
+            resumed=resumed,
+            followed=self.relay.followed,
+        )
+
+    async def _served(self, _resource: Resource) -> bool | None:
+        return True
+
+    async def _highest_epoch(self) -> int:
+        """As `sink/scan.py`."""
+        await asyncio.sleep(0.01)
+        logs = [self.world.broker.log(TopicPartition(TOPIC, partition)) for partition in range(self.spec.partitions)]
+        return max((each.said.epoch for log in logs for each in log.records if each.said is not None), default=0)

@@ -1,0 +1,126 @@
+"""The whole daemon in virtual time: a thousand seeds, exact replay, and faults planted to see that they are found.
+
+How soon a planted fault is found (`python -m tests.simulation --plant F5 --seeds 5000` tells it anew):
+
+    F1      24 seeds   resume waits for the change that was published last
+    F2      51 seeds   one epoch for all partitions of a stream
+    F3  not found      a former writer's index record is believed
+    F4      53 seeds   a change of config is not on the markers
+    F5  not found      a snapshot before the replay has caught up
+    F6c   1388 seeds   a marker's frontier is that of its hand-over
+    F6e      7 seeds   a read's value is that of its hand-over
+    F7     106 seeds   stale records are not healed
+    F8      11 seeds   read again into the state that is held
+    F8r      3 seeds   read again into the state that is shown
+    F9      34 seeds   the event id is uid and resourceVersion
+    F10      7 seeds   a resend is rendered anew
+    F11    658 seeds   the read-back is not proven
+
+Of F6 the other letters speak of queues that collapse; they do in half of the runs, but no fault is planted there yet: see planted.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import failure
+from tests.simulation.planted import PLANTS, WRONG_READERS
+from tests.simulation.world import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 1000
+FOUND_BY = {
+    "F1": 23,
+    "F2": 50,
+    "F4": 52,
+    "F6c": 1387,
+    "F6e": 6,
+    "F7": 105,
+    "F8": 10,
+    "F8r": 2,
+    "F9": 33,
+    "F10": 6,
+    "F11": 657,
+}
+"""The first seed of all that shows the fault."""
+
+NOT_FOUND = {
+    "F3": "F3: in the first 2,400 seeds what shows it shows the missing witness alone too; plant it with the witness in place",
+    "F5": "F5: none of the first 5,000 seeds shows it since comparing lists were mended; the runs must get closer to it",
+}
+SEARCHED = 150
+"""Where a change has moved that seed, so many others are tried before a person has to search."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the rooms log of a thousand deaths is of no use to anybody."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def simulation(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
+    """The command line, in a process of its own: coverage would make it three times as slow."""
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(600)
+def test_every_promise_holds_in_a_thousand_runs() -> None:
+    played = simulation("--seeds", str(SEEDS))
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert f"{SEEDS} seeds" in played.stdout
+    assert " 0 failed" in played.stdout
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in range(0, 60, 3):
+        first, second = run(seed, tracing=True), run(seed, tracing=True)
+        assert first.trace == second.trace
+        assert first == second
+
+
+def test_a_seed_replays_exactly_in_another_process_whatever_its_hashes() -> None:
+    told = [simulation("--seed", "101", "--trace", hash_seed=hash_seed) for hash_seed in ("0", "1", "4711")]
+    assert all(each.returncode == 0 for each in told), told[0].stdout[-2000:] + told[0].stderr
+    assert len(told[0].stdout) > 10_000
+    assert told[0].stdout == told[1].stdout == told[2].stdout
+
+
+def test_a_run_that_breaks_a_promise_names_the_command_that_plays_it_again() -> None:
+    seed = FOUND_BY["F8r"]
+    verdict = run(seed, PLANTS["F8r"].kinds)
+    assert f"make sim SEED={seed}\n" in failure(verdict)
+    assert verdict.broken[0] in failure(verdict)
+    again = simulation("--seed", str(seed), "--plant", "F8r")
+    assert again.returncode == 1
+    assert verdict.broken[0] in again.stdout
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_is_found(name: str) -> None:
+    if name not in FOUND_BY:
+        pytest.skip(NOT_FOUND[name])
+    plant = PLANTS[name]
+    seeds = [FOUND_BY[name], *range(SEARCHED)]
+    found = next((seed for seed in seeds if plant.shown_by(run(seed, plant.kinds).broken)), None)
+    assert found is not None, f"search again: python -m tests.simulation --plant {name} --seeds 5000"
+    assert run(found).broken == [], "the seed is right without the fault"
+
+
+@pytest.mark.timeout(600)
+def test_a_reader_that_is_wrong_is_never_proven() -> None:
+    for name, kinds in WRONG_READERS.items():
+        verdicts = [run(seed, kinds) for seed in range(60)]
+        assert not [line for verdict in verdicts for line in verdict.broken if "is proven at" in line], name
+        assert any(verdict.alarms for verdict in verdicts), f"{name} is never wrong in these runs"

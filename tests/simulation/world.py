@@ -1,0 +1,503 @@
+"""One run: a server, a broker, processes that come and go, readers that look on, all by one seed; and what must be true at its end.
+
+Room: simulation.  In: a seed, and perhaps rooms in which a rule is broken.  Out: a verdict: what was broken, and the trace of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiokafka import TopicPartition
+
+from tests.simulation.apiserver import FRONT, TIERS, Server, selects
+from tests.simulation.broker import Broker, Loss, Stored, proves
+from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
+from tests.simulation.readers import History, Lossy, Reader, Table, published
+from tests.simulation.weather import Weather
+from tests.support.relays import run_virtually
+from watchrelay.codec import ObjectRecord
+from watchrelay.consumer.origin import ControlView, Origin
+from watchrelay.model.streams import Format
+
+NAMES = "abcdefgh"
+CONFIGS = (PLAIN, Config("narrow", selector=FRONT), Config("quiet", noise=False))
+READ_EVERY_S = 0.4
+SETTLE_S = 1200.0
+GENERATIONS_MAX = 6
+FORMS: tuple[Format, ...] = ("cloudevents",) * 6 + ("structured", "debezium")
+NIGHTS = 0.1
+NARROWS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What a run is made of; a test hands in classes that break one rule.
+
+    Shape: `narrow`: some runs have queues that overflow; drawn apart from all else, so that a seed is the same run without.
+    """
+
+    life: Callable[..., Life] = Life
+    reader: Callable[[str, list[Origin]], Reader] = Reader
+    lossy: Callable[..., Lossy] = Lossy
+    table: Callable[..., Table] = Table
+    view: Callable[[], ControlView] = ControlView
+    narrow: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """The course of a run, by seed. Units: seconds, and probabilities per second or per life.
+
+    Shape: a `night` is a run of writers that die in turn while something is owed, on a slow network, then an outage longer than the lag.
+    """
+
+    shape: Shape
+    names: str
+    lives: int
+    lasts_s: float
+    churn_s: float
+    forgets: float
+    cleaned: bool
+    lag_s: float
+    outage: float
+    reconfigures: float
+    zombies: float
+    asks: float
+    nasty: float
+    night: bool = False
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Plan:
+        """By seed."""
+        interval_s = rng.choice([0.0, 1.0, 3.0, 20.0])
+        shape = Shape(
+            partitions=rng.choice([1, 2, 2, 3]),
+            snapshot_interval_s=interval_s,
+            form=rng.choice(FORMS),
+            page_size=rng.choice([500, 2]),
+            batch_bytes=rng.choice([512 * 1024, 1500]),
+            relist_interval_s=rng.choice([0.0, 0.0, 7.0]),
+            server_version=rng.choice([None, (1, 33), (1, 34)]),
+        )
+        plan = cls(
+            shape=shape,
+            names=NAMES[: rng.randint(2, len(NAMES))],
+            lives=rng.choice([0, 1, 2, 2, 3, 3, 4, 5]),
+            lasts_s=rng.choice([0.5, 2.0, 6.0]),
+            churn_s=rng.choice([0.1, 0.5, 2.0]),
+            forgets=rng.choice([0.0, 0.05, 0.2]),
+            cleaned=rng.random() < 0.5,
+            lag_s=2 * (interval_s or 20.0),
+            outage=rng.choice([0.0, 0.3, 0.6]),
+            reconfigures=rng.choice([0.0, 0.0, 0.5]),
+            zombies=rng.choice([0.0, 0.3, 0.6]),
+            asks=rng.choice([0.0, 0.3]),
+            nasty=rng.choice([0.0, 0.5]),
+        )
+        if rng.random() < NIGHTS:
+            plan.names, plan.lives, plan.lasts_s, plan.churn_s = NAMES[:3], 5, 3.0, 0.5
+            plan.nasty, plan.outage, plan.forgets, plan.cleaned, plan.night = 0.8, 0.5, 0.0, True, True
+            shape.snapshot_interval_s, plan.lag_s = 1.0, 2.0
+        return plan
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a seed.
+
+    Shape: `broken` is empty for a run in which every promise held; `digest` is that of the whole trace; `alarms` are those of the reader
+    that loses records, or is wrong otherwise; `conflated` counts records that say more than one change.
+    """
+
+    seed: int
+    broken: list[str]
+    digest: str
+    lives: int
+    records: int
+    virtual_s: float
+    decisions: list[str]
+    lost: frozenset[Loss]
+    alarms: int
+    conflated: int
+    trace: list[str] = field(default_factory=list)
+
+
+class World:
+    """Everything of one run. Shape: `lost` is what nothing gives back before the next snapshot."""
+
+    def __init__(self, seed: int, kinds: Kinds | None = None, *, calm: Shape | None = None) -> None:
+        """Shape: `calm`: a world of that shape in which nothing goes wrong by itself and nobody lives yet, for directed cases."""
+        self.seed, self.rng, self.kinds = seed, random.Random(seed), kinds or Kinds(narrow=True)
+        self.plan = Plan.drawn(self.rng)
+        self.weather = Weather() if calm else Weather.drawn(self.rng)
+        self.shape = calm or self.plan.shape
+        apart = random.Random(f"queues of {seed}")
+        if self.kinds.narrow and not calm and apart.random() < NARROWS:
+            self.shape.narrow(apart)
+        if self.plan.night and not calm:
+            self.weather.delay_s, self.weather.late, self.weather.lost = 1.0, 0.1, 0.0
+        self.server = Server()
+        self.broker = Broker(self.rng, self.weather, told=self._landed)
+        self.broker.control_topics.add(CONTROL)
+        self.lives: list[Life] = []
+        self.running: list[Life] = []
+        self.histories = [History(partition) for partition in range(self.shape.partitions)]
+        self.trace: list[object] = []
+        self.lost: set[Loss] = set()
+        self.stale = 0
+        self.resting = False
+        self.broken: list[str] = []
+        self.config = PLAIN
+        none = [Origin()] * self.shape.partitions
+        self.lived = self.kinds.reader("lived", none)
+        self.lossy = self.kinds.lossy("lossy", none, self.lived, lambda: self.rng.random() < 0.03 and not self.resting)
+        self.late: list[Reader] = []
+        self.tables = [
+            self.kinds.table("table", self.shape.partitions),
+            self.kinds.table("table by id", self.shape.partitions, by_id=True),
+        ]
+
+    # ---- the trace --------------------------------------------------------------------------------------------------
+
+    def note(self, *said: object) -> None:
+        """Put into the trace."""
+        self.trace.append((round(asyncio.get_running_loop().time(), 6), *said))
+
+    def _landed(self, place: TopicPartition, records: list[Stored]) -> None:
+        self.trace.append(records)
+        if place.topic == TOPIC:
+            for each in records:
+                self.histories[place.partition].take(each)
+                if not each.heeded and isinstance(each.said, ObjectRecord):
+                    self.stale += 1
+
+    # ---- the course -------------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        """All of it."""
+        for name in self.plan.names:
+            if self.rng.random() < 0.7:
+                self._write(name)
+        async with asyncio.TaskGroup() as tasks:
+            around = [tasks.create_task(each, name="around") for each in (self._read(), self._clean())]
+            churn = tasks.create_task(self._churn(), name="churn")
+            for _ in range(self.plan.lives):
+                await self._life(tasks)
+            await self._settle(tasks, churn)
+            for task in around:
+                task.cancel()
+
+    def _write(self, name: str) -> None:
+        rng, server = self.rng, self.server
+        match rng.randrange(8):
+            case 0 | 1 | 2:
+                server.delete(name)
+            case 3:
+                server.touch()
+            case 4:
+                held = server.objects.get(name)
+                if held is not None:
+                    server.put(name, held.body, noise=rng.randrange(3))
+            case _:
+                server.put(name, rng.randrange(4), noise=rng.randrange(3), tier=rng.choice(TIERS) if rng.random() < 0.2 else "")
+
+    async def _churn(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / self.plan.churn_s))
+            for _ in range(self.rng.choice([1, 1, 1, 4])):
+                self._write(self.rng.choice(self.plan.names))
+            if self.rng.random() < self.plan.forgets:
+                self.server.forget()
+
+    async def _read(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.random() * 2 * READ_EVERY_S)
+            self.pull(self.rng.choice([1, 5, 100]))
+            if self.rng.random() < 0.05 and len(self.late) < 2:
+                self.late.append(self.kinds.reader(f"late {len(self.late)}", self.origins()))
+
+    def pull(self, most: int) -> int:
+        """Every reader reads on in some partitions."""
+        taken = 0
+        whole: list[Reader | Table] = [self.lived, *self.tables]
+        for reader in whole:  # never slower than what compaction leaves alone
+            for partition in range(self.shape.partitions):
+                taken += reader.pull(partition, self._stored, 10**6)
+        for other in (self.lossy, *self.late):
+            for partition in range(self.shape.partitions):
+                if most > 1000 or self.rng.random() < 0.7:
+                    taken += other.pull(partition, self._stored, most)
+        return taken
+
+    def _stored(self, partition: int, start: int, most: int) -> list[Stored]:
+        return self.broker.log(TopicPartition(TOPIC, partition)).read(start, 1 << 60, most)
+
+    def origins(self) -> list[Origin]:
+        """Where a reader starts that asks the control topic."""
+        view = self.kinds.view()
+        for each in self.broker.log(TopicPartition(CONTROL, 0)).records:
+            view.read(each.offset, each.key, each.value)
+        return view.origins(STREAM) or [Origin()] * self.shape.partitions
+
+    async def _clean(self) -> None:
+        while self.plan.cleaned:
+            await asyncio.sleep(self.rng.random() * self.plan.lag_s / 2)
+            self.clean()
+
+    def clean(self) -> None:
+        """The cleaner comes by, as eager as the topic's settings let it be."""
+        now_s = asyncio.get_running_loop().time()
+        for place, log in self.broker.logs.items():
+            lag_s = 0.0 if place.topic == CONTROL else self.plan.lag_s
+            lost = log.clean(now_s, lag_s=lag_s, retention_s=self.plan.lag_s)
+            if lost and place.topic == TOPIC:
+                self.note("lost", place.partition, *sorted(lost))
+                self.lost |= lost
+
+    def unprovable(self, epoch: int) -> str:
+        """Why a log may be doubted by the writer of `epoch`, "" where it may not.
+
+        What proves it is not there, or was thinned; or the writer before it doubted it too, and never ended the snapshot that mends it.
+        """
+        if self.lost:
+            return "compaction"
+        former = max((life for life in self.lives if life.decision and life.epoch < epoch), key=lambda life: life.epoch, default=None)
+        if former is not None and former.doubted and former.status.last_snapshot is None:
+            return "doubted before"
+        for partition in range(self.shape.partitions):
+            records = self.broker.log(TopicPartition(TOPIC, partition)).records
+            if any(isinstance(each.said, ObjectRecord) for each in records) and not any(map(proves, records)):
+                return "no marker"
+        return ""
+
+    def _begin(self, tasks: asyncio.TaskGroup) -> Life:
+        if self.rng.random() < self.plan.reconfigures:
+            self.config = self.rng.choice(CONFIGS)
+        return self.begin(tasks)
+
+    def begin(self, tasks: asyncio.TaskGroup) -> Life:
+        """A process starts, with the config that is in force."""
+        life = self.kinds.life(self, self.config, number=len(self.lives))
+        self.lives.append(life)
+        self.running.append(life)
+        life.begin(tasks)
+        return life
+
+    async def _steps(self) -> None:
+        """Some turns of the loop, so that a kill may fall between any two of them."""
+        for _ in range(self.rng.choice([0, 0, self.rng.randrange(60)])):
+            await asyncio.sleep(0)
+
+    async def _life(self, tasks: asyncio.TaskGroup) -> None:
+        """One process, until it is killed, stopped, or left alone with a newer one."""
+        rng, plan = self.rng, self.plan
+        life = self._begin(tasks)
+        left_s = rng.expovariate(1 / plan.lasts_s)
+        nasty = rng.random() < plan.nasty
+        stale = self.stale
+        while left_s > 0 and not life.over:
+            step_s = min(left_s, 0.03 if nasty else 0.5)
+            await asyncio.sleep(step_s)
+            left_s -= step_s
+            if rng.random() < plan.asks * step_s:
+                life.relay.request_snapshot(f"asked-{life.number}")
+            if nasty and (self.stale > stale or (life.claimed and not life.decision and rng.random() < 0.3)):
+                await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
+                break  # the moments in which something is owed
+        await self._steps()
+        if rng.random() < plan.zombies and life.claimed:
+            life.control.blind = True
+            self.note("blind", life.number)
+        elif rng.random() < 0.2 and life.claimed:
+            life.stop()
+            await asyncio.sleep(rng.random() * 2)
+            life.kill()
+        elif rng.random() < 0.9:
+            life.kill()
+        if rng.random() < plan.outage:
+            lags = 1 + rng.random() if plan.night else rng.random() * rng.choice([1, 3, 6])
+            await asyncio.sleep(lags * plan.lag_s)
+        for other in self.running:
+            if other.control.blind and rng.random() < 0.3:
+                other.control.blind = False
+
+    # ---- the end ----------------------------------------------------------------------------------------------------
+
+    async def _settle(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
+        """The weather clears, one process is left, and catches up."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            churn.cancel()  # what is wrong now is not mended by the next write
+        if rng.random() < 0.2:
+            self.weather.clear()
+        for life in self.running:
+            if not life.claimed:
+                life.kill()
+        life = await self._last(tasks, rng.random() * 3)
+        self.weather.clear()
+        self.broker.calm()
+        for other in self.running:
+            other.control.blind = False
+            await asyncio.sleep(rng.random())
+        churn.cancel()
+        life = await self._last(tasks, 0.0)
+        for other in self.lives:
+            if other is not life:
+                other.kill()
+        self.broker.calm()
+        self.resting = True
+        while not await self._caught_up(life):  # late claims of the dead may stop one more
+            life = await self._last(tasks, 0.0)
+        self.pull(10**6)
+        if self.lost or self.lossy.waits:
+            await self._snapshot(life)
+        if self.plan.cleaned and rng.random() < 0.5:
+            await asyncio.sleep(self.plan.lag_s + 1)
+            self.clean()
+        life.stop()
+        await self._until(lambda: life.over)
+        if not life.drained:
+            self.broken.append("the last writer did not drain")
+
+    async def _last(self, tasks: asyncio.TaskGroup, lasts_s: float) -> Life:
+        """A process that lives: late claims of the dead may stop one or two."""
+        for _ in range(GENERATIONS_MAX):
+            life = self.running[-1] if self.running and not self.running[-1].over else self._begin(tasks)
+            await asyncio.sleep(lasts_s)
+            await self._until(lambda each=life: each.over or bool(each.decision))  # type: ignore[misc]  # a default binds it
+            if not life.over:
+                return life
+        raise AssertionError("one writer after the other is fenced")
+
+    async def _caught_up(self, life: Life) -> bool:
+        """Everything that the server holds was taken, and the frontier says so. False: the writer was stopped before."""
+        await self._until(lambda: life.over or (life.status.complete and int(life.status.frontier or 0) >= self.server.version))
+        await asyncio.sleep(8 * HEARTBEAT_S)
+        return not life.over
+
+    async def _snapshot(self, life: Life) -> None:
+        """What compaction forgot is mended by the next snapshot, and not before."""
+        before = life.status.last_snapshot
+        life.relay.request_snapshot("mend")
+        await self._until(lambda: life.status.last_snapshot != before)
+        await asyncio.sleep(3 * HEARTBEAT_S)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + SETTLE_S
+        while not true():
+            if loop.time() > ends_s:
+                raise AssertionError("the run does not come to rest")
+            await asyncio.sleep(0.5)
+
+    # ---- the verdict ------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> dict[bytes, tuple[str, int, int | None]]:
+        """What the server holds, as far as the config follows it."""
+        config = self.config
+        return {
+            f"n/{name}".encode(): (each.uid, each.body, each.noise if config.noise else None)
+            for name, each in self.server.objects.items()
+            if selects(config.selector, each)
+        }
+
+    def judge(self) -> list[str]:
+        """Every promise that was broken."""
+        broken = self.broken
+        fresh = self.kinds.reader("fresh", [Origin()] * self.shape.partitions)
+        booted = self.kinds.reader("booted", self.origins())
+        table = self.kinds.table("late table", self.shape.partitions)
+        self.late += [fresh, booted]
+        self.tables.append(table)
+        for _ in range(50):
+            if not self.pull(10**6):
+                break
+        wanted = self.wanted()
+        self._judge_readers(wanted)
+        if not self.lost & {"truth", "reading"}:
+            self._judge_tables(wanted)
+            self._judge_course()
+        return broken
+
+    def _judge_readers(self, wanted: dict[bytes, tuple[str, int, int | None]]) -> None:
+        broken = self.broken
+        for reader in (self.lived, self.lossy, *self.late):
+            if not reader.proven:
+                broken.append(f"{reader.name} is not proven at the end")
+            broken += reader.back
+            held = {key: published(value) for key, value in reader.held().items()}
+            if held != wanted:
+                broken.append(f"{reader.name} holds {held}, the server {wanted}")
+
+    def _judge_tables(self, wanted: dict[bytes, tuple[str, int, int | None]]) -> None:
+        broken = self.broken
+        for each in self.tables:
+            if each.rows.keys() != wanted.keys():
+                broken.append(f"{each.name} has rows {sorted(each.rows)}, the server objects {sorted(wanted)}")
+            elif self.shape.form == "cloudevents" and (rows := {key: published(value) for key, value in each.rows.items()}) != wanted:
+                broken.append(f"{each.name} holds {rows}, the server {wanted}")
+
+    def _judge_course(self) -> None:
+        """What was said on the way, and whether anybody was alarmed for nothing. Whoever doubts its log alarms all who believe it."""
+        broken = self.broken
+        for life in self.lives:
+            if life.doubted and not life.why_doubted:
+                broken.append(f"life {life.number} did not believe a log of which nothing was lost")
+        doubted = {life.epoch for life in self.lives if life.doubted}
+        broken += [alarm for epoch, alarm in self.lived.alarms if epoch not in doubted]
+        broken += self.lossy.lied
+        for history in self.histories:
+            broken += history.broken
+
+    def told(self) -> list[str]:
+        """The trace as lines."""
+        lines: list[str] = []
+        for each in self.trace:
+            if isinstance(each, list):
+                lines += (f"{one.at_s:.6f} p{one.partition}@{one.offset} {one.key!r} {one.value!r} {one.headers}" for one in each)
+            else:
+                lines.append(repr(each))
+        return lines
+
+
+def run(seed: int, kinds: Kinds | None = None, *, tracing: bool = False) -> Verdict:
+    """Play one seed."""
+    ended_s = 0.0
+
+    async def main() -> World:
+        nonlocal ended_s
+        world = World(seed, kinds)
+        try:
+            await world.play()
+            world.judge()
+        except* AssertionError as group:
+            world.broken += [f"assertion: {error}" for error in _flat(group)]
+        ended_s = asyncio.get_running_loop().time()
+        return world
+
+    world = run_virtually(main())
+    told = world.told() if tracing else []
+    return Verdict(
+        seed,
+        world.broken,
+        hashlib.sha256("\n".join(told).encode()).hexdigest() if tracing else "",
+        len(world.lives),
+        sum(log.end for log in world.broker.logs.values()),
+        ended_s,
+        [life.decision for life in world.lives],
+        frozenset(world.lost),
+        len(world.lossy.alarms),
+        sum(history.conflated for history in world.histories),
+        told,
+    )
+
+
+def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += _flat(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found

@@ -1,0 +1,222 @@
+"""Room: test support.  In: a config as a dict.  Out: the program as its users run it: `watchrelay run` and the other commands.
+
+The program is a child process like any other part; it is spoken to by signals and by its HTTP window, and heard by its logs.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.support.process import PartError, Process, free_port, wait_until
+
+PROGRAM = Path(sys.executable).with_name("watchrelay")
+"""The entry point beside the interpreter that runs the tests."""
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment without what would configure the program behind a test's back."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("WATCHRELAY_", "KUBECONFIG", "KUBERNETES_"))}
+    return {**ours, **(extra or {})}
+
+
+def relay_config(cluster: str, *, bootstrap: str, kubeconfig: Path, resources: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """A small config with the shortest intervals; `more` replaces whole sections or adds to `kafka`.
+
+    Shape: `resources` are names, or entries with more keys; topics have 3 partitions and one copy.
+    """
+    kafka = {"bootstrapServers": bootstrap.split(","), "partitions": 3, "replicationFactor": 1, "minInsyncReplicas": 1}
+    config: dict[str, Any] = {
+        "cluster": cluster,
+        "kubernetes": {"kubeconfig": str(kubeconfig)},
+        "kafka": {**kafka, **more.pop("kafka", {})},
+        "heartbeatInterval": "1s",
+        "resources": [{"resource": entry} if isinstance(entry, str) else entry for entry in resources],
+    }
+    return {**config, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command that ended said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def objects(self) -> list[dict[str, Any]]:
+        """stdout, one JSON object a line."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+def command(*arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Outcome:
+    """Runs `watchrelay` with these arguments to its end."""
+    argv = [str(PROGRAM), *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=clean_environment(environment))
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+class Daemon:
+    """`watchrelay run` with one config; a context manager that starts it and leaves nothing running.
+
+    Shape: files are made in `directory`; several daemons may share it under different names. `start` may be called again after an end.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], directory: Path, *, name: str = "relay", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self.config = {**config, "observe": {"listen": f"127.0.0.1:{self.port}", "logFormat": "json", **config.get("observe", {})}}
+        self.file = directory / f"{name}.yaml"
+        self.file.write_text(yaml.safe_dump(self.config, sort_keys=False))
+        self._log = directory / f"{name}.log"
+        self._process = Process(name, [PROGRAM, "run", "-c", self.file], log=self._log, environment=environment)
+
+    def start(self) -> Self:
+        """Starts it without waiting for anything."""
+        self._process.launch()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+
+    # The window.
+
+    def _get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5.0)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def _ask(self, path: str) -> tuple[int, str] | None:
+        try:
+            return self._get(path)
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def readyz(self) -> tuple[int, dict[str, Any]]:
+        """Status and body of /readyz; status 0 while nobody answers."""
+        answer = self._ask("/readyz")
+        return (0, {}) if answer is None else (answer[0], json.loads(answer[1]))
+
+    def livez(self) -> int:
+        """Status of /livez; 0 while nobody answers."""
+        answer = self._ask("/livez")
+        return 0 if answer is None else answer[0]
+
+    def api_streams(self) -> dict[str, dict[str, Any]]:
+        """/api/streams by stream id; empty while nobody answers."""
+        answer = self._ask("/api/streams")
+        return {} if answer is None else {row["stream"]: row for row in json.loads(answer[1])}
+
+    def stream(self, name: str) -> dict[str, Any]:
+        """One row of /api/streams; empty while there is none."""
+        return self.api_streams().get(name, {})
+
+    def metrics(self) -> str:
+        """The text of /metrics."""
+        return self._get("/metrics")[1]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of that name with these labels."""
+        total = 0.0
+        for line in self.metrics().splitlines():
+            series, _, value = line.rpartition(" ")
+            found, _, rest = series.partition("{")
+            if found == name and all(f'{label}="{wanted}"' in rest for label, wanted in labels.items()):
+                total += float(value)
+        return total
+
+    def wait(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0) -> None:
+        """Returns once the condition holds; raises PartError with the log's tail when the time is up or the daemon ended."""
+
+        def holds_or_ended() -> bool:
+            return bool(condition()) or not self.alive
+
+        try:
+            wait_until(claim, holds_or_ended, deadline_s=deadline_s)
+        except TimeoutError as late:
+            raise PartError(f"{late}; streams: {self.api_streams()}\n{self._process.tail()}") from None
+        if not self.alive:
+            raise PartError(f"the daemon ended before: {claim}\n{self._process.tail()}")
+
+    def await_ready(self, *, deadline_s: float = 45.0) -> Self:
+        """Returns once /readyz says 200."""
+        self.wait("/readyz is 200", lambda: self.readyz()[0] == 200, deadline_s=deadline_s)
+        return self
+
+    # Logs.
+
+    @property
+    def log_bytes(self) -> int:
+        """How much it has said so far, over all its lives: for `lines`."""
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def lines(self, *, since: int = 0) -> list[dict[str, Any]]:
+        """All it said (behind the first `since` bytes), decoded; a line that is not one JSON object (a traceback, a stray print) is an
+        AssertionError.
+        """
+        text = ""
+        if self._log.exists():
+            with self._log.open("rb") as log:
+                log.seek(since)
+                text = log.read().decode(errors="replace")
+        whole = text[: text.rfind("\n") + 1]
+        lines = []
+        for line in whole.splitlines():
+            assert line.startswith("{"), f"not a JSON log line: {line}"
+            lines.append(json.loads(line))
+        return lines
+
+    def said(self, *words: str) -> list[dict[str, Any]]:
+        """The log lines that hold all these words, anywhere."""
+        return [line for line in self.lines() if all(word in json.dumps(line, ensure_ascii=False) for word in words)]
+
+    # Its end.
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True from start until it ended."""
+        return self._process.alive
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self._process.send(number)
+
+    def exit_code(self, *, deadline_s: float = 30.0) -> int:
+        """Waits for its end; the exit code, negative for a signal."""
+        try:
+            code = self._process.exit_code(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise PartError(f"the daemon did not end in {deadline_s:g} s\n{self._process.tail()}") from None
+        self.lines()
+        return code
+
+    def stop(self, *, deadline_s: float = 30.0) -> int:
+        """SIGTERM and wait; the exit code."""
+        self.send(signal.SIGTERM)
+        return self.exit_code(deadline_s=deadline_s)
+
+    def kill(self) -> None:
+        """SIGKILL and wait: nothing is drained."""
+        self._process.kill()

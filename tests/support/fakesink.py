@@ -1,0 +1,125 @@
+"""An in-memory Kafka behind the relay's ports, with faults by seed: delays, lost acknowledgements (so resends), refusals, an outage.
+
+Shape: the log keeps every copy, as a broker without idempotence would: a record whose acknowledgement was lost stands there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from watchrelay.controlrecords import starting_point
+from watchrelay.errors import Fenced, RecordTooLarge
+from watchrelay.model.records import Batch, Receipt, WireRecord
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong, and how often. Units: seconds; probabilities per batch."""
+
+    delay_s: float = 0.0
+    lost_ack: float = 0.0
+    partial: float = 0.0
+    """The connection broke after some records of a batch: they stand in the log, then the whole batch comes again."""
+
+
+@dataclass(slots=True)
+class FakeSink:
+    """Appends batches to lists, one per topic and partition; asserts that each has one outstanding batch at most."""
+
+    faults: Faults = field(default_factory=Faults)
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    limit_bytes: int | None = None
+    logs: dict[tuple[str, int], list[WireRecord]] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+    up: asyncio.Event = field(default_factory=asyncio.Event)
+    fenced: bool = False
+    _outstanding: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.up.set()
+
+    def log(self, topic: str, partition: int) -> list[WireRecord]:
+        """The log of one partition."""
+        return self.logs.setdefault((topic, partition), [])
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        """As the port says."""
+        place = (batch.topic, batch.partition)
+        assert batch.records, "an empty batch"
+        assert place not in self._outstanding, "two outstanding batches of one partition"
+        if self.fenced:
+            raise Fenced("fenced by the broker")
+        for index, record in enumerate(batch.records):
+            if self.limit_bytes is not None and record.value is not None and len(record.value) > self.limit_bytes:
+                raise RecordTooLarge("too large", index=index)
+        self._outstanding.add(place)
+        try:
+            await self.up.wait()
+            log = self.log(*place)
+            if self.rng.random() < self.faults.partial:
+                log.extend(batch.records[: self.rng.randrange(len(batch.records))])
+            if self.rng.random() < self.faults.lost_ack:
+                log.extend(batch.records)
+            await asyncio.sleep(self.rng.random() * self.faults.delay_s)
+            first = len(log)
+            log.extend(batch.records)
+            self.batches.append(batch)
+            return Receipt(list(range(first, len(log))))
+        finally:
+            self._outstanding.discard(place)
+
+
+@dataclass(slots=True)
+class FakeControl:
+    """A control topic of one process, and the means to claim behind its back."""
+
+    epoch: int = 0
+    claims: list[tuple[str, dict[str, object] | None]] = field(default_factory=list)
+    written: list[tuple[str, str, dict[str, object] | None]] = field(default_factory=list)
+    newest: dict[str, int] = field(default_factory=dict)
+    indexes: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    async def claim(
+        self,
+        stream: str,
+        description: dict[str, object],
+        *,
+        starting_point: dict[str, object] | None,
+        highest_epoch: Callable[[], Awaitable[int]],
+    ) -> int:
+        """As the port says."""
+        await asyncio.sleep(0)
+        self.claims.append((stream, starting_point))
+        return self.claimed_elsewhere(stream)
+
+    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+        """As the port says."""
+        index = self.indexes.get(stream)
+        if index is not None and index.get("epoch") == self.newest.get(stream):
+            return starting_point(index, partitions)
+        return next((origin for claimed, origin in reversed(self.claims) if claimed == stream), None)
+
+    def claimed_elsewhere(self, stream: str) -> int:
+        """Another writer claims."""
+        self.epoch += 1
+        self.newest[stream] = self.epoch
+        return self.epoch
+
+    def outclaimed(self, stream: str, epoch: int) -> bool:
+        """As the port says."""
+        return self.newest.get(stream, 0) > epoch
+
+    async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
+        """As the port says."""
+        await asyncio.sleep(0)
+        self.written.append((kind, stream, value))
+        if kind == "snapshot" and value is not None:
+            self.indexes[stream] = value
+
+    def index(self, stream: str) -> dict[str, object] | None:
+        """As the port says."""
+        return self.indexes.get(stream)

@@ -1,0 +1,77 @@
+"""Room: test support.  In: a running relay, a seed, what to be in the middle of.  Out: its death there, counted by what it was at.
+
+The instant is found by the relay's own log, read every millisecond: between "stream claimed" and "log read back" it reads its log,
+between "snapshot begun" and "snapshot complete" it writes a snapshot. What it really was at is read off the log of the dead.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from tests.support.daemon import Daemon
+
+Aim = Literal["random", "resume", "snapshot"]
+
+_POLL_S = 0.001
+_DEADLINE_S = 60.0
+_AIMS: tuple[Aim, ...] = ("random", "resume", "random", "snapshot", "random")
+
+
+def aims(count: int) -> Iterator[Aim]:
+    """So many instants: three of five random, the others in the middle of a resume and of a snapshot."""
+    return (_AIMS[number % len(_AIMS)] for number in range(count))
+
+
+class Victim:
+    """A relay whose lives end by SIGKILL. Shape: `deaths` counts by what it was in the middle of; one death may count twice."""
+
+    def __init__(self, relay: Daemon, rng: random.Random, ask_snapshot: Callable[[], None]) -> None:
+        self.relay, self.deaths, self.lives = relay, Counter[str](), 0
+        self._rng, self._ask_snapshot = rng, ask_snapshot
+        self._since = relay.log_bytes
+
+    def end(self, aim: Aim) -> None:
+        """Kill it at an instant of this kind, and count what it was at."""
+        match aim:
+            case "random":
+                time.sleep(self._rng.choice((0.3, 0.6, 1.0, 2.5)) * self._rng.uniform(0.5, 1.5))  # the random instant
+            case "resume":
+                self._await("stream claimed")
+                time.sleep(self._rng.uniform(0, 0.1))  # how far into the read-back
+            case "snapshot":
+                self._await("log read back")
+                self._ask_snapshot()
+                self._await("snapshot begun")
+                time.sleep(self._rng.choice((0, 0.01, 0.03, 0.06)))  # how far into the snapshot
+        self.relay.kill()
+        self.lives += 1
+        self.deaths.update(self._was_at() or {"neither"})
+
+    def start(self) -> None:
+        """The next life."""
+        self._since = self.relay.log_bytes
+        self.relay.start()
+
+    def _said(self, message: str) -> list[dict[str, Any]]:
+        return [line for line in self.relay.lines(since=self._since) if line["message"] == message]
+
+    def _await(self, message: str) -> None:
+        give_up_s = time.monotonic() + _DEADLINE_S
+        while not self._said(message):
+            assert self.relay.alive, f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
+            assert time.monotonic() < give_up_s, f"the relay did not say {message!r}: {self.relay.api_streams()}"
+            time.sleep(_POLL_S)
+
+    def _was_at(self) -> set[str]:
+        claimed, read = ({line["stream"] for line in self._said(message)} for message in ("stream claimed", "log read back"))
+        begun, complete = (
+            {(line["stream"], line["snapshot"]) for line in self._said(message)} for message in ("snapshot begun", "snapshot complete")
+        )
+        return {what for what, open_ in (("resume", claimed - read), ("snapshot", begun - complete)) if open_}
+
+    def decisions(self) -> Counter[str]:
+        """How its lives went on from what they read."""
+        return Counter(line["then"] for line in self.relay.lines() if line["message"] == "log read back")

@@ -1,0 +1,80 @@
+"""Room: test support.  In: the address of a relay.  Out: a real Prometheus that scrapes it each second and evaluates the alert rules."""
+
+import http.client
+import json
+import time
+import urllib.parse
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.support.charttools import CHART, program
+from tests.support.process import Process, free_port, wait_until
+
+
+class Prometheus:
+    """A context manager; data and log in `directory`, which the caller removes."""
+
+    def __init__(self, directory: Path, *, target: str, namespace: str) -> None:
+        self._port = free_port()
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(CHART / "files" / "rules" / "watchrelay.yaml")],
+            "scrape_configs": [
+                {"job_name": "watchrelay", "static_configs": [{"targets": [target], "labels": {"namespace": namespace, "pod": "relay-0"}}]}
+            ],
+        }
+        file = directory / "prometheus.yaml"
+        file.write_text(yaml.safe_dump(config))
+        flags = [f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address=127.0.0.1:{self._port}"]
+        self._process = Process("prometheus", [program("prometheus"), *flags], log=directory / "prometheus.log")
+
+    def __enter__(self) -> Self:
+        self._process.launch().await_ready(self._ready)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+
+    def _ready(self) -> bool:
+        try:
+            return self._get("/-/ready")[0] == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10.0)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def _api(self, path: str, **parameters: str) -> Any:
+        status, body = self._get(f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        answer = json.loads(body)
+        assert status == http.client.OK, answer
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series of the expression now."""
+        found: list[dict[str, Any]] = self._api("query", query=expression)["result"]
+        return found
+
+    def query_range(self, expression: str, *, last_s: float = 60.0) -> list[dict[str, Any]]:
+        """The series of the expression over the last while, a point a second: what a panel asks."""
+        now = time.time()
+        found: list[dict[str, Any]] = self._api("query_range", query=expression, start=f"{now - last_s}", end=f"{now}", step="1")["result"]
+        return found
+
+    def rules(self) -> list[dict[str, Any]]:
+        """The alert rules as evaluated: name, state, health, lastError."""
+        return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
+
+    def wait(self, claim: str, expression: str, *, deadline_s: float = 45.0) -> None:
+        """Returns once the expression has a series."""
+        wait_until(claim, lambda: self.query(expression), deadline_s=deadline_s)

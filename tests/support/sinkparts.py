@@ -1,0 +1,94 @@
+"""Room: test support.  In: a broker's address.  Out: a running sink, batches to deliver, and what stands on a topic."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from watchrelay.kafkaclient import stop_consumer, tame
+from watchrelay.model.records import Batch, WireRecord
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.kafka import KafkaSink
+from watchrelay.sink.producer import SinkSettings
+
+QUICK = SinkSettings(request_timeout_s=1.0, start_timeout_s=2.0, stop_timeout_s=0.5, watchdog_s=3.0, stalled_after_s=0.4)
+"""Patience cut to what a test can wait for."""
+
+
+async def until(claim: Callable[[], bool], *, deadline_s: float = 20.0) -> None:
+    """Returns once `claim` holds; TimeoutError when it does not in time."""
+    async with asyncio.timeout(deadline_s):
+        while not claim():  # noqa: ASYNC110  # a claim about anything has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+def batch(topic: str, partition: int, *names: str, padding: int = 0) -> Batch:
+    """A batch of records whose keys are `names`."""
+    records = [WireRecord(name.encode(), f"value of {name}".encode() + b"." * padding, [("ce_id", name.encode())]) for name in names]
+    return Batch(topic, partition, records)
+
+
+class Running:
+    """A sink at work, and the window on it."""
+
+    def __init__(self, connection: KafkaConnection, settings: SinkSettings) -> None:
+        self.connection = connection
+        self.metrics = Metrics()
+        self.board = Board()
+        self.sink = KafkaSink(connection, metrics=self.metrics, board=self.board, settings=settings)
+
+    @property
+    def problem(self) -> str:
+        """What the board says of Kafka, "" when all is well."""
+        return self.board.problems.get("kafka", "")
+
+    def rebuilds(self, reason: str) -> float:
+        """How often the producer was built anew for this reason."""
+        return self.metrics.registry.get_sample_value("watchrelay_producer_rebuilds_total", {"reason": reason}) or 0.0
+
+    def errors(self, topic: str) -> dict[str, float]:
+        """Failed batches by error."""
+        return {
+            sample.labels["error"]: sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "watchrelay_produce_errors_total" and sample.labels["topic"] == topic
+        }
+
+
+@asynccontextmanager
+async def running_sink(connection: KafkaConnection | str, settings: SinkSettings = QUICK) -> AsyncIterator[Running]:
+    """A sink with its task; stopped at the end."""
+    if isinstance(connection, str):
+        connection = KafkaConnection(bootstrap_servers=tuple(connection.split(",")))
+    running = Running(connection, settings)
+    task = asyncio.get_running_loop().create_task(running.sink.run(), name="sink")
+    try:
+        yield running
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+
+async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[bytes]]:
+    """The keys of each partition in log order, up to the end as it is now."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
+    tame(consumer._client)
+    try:
+        await consumer.start()
+        every = [TopicPartition(topic, partition) for partition in range(partitions)]
+        consumer.assign(every)
+        ends = await consumer.end_offsets(every)
+        found: list[list[bytes]] = [[] for _ in every]
+        async with asyncio.timeout(30.0):
+            while any([await consumer.position(each) < ends[each] for each in every]):
+                for each, records in (await consumer.getmany(*every, timeout_ms=100)).items():
+                    found[each.partition] += [record.key for record in records]
+        return found
+    finally:
+        await stop_consumer(consumer, within_s=5.0)

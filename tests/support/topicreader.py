@@ -1,0 +1,359 @@
+"""Room: test support.  In: state topics, by confluent-kafka.  Out: their tables, whether they are proven, and every broken rule.
+
+The reader of docs/record-contract.md section 5, written from that page alone. It reads each partition from its start; the tests' topics
+are never compacted, so a gap is a problem here, and not merely a doubt.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+
+from tests.support.process import wait_until
+from tests.support.wirerules import Raw, Said, partition_of, understand
+
+_REQUEST_TIMEOUT_S = 10.0
+_BATCH = 500
+_MASK = (1 << 64) - 1
+_OF_A_CHANGE = frozenset({"watch", "relist"})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the reader holds of one object."""
+
+    value: bytes
+    hash: int
+    position: tuple[int, int]
+    headers: dict[str, str]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One stream in one partition. Shape: `inherited` until the first proof in an epoch that found older state here."""
+
+    epoch: int = 0
+    last: int = 0
+    proven: bool = False
+    inherited: bool = False
+    frontier: int = 0
+    held: dict[bytes, Held] = field(default_factory=dict)
+    newest: dict[bytes, int] = field(default_factory=dict)
+    """The highest resourceVersion said of a key, deletes included."""
+    placed: set[bytes] = field(default_factory=set)
+    """Keys whose partition was checked."""
+    begin: Said | None = None
+    snapshots: list[tuple[str, int] | None] = field(default_factory=lambda: [None])
+    """What a heartbeat may name as the last snapshot, newest last: the ack of its end may come after the next heartbeat."""
+    ends: int = 0
+    proofs: int = 0
+    ids: dict[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+
+    def agrees(self, said: Said, since: tuple[int, int] | None = None) -> bool:
+        """Whether count and digest of what is held (not older than `since`) are those that the marker says."""
+        held = [one for one in self.held.values() if since is None or one.position >= since]
+        digest = sum(one.hash for one in held) & _MASK
+        return (len(held), digest) == (int(said.headers["ce_wrcount"]), int(said.headers["ce_wrdigest"], 16))
+
+
+class TopicReader:
+    """Reads topics from their start; a context manager.
+
+    Shape: `records` are all, in the order read; `problems` one line each, empty for a right topic; `duplicates` and `stale` count what
+    the contract tells a reader to ignore.
+    """
+
+    def __init__(self, bootstrap: str, *topics: str) -> None:
+        self.topics = topics
+        self.records: list[Said] = []
+        self.problems: list[str] = []
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.plain: dict[str, dict[bytes, bytes]] = {topic: {} for topic in topics}
+        """What a table that knows no markers holds: upsert by key, null is delete."""
+        self.duplicates = self.stale = 0
+        self.ignored: set[tuple[str, int, int]] = set()
+        """Topic, partition and offset of those."""
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": uuid.uuid4().hex,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "reconnect.backoff.max.ms": 200,
+                "fetch.wait.max.ms": 20,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                "log_level": 0,
+            }
+        )
+        self._next: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._consumer.close()
+
+    # Reading.
+
+    def _assign(self) -> bool:
+        """Starts reading partitions not known before; True once every topic is there."""
+        missing = False
+        fresh = False
+        for topic in self.topics:
+            known: dict[int, Any] = self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
+            missing = missing or not known
+            for partition in known:
+                fresh = fresh or (topic, partition) not in self._next
+                self._next.setdefault((topic, partition), 0)
+        if fresh:
+            self._consumer.assign([TopicPartition(topic, at, offset or OFFSET_BEGINNING) for (topic, at), offset in self._next.items()])
+        return not missing
+
+    def read(self) -> int:
+        """Takes in what stands on the topics now, up to their ends as asked for at the call; the number of records read.
+
+        Shape: 0 too when the brokers cannot say where the ends are.
+        """
+        try:
+            if len({topic for topic, _ in self._next}) < len(self.topics) and not self._assign():
+                return 0
+            ends = {place: self._end(*place) for place in self._next}
+        except KafkaException:  # a broker is away, or has just come back and leads nothing yet
+            return 0
+        before = len(self.records)
+
+        def reached() -> bool:
+            for message in self._consumer.consume(_BATCH, timeout=0.05):
+                if message.error() is None:
+                    self._take(message)
+            return all(self._next[place] >= end for place, end in ends.items())
+
+        wait_until(f"{self.topics} are read to their ends", reached)
+        return len(self.records) - before
+
+    def _end(self, topic: str, partition: int) -> int:
+        _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_REQUEST_TIMEOUT_S, cached=False)
+        return int(high)
+
+    def read_until(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0) -> None:
+        """Reads on until the condition holds; raises TimeoutError naming the claim, with the problems found so far."""
+
+        def holds() -> bool:
+            self.read()
+            return bool(condition())
+
+        try:
+            wait_until(claim, holds, deadline_s=deadline_s)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}; {self.describe()}") from None
+
+    def _take(self, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None, "a message without its topic"
+        assert partition is not None, "a message without its partition"
+        assert offset is not None, "a message without its offset"
+        expected = self._next[topic, partition]
+        if offset != expected:
+            self.problems.append(f"{topic}/{partition}: offset {offset} follows {expected - 1}")
+        self._next[topic, partition] = offset + 1
+        key, value = message.key(), message.value()
+        headers: Iterable[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]  # a dict only when produced
+        raw = Raw(topic, partition, offset, _bytes(key), _bytes(value), tuple(headers))
+        if raw.key is not None:
+            if raw.value is None:
+                self.plain[topic].pop(raw.key, None)
+            else:
+                self.plain[topic][raw.key] = raw.value
+        try:
+            said = understand(raw)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return
+        self.records.append(said)
+        self.problems.extend(f"{said}: {problem}" for problem in said.problems)
+        if not said.problems:
+            self._apply(said)
+
+    # Section 5.
+
+    def _apply(self, said: Said) -> None:
+        lane = self.lanes.setdefault((said.stream, said.raw.partition), Lane())
+        identity = said.headers["ce_id"]
+        content = (said.raw.key, said.raw.value)
+        if lane.ids.setdefault(identity, content) != content:
+            self.problems.append(f"{said}: {identity} said something else before")
+        if said.epoch < lane.epoch:
+            self.stale += 1
+            self.ignored.add(said.place)
+            return
+        if said.epoch > lane.epoch:
+            if said.type != "claim" or said.sequence != 1:
+                self.problems.append(f"{said}: epoch {said.epoch} does not start with a claim")
+            lane.epoch, lane.last, lane.begin, lane.frontier = said.epoch, 0, None, 0
+            lane.inherited = bool(lane.held)
+            lane.snapshots = [next((one for one in reversed(lane.snapshots) if one is not None), None), None]
+        if said.sequence <= lane.last:
+            self.duplicates += 1
+            self.ignored.add(said.place)
+            return
+        if said.sequence != lane.last + 1:
+            self.problems.append(f"{said}: sequence {said.sequence} follows {lane.last}")
+        lane.last = said.sequence
+        if said.is_object:
+            self._object(lane, said)
+        else:
+            self._marker(lane, said)
+
+    def _object(self, lane: Lane, said: Said) -> None:
+        known = lane.held.get(said.key)
+        newest = lane.newest.get(said.key, 0)
+        if known is None and said.type == "added" and said.headers["ce_wrreason"] == "resume":
+            newest = 0  # a wider selection brings back what a list, and its version, had deleted: the object may be older than that
+        if said.version < newest:
+            self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
+        lane.newest[said.key] = max(newest, said.version)
+        if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= lane.frontier:
+            self.problems.append(f"{said}: a change at {said.version} behind a frontier of {lane.frontier}")
+        if not lane.inherited and lane.ends:
+            self._type_fits(said, known)
+        if said.type == "deleted":
+            lane.held.pop(said.key, None)
+            return
+        assert said.raw.value is not None
+        lane.held[said.key] = Held(said.raw.value, int(said.headers["ce_wrhash"], 16), (said.epoch, said.sequence), said.headers)
+
+    def _type_fits(self, said: Said, known: Held | None) -> None:
+        if (known is None) != (said.type == "added") and not (known is None and said.headers["ce_wrreason"] == "healed"):
+            self.problems.append(f"{said}: {said.type} of an object that the topic {'did not hold' if known is None else 'held'}")
+        if said.type == "modified" and known is not None and known.headers["ce_wruid"] != said.headers["ce_wruid"]:
+            self.problems.append(f"{said}: another uid without a delete before it")
+        if said.type == "read" and known is not None and known.value != said.raw.value:
+            self.problems.append(f"{said}: read of another value than stood here")
+
+    def _marker(self, lane: Lane, said: Said) -> None:
+        count = int(said.headers["ce_wrpartitions"])
+        wrong = [key for key in lane.held.keys() - lane.placed if partition_of(key, count) != said.raw.partition]
+        lane.placed.update(lane.held)
+        if wrong:
+            self.problems.append(f"{said}: keys in the wrong partition of {count}: {wrong[:3]}")
+        if said.type == "claim":
+            return
+        if said.version and said.version < lane.frontier:
+            self.problems.append(f"{said}: the frontier goes back from {lane.frontier} to {said.version}")
+        lane.frontier = max(lane.frontier, said.version)
+        if said.type == "begin":
+            lane.begin = said
+        if said.type == "end":
+            self._window(lane, said)
+        if said.type == "heartbeat" and _named(said) not in lane.snapshots[-2:]:
+            self.problems.append(f"{said}: the last snapshot is said to be {_named(said)}, not one of {lane.snapshots[-2:]}")
+        lane.proven = lane.agrees(said)
+        since = (said.epoch, int(said.headers.get("ce_wrbegin", "0")))
+        if said.type == "end" and not lane.proven and lane.agrees(said, since):
+            lane.held = {key: one for key, one in lane.held.items() if one.position >= since}
+            lane.proven = True
+        if lane.proven:
+            lane.inherited = False
+            lane.proofs += 1
+        elif not lane.inherited:
+            stated = (said.headers["ce_wrcount"], said.headers["ce_wrdigest"])
+            self.problems.append(f"{said}: says count and digest {stated}, but {len(lane.held)} objects are here")
+
+    def _window(self, lane: Lane, said: Said) -> None:
+        begin = lane.begin
+        if begin is None or begin.headers["ce_wrsnap"] != said.headers["ce_wrsnap"]:
+            self.problems.append(f"{said}: an end without its begin")
+            return
+        if (int(said.headers["ce_wrbegin"]), int(said.headers["ce_wrbeginoff"])) != (begin.sequence, begin.raw.offset):
+            self.problems.append(f"{said}: names another begin than that at sequence {begin.sequence}, offset {begin.raw.offset}")
+        lane.snapshots.append((said.headers["ce_wrsnap"], begin.raw.offset))
+        lane.ends += 1
+        since = begin.sequence
+        window = [one for one in lane.held.values() if one.position >= (said.epoch, since)]
+        if len(window) != int(said.headers["ce_wrcount"]):
+            self.problems.append(f"{said}: {len(window)} objects were said since the begin, {said.headers['ce_wrcount']} are alive")
+
+    # Answers.
+
+    def lanes_of(self, stream: str) -> list[Lane]:
+        """The stream's partitions that had any record."""
+        return [lane for (name, _), lane in sorted(self.lanes.items()) if name == stream]
+
+    def held(self, stream: str) -> dict[bytes, Held]:
+        """All objects of the stream, with what stood on their records."""
+        return {key: one for lane in self.lanes_of(stream) for key, one in lane.held.items()}
+
+    def table(self, stream: str) -> dict[bytes, bytes]:
+        """The stream's state by key, as section 5 rebuilds it."""
+        return {key: one.value for key, one in self.held(stream).items()}
+
+    def epoch(self, stream: str) -> int:
+        """The newest epoch of the stream; 0 before any record."""
+        return max((lane.epoch for lane in self.lanes_of(stream)), default=0)
+
+    def proven(self, stream: str) -> bool:
+        """True when each partition's newest marker agreed with the state held there."""
+        lanes = self.lanes_of(stream)
+        return bool(lanes) and all(lane.proven for lane in lanes)
+
+    def of(self, stream: str, *types: str) -> list[Said]:
+        """The stream's records of these types (all if none are named), in the order read."""
+        return [said for said in self.records if said.stream == stream and (not types or said.type in types)]
+
+    def about(self, stream: str, key: str) -> list[Said]:
+        """The records of one object, oldest first."""
+        return [said for said in self.of(stream) if said.key == key.encode()]
+
+    def sources(self, stream: str) -> set[str]:
+        """Every ce_source that the stream's records name."""
+        return {said.headers["ce_source"] for said in self.of(stream)}
+
+    def describe(self) -> str:
+        """Where everything stands, in one line, for failures."""
+        lanes = {f"{stream}/{at}": (lane.epoch, lane.last, len(lane.held), lane.proven) for (stream, at), lane in self.lanes.items()}
+        return f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, problems {self.problems[:5]}"
+
+    def assert_right(self, *streams: str, duplicates: bool = False) -> None:
+        """No broken rule, every partition of these streams proven, and nothing said twice unless `duplicates`."""
+        assert self.problems == [], "\n".join(self.problems[:20])
+        for stream in streams:
+            assert self.proven(stream), f"{stream} is not proven: {self.describe()}"
+            assert len(self.sources(stream)) == 1, self.sources(stream)
+        assert duplicates or (self.duplicates, self.stale) == (0, 0), f"duplicates {self.duplicates}, stale {self.stale}"
+
+
+def read_control(bootstrap: str, topic: str) -> list[tuple[int, str, Any]]:
+    """All records of a control topic: offset, key, decoded value."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False, "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_REQUEST_TIMEOUT_S, cached=False)
+        read: list[tuple[int, str, Any]] = []
+
+        def reached() -> bool:
+            for message in consumer.consume(_BATCH, timeout=0.1):
+                offset, key, value = message.offset(), _bytes(message.key()), _bytes(message.value())
+                assert message.error() is None, message.error()
+                assert offset is not None, "a message without its offset"
+                assert key is not None, "a control record without its key"
+                read.append((offset, key.decode(), None if value is None else json.loads(value)))
+            return bool(not end or (read and read[-1][0] >= end - 1))
+
+        wait_until(f"{topic} is read to its end", reached)
+        return read
+    finally:
+        consumer.close()
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _named(said: Said) -> tuple[str, int] | None:
+    if "ce_wrlastsnap" not in said.headers:
+        return None
+    return said.headers["ce_wrlastsnap"], int(said.headers["ce_wrlastsnapoff"])

@@ -1,0 +1,125 @@
+"""The tree keeps its own rules: sizes, docstrings, metrics in use, words that have no place here, reasons beside exceptions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from watchrelay.observe.metrics import CATALOGUE
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "watchrelay"
+
+LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
+DOCSTRING_LINES_MIN = 3
+"""A module of fewer lines has nothing to say beyond its first line: the `__init__` of a package."""
+
+NOT_UPDATED: dict[str, str] = {}
+"""Metrics that nothing updates yet, each with the reason. A row goes when its metric comes to life."""
+
+COUNTED_BY = {"relay_lag_seconds": "relay_lag.observe_batch", "produce_errors": "produce_failed", "stream_state": "set_state"}
+"""Metrics that are updated through a method of another name."""
+
+FORBIDDEN = {
+    "to-do without an issue number": re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b(?!\(#\d+\))"),
+    "path of one machine": re.compile(r"(?<![\w.~}])/(wo" + r"rk|ro" + r"ot|ho" + r"me)/"),
+    "host of a package index": re.compile(
+        r"\b(py" + r"pi\.org|pythonho" + r"sted\.org|proxy\.go" + r"lang\.org|ma" + r"ven\.org|npm" + r"js\.org)"
+    ),
+}
+SUFFIXES = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".sh", ".xml", ".mod", ".go", ".tpl", ""}
+
+EXCEPTION = re.compile(r"#\s*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)")
+NOT_SOURCE = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}
+
+
+def files() -> Iterator[Path]:
+    """Every file of the tree that people write, caches and builds left out."""
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        generated = (
+            any(part in NOT_SOURCE or (part.startswith(".") and part.endswith("cache")) for part in parts) or parts[0] == ".hypothesis"
+        )
+        if not generated and path.is_file() and path.suffix in SUFFIXES and not path.name.startswith(".coverage"):
+            yield path
+
+
+FILES = list(files())
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+MODULES = [path for path in PYTHON if PACKAGE in path.parents]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_no_file_is_longer_than_one_can_read() -> None:
+    lengths = {named(path): len(path.read_text().splitlines()) for path in PYTHON}
+    assert {name: lines for name, lines in lengths.items() if lines > (TEST_LINES_MAX if name.startswith("tests") else LINES_MAX)} == {}
+
+
+def test_no_function_is_longer_than_one_can_see() -> None:
+    long = {}
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{named(path)}: {node.name}"] = lines
+    assert long == {}
+
+
+def test_every_module_says_its_room_and_what_goes_in_and_out() -> None:
+    wrong = {}
+    for path in MODULES:
+        text = path.read_text()
+        said = ast.get_docstring(ast.parse(text)) or ""
+        trivial = path.name == "__init__.py"
+        rooms = [line for line in said.splitlines() if line.startswith("Room: ")]
+        if not said or said.startswith("Room:"):
+            wrong[named(path)] = "does not open with what it is"
+        elif not trivial and not (len(rooms) == 1 and "In: " in said and "Out: " in said):
+            wrong[named(path)] = "has no line `Room: ... In: ... Out: ...`"
+    assert wrong == {}
+
+
+def test_every_metric_is_updated_somewhere_or_listed_with_a_reason() -> None:
+    text = "\n".join(path.read_text() for path in MODULES if path != PACKAGE / "observe" / "metrics.py")
+    idle = {
+        name
+        for name in CATALOGUE
+        if not re.search(rf'\.{re.escape(COUNTED_BY.get(name, name))}(_total)?\b|(gauge|counter|histogram)\("{name}"\)', text)
+    }
+    assert idle == set(NOT_UPDATED)
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_the_tree_is_free_of(what: str) -> None:
+    pattern, found = FORBIDDEN[what], []
+    for path in FILES:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{named(path)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_every_exception_from_a_rule_carries_its_reason() -> None:
+    """In tests the code of a `type: ignore` is reason enough: they hand in on purpose what the types forbid."""
+    bare = []
+    for path in PYTHON:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for found in EXCEPTION.finditer(line) if path != Path(__file__) else ():
+                typed_in_a_test = found["what"] == "type: ignore" and PACKAGE not in path.parents
+                if not found["codes"] or not (typed_in_a_test or re.search(r"\w+ \w+", found["reason"])):
+                    bare.append(f"{named(path)}:{number}: {line.strip()[:120]}")
+    assert bare == []
+
+
+def test_the_pins_name_no_place_to_fetch_from() -> None:
+    pins = sorted((ROOT / "requirements").glob("*.txt"))
+    assert pins
+    assert [named(path) for path in pins if re.search(r"https?:|--(extra-)?index-url|--find-links", path.read_text())] == []

@@ -1,0 +1,192 @@
+"""Config and discovery -> streams: ids, topics, keys, selectors, and what decides that a stream's content is another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.app.conftest import settings_of
+from watchrelay.app.plan import (
+    PlannedStream,
+    clashes,
+    control_spec,
+    control_topic,
+    plan_streams,
+    prefixed_topics,
+    provisional_ids,
+    topic_spec,
+)
+from watchrelay.model.resources import Resource
+
+PODS = Resource("", "v1", "pods", "Pod", True)
+SECRETS = Resource("", "v1", "secrets", "Secret", True)
+NODES = Resource("", "v1", "nodes", "Node", False)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+
+
+def planned(entry: dict[str, Any], resource: Resource = PODS, *, prefixed: bool = False, **settings: Any) -> list[PlannedStream]:
+    made = settings_of([{"resource": "pods", **entry}], **settings)
+    return plan_streams(made, made.resources[0], resource, prefixed=prefixed)
+
+
+def one(entry: dict[str, Any], resource: Resource = PODS, **more: Any) -> PlannedStream:
+    (stream,) = planned(entry, resource, **more)
+    return stream
+
+
+def ids(entry: dict[str, Any], resource: Resource = PODS) -> list[str]:
+    return [stream.spec.id for stream in planned(entry, resource)]
+
+
+def test_a_stream_is_called_by_plural_and_group_and_by_its_namespace() -> None:
+    assert ids({}) == ["pods"]
+    assert ids({}, DEPLOYMENTS) == ["deployments.apps"]
+    assert ids({"namespaces": ["shop", "pay"]}, DEPLOYMENTS) == ["deployments.apps@shop", "deployments.apps@pay"]
+    assert ids({"id": "mine", "namespaces": ["shop", "pay"]}) == ["mine@shop", "mine@pay"]
+    assert ids({"namespaces": ["shop", "pay"], "scope": "cluster"}) == ["pods"]
+
+
+def test_until_discovery_answers_a_stream_is_called_as_it_was_written() -> None:
+    def provisional(**entry: Any) -> list[str]:
+        return provisional_ids(settings_of([{"resource": "Widget", **entry}]).resources[0])
+
+    assert provisional() == ["Widget"]
+    assert provisional(namespaces=["a", "b"]) == ["Widget@a", "Widget@b"]
+    assert provisional(namespaces=["a", "b"], scope="cluster") == ["Widget"]
+    assert provisional(id="mine", namespaces=["a"]) == ["mine@a"]
+
+
+def test_topics_come_from_the_template_unless_an_entry_names_its_own() -> None:
+    assert one({}).spec.topic == "k8s.test.core.pods"
+    assert one({}, DEPLOYMENTS).spec.topic == "k8s.test.apps.deployments"
+    assert one({"topic": "mine"}).spec.topic == "mine"
+    assert one({}, DEPLOYMENTS, kafka={"topicTemplate": "{group}-{resource}-of-{cluster}"}).spec.topic == "apps-deployments-of-test"
+    assert control_topic(settings_of(["pods"], kafka={"topicPrefix": "x"})) == "x.test.control"
+
+
+def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
+    settings = settings_of([{"resource": "pods", "partitions": 9, "snapshotInterval": "15m"}], kafka={"replicationFactor": 3})
+    (stream,) = plan_streams(settings, settings.resources[0], PODS, prefixed=False)
+    spec = topic_spec(stream.spec, settings)
+    assert (spec.name, spec.partitions, spec.replication_factor, spec.min_insync_replicas, spec.snapshot_interval_s) == (
+        ("k8s.test.core.pods", 9, 3, 1, 900.0)
+    )
+    control = control_spec(settings)
+    assert (control.name, control.kind, control.partitions) == ("k8s.test.control", "control", 1)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "words"),
+    [
+        ({}, {}, "takes objects that stream first on the same topic t has too"),
+        ({"namespaces": ["shop"]}, {}, "takes objects that stream first@shop"),
+        ({"labelSelector": "a=b"}, {"labelSelector": "a=b"}, "takes objects"),
+        ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, ""),
+        ({"namespaces": ["shop"]}, {"namespaces": ["pay"]}, ""),
+        ({"topic": "elsewhere"}, {}, ""),
+    ],
+)
+def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: dict[str, Any], ours: dict[str, Any], words: str) -> None:
+    first, second = (one({"topic": "t", "id": name, **entry}).spec for name, entry in (("first", theirs), ("second", ours)))
+    described = {first.id: first.description, second.id: second.description}
+    found = clashes(second, described)
+    assert words in found
+    assert bool(found) == bool(words)
+    assert not found or f"`watchrelay retire {first.id}`" in found
+
+
+def test_streams_of_one_topic_have_one_form_of_keys() -> None:
+    plain, prefixed = one({"topic": "t"}).spec, one({"topic": "t"}, DEPLOYMENTS, prefixed=True).spec
+    assert "writes prefixed keys, stream pods on the same topic t plain ones" in clashes(prefixed, {plain.id: plain.description})
+
+
+def test_keys_are_prefixed_where_a_topic_holds_several_resources() -> None:
+    assert prefixed_topics([("a", "pods"), ("b", "nodes"), ("b", "pods"), ("a", "pods")]) == {"b"}
+    plain, prefixed = one({}), one({}, DEPLOYMENTS, prefixed=True)
+    assert (plain.spec.key_prefix, plain.spec.description["keyFormat"]) == (b"", "plain")
+    assert (prefixed.spec.key_prefix, prefixed.spec.description["keyFormat"]) == (b"deployments.apps/", "prefixed")
+
+
+SELECTORS = [
+    ({}, "", ""),
+    ({"fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1"),
+    ({"labelSelector": "app=web"}, "app=web", ""),
+    ({"name": "web"}, "", "metadata.name=web"),
+    ({"name": "web", "fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1,metadata.name=web"),
+    ({"excludeNamespaces": ["kube-system", "dev"]}, "", "metadata.namespace!=kube-system,metadata.namespace!=dev"),
+    ({"name": "web", "excludeNamespaces": ["dev"]}, "", "metadata.name=web,metadata.namespace!=dev"),
+    ({"name": "web", "namespaces": ["shop"]}, "", "metadata.name=web"),
+]
+
+
+@pytest.mark.parametrize(("entry", "label", "field"), SELECTORS, ids=lambda value: str(value)[:50])
+def test_one_object_and_excluded_namespaces_become_field_selectors(entry: dict[str, Any], label: str, field: str) -> None:
+    selection = one(entry).spec.plan.selection
+    assert (selection.label_selector, selection.field_selector) == (label, field)
+
+
+def test_a_watch_of_one_namespace_asks_for_it_and_one_for_all_filters_on_arrival() -> None:
+    shop, pay = planned({"namespaces": ["shop", "pay"]})
+    assert [stream.spec.plan.selection.namespace for stream in (shop, pay)] == ["shop", "pay"]
+    assert shop.spec.plan.arrival_namespaces == frozenset()
+    whole = one({"namespaces": ["shop", "pay"], "scope": "cluster"}).spec.plan
+    assert whole.selection.namespace is None
+    assert whole.arrival_namespaces == {"shop", "pay"}
+
+
+OTHER_CONTENT: list[dict[str, Any]] = [
+    {"labelSelector": "app=web"},
+    {"fieldSelector": "spec.nodeName=n1"},
+    {"name": "web"},
+    {"excludeNamespaces": ["dev"]},
+    {"namespaces": ["shop"]},
+    {"namespaces": ["shop"], "scope": "cluster"},
+    {"metadataOnly": True},
+    {"drop": ["status"]},
+    {"redact": ["spec.containers"]},
+    {"keepManagedFields": True},
+    {"keepLastApplied": True},
+]
+SAME_CONTENT: list[dict[str, Any]] = [
+    {"id": "mine"},
+    {"topic": "mine"},
+    {"partitions": 3},
+    {"pageSize": 7},
+    {"bookmarks": False},
+    {"initialList": "paged"},
+    {"listSemantic": "any"},
+    {"snapshotInterval": "15m"},
+    {"suppressUnchanged": False},
+]
+
+
+@pytest.mark.parametrize("entry", OTHER_CONTENT, ids=str)
+def test_the_config_hash_changes_with_what_is_published(entry: dict[str, Any]) -> None:
+    assert one(entry).spec.config_hash != one({}).spec.config_hash
+
+
+@pytest.mark.parametrize("entry", SAME_CONTENT, ids=str)
+def test_the_config_hash_does_not_change_with_how_it_is_read_or_where_it_goes(entry: dict[str, Any]) -> None:
+    assert one(entry).spec.config_hash == one({}).spec.config_hash
+
+
+def test_the_config_hash_is_of_the_resource_and_of_nothing_else_in_the_config() -> None:
+    assert one({}, DEPLOYMENTS).spec.config_hash != one({}).spec.config_hash
+    elsewhere = one({}, kafka={"partitions": 2, "topicPrefix": "x"}, cluster="other", heartbeatInterval="9s", observe={"logLevel": "debug"})
+    assert elsewhere.spec.config_hash == one({}).spec.config_hash
+    assert one({"includeSecretData": True}, SECRETS).spec.config_hash != one({}, SECRETS).spec.config_hash
+    order = one({"namespaces": ["a", "b"], "scope": "cluster"}), one({"namespaces": ["b", "a"], "scope": "cluster"})
+    assert order[0].spec.config_hash == order[1].spec.config_hash
+
+
+def test_the_config_hash_of_a_release_stands_in_the_topics_of_all_who_run_it() -> None:
+    """When this fails, bytes on topics change their meaning at an upgrade: raise CONTENT_VERSION and say so in the changelog."""
+    assert one({"labelSelector": "app=web", "drop": ["status"]}).spec.config_hash == "e64f74a6613970cb"
+
+
+def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^nodes is cluster-scoped: remove namespaces from its entry$"):
+        planned({"namespaces": ["shop"]}, NODES)
+    with pytest.raises(ValueError, match=r"^includeSecretData is for secrets only, not for pods$"):
+        planned({"includeSecretData": True}, PODS)

@@ -1,0 +1,109 @@
+"""A stream between real sockets: how it lists, what its topic and its claim do to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from tests.unit.app.conftest import World, running, until
+from watchrelay.app.connect import check_everything
+
+
+async def test_streaming_lists_are_used_from_the_first_list_on_though_the_version_comes_late(world: World) -> None:
+    world.make_topic("core.pods")
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        if request.path == "/version":
+            asked.set()
+            await answer.wait()
+        return None
+
+    world.behaviour.intercept = slow
+    async with running(world.settings("pods")) as relay:
+        await asked.wait()
+        assert world.asked("pods") == []
+        answer.set()
+        await relay.ready()
+        assert world.asked("pods") == ["streaming list"]
+
+
+async def test_a_server_without_streaming_lists_is_never_asked_for_one(world: World) -> None:
+    world.make_topic("core.pods")
+    world.behaviour.version = "v1.31.0"
+    async with running(world.settings("pods")) as relay:
+        await relay.ready()
+        await until("it watches", lambda: world.cluster.server.watches)
+        assert world.asked("pods") == ["list", "watch"]
+
+
+async def test_a_server_that_does_not_say_its_version_is_listed_by_pages(world: World) -> None:
+    world.make_topic("core.pods")
+
+    async def refuse(request: web.Request) -> web.StreamResponse | None:
+        return web.json_response({"kind": "Status", "code": 500}, status=500) if request.path == "/version" else None
+
+    world.behaviour.intercept = refuse
+    async with running(world.settings("pods")) as relay:
+        await relay.ready()
+        assert world.asked("pods")[0] == "list"
+
+
+async def test_a_refused_topic_stops_its_stream_alone(world: World) -> None:
+    world.make_topic("core.pods")
+    async with running(world.settings("pods", "configmaps")) as relay:
+        await relay.ready()
+        await until("pods are whole", lambda: relay.row("pods").complete)
+        refused = relay.row("configmaps")
+        assert (refused.state, refused.complete) == ("waiting", False)
+        assert "k8s.test.core.configmaps" in refused.waits_for
+        assert "kafka.createTopics is false" in refused.waits_for
+        status, body = await relay.get("/readyz")
+        assert (status, body["streams"]["configmaps"]["reason"]) == (200, refused.waits_for)
+
+
+async def test_a_newer_relay_takes_the_streams_over_and_the_older_ends_with_75(world: World) -> None:
+    world.make_topic("core.pods")
+    settings = world.settings("pods", heartbeatInterval="1s")
+    async with running(settings) as older:
+        await older.ready()
+        async with running(settings) as newer:
+            await newer.ready()
+            assert await older.ended() == 75
+            assert not newer.task.done()
+            assert newer.row("pods").epoch > older.row("pods").epoch
+            newer.daemon.stop()
+            assert await newer.ended() == 0
+
+
+async def test_a_stream_whose_topic_changed_shape_is_refused_with_what_to_do(world: World) -> None:
+    world.make_topic("core.pods")
+    world.kafka.create_topic("wide", 3)
+    async with running(world.settings("pods")) as relay:
+        await relay.ready()
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    async with running(world.settings({"resource": "pods", "partitions": 2})) as relay:
+        await until("it is refused", lambda: relay.row("pods").waits_for)
+        assert relay.row("pods").waits_for == (
+            "stream pods on topic k8s.test.core.pods has partitions 1, the config asks for 2: "
+            "keep `partitions: 1`, or give the stream another topic"
+        )
+        facts = await check_everything(world.settings({"resource": "pods", "partitions": 2}))
+        said = [fact.said for fact in facts if fact.level == "error"]
+        assert said == [relay.row("pods").waits_for], "`topics` and `validate --connect` say what `run` says"
+    async with running(world.settings({"resource": "pods", "partitions": 3, "topic": "wide"})) as relay:
+        await relay.ready()
+        assert relay.row("pods").complete
+
+
+@pytest.mark.parametrize("namespaces", [["shop"], ["shop", "default"]])
+async def test_a_stream_per_namespace_is_whole_by_itself(world: World, namespaces: list[str]) -> None:
+    world.make_topic("core.pods")
+    world.cluster.open_shop()
+    async with running(world.settings({"resource": "pods", "namespaces": namespaces})) as relay:
+        await relay.ready()
+        assert list(relay.daemon.board.streams) == [f"pods@{namespace}" for namespace in namespaces]
+        assert all(row.complete for row in relay.daemon.board.streams.values())

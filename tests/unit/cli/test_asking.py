@@ -1,0 +1,64 @@
+"""`snapshot` and `retire` on a terminal: what is shown while one waits, and what counts as a yes."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from watchrelay.app.ask import Taken
+from watchrelay.app.retire import Plan
+from watchrelay.commands.retire import confirmed
+from watchrelay.commands.snapshot import Progress, line
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_says_how_many_are_complete_and_goes_away() -> None:
+    out = Terminal()
+    progress = Progress(out)
+    progress.asked("id", ["pods", "nodes"])
+    assert out.getvalue().endswith("waiting for snapshots: 0 of 2 complete")
+    progress.clear()
+    progress.taken()
+    assert out.getvalue().endswith("waiting for snapshots: 1 of 2 complete")
+    progress.clear()
+    progress.taken()
+    assert out.getvalue().endswith("\r\x1b[K")
+
+
+def test_elsewhere_nothing_is_shown() -> None:
+    out = io.StringIO()
+    progress = Progress(out)
+    progress.asked("id", ["pods"])
+    progress.taken()
+    progress.clear()
+    assert out.getvalue() == ""
+
+
+def test_a_snapshot_is_one_line_whatever_its_index_record_lacks() -> None:
+    index: dict[str, object] = {"snapshot": "3-1", "count": 1, "rv": "9", "partitions": [{"partition": 0, "begin": 7}]}
+    assert line(Taken("pods", index)) == "pods: snapshot 3-1: 1 object at resourceVersion 9, begins at 0@7"
+    assert line(Taken("pods", {})).startswith("pods: snapshot None")
+
+
+@pytest.mark.parametrize(("answer", "yes"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False), ("no\n", False), ("yep\n", False)])
+def test_only_a_yes_is_a_yes(answer: str, yes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    assert confirmed(Plan("pods", "k8s.c.core.pods", 12, topic_exists=True)) is yes
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "12 at the last snapshot" in err
+    assert "topic k8s.c.core.pods" in err
+
+
+def test_what_is_asked_tells_when_the_topic_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert confirmed(Plan("pods", "t", None, topic_exists=False))
+    assert "Topic t is gone" in capsys.readouterr().err

@@ -1,0 +1,270 @@
+"""The command line: what is said where, and every exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from watchrelay import __version__, cli
+from watchrelay.errors import Fenced, SinkError, SinkUnavailable, Unavailable
+
+GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, namespaces: [shop]}\n  - {resource: ev}\n"
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("WATCHRELAY_")]:
+        monkeypatch.delenv(name)
+    file = tmp_path / "w.yaml"
+    file.write_text(GOOD)
+    return file
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, config: Path) -> Callable[[Callable[[], int]], int]:
+    """Runs `watchrelay topics` with a body of the test's own."""
+
+    def run(body: Callable[[], int]) -> int:
+        module = types.ModuleType("watchrelay.commands.topics")
+        module.run = lambda args: body()  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "watchrelay.commands.topics", module)
+        return cli.main(["topics", "-c", str(config)])
+
+    return run
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def body() -> int:
+        raise error
+
+    return body
+
+
+def test_a_good_config_is_explained_on_stdout(config: Path, capsys: Captured) -> None:
+    assert cli.main(["validate", "-c", str(config)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "  pods@shop -> k8s.c.core.pods, namespace shop" in out
+    assert "  k8s.c.core.events, 6 partitions" in out
+    assert f"warning: {config}:5: resources[1].resource: ev means events here" in out
+
+
+def test_a_bad_config_is_78_with_every_problem_on_stderr(config: Path, capsys: Captured) -> None:
+    config.write_text("clustr: c\nresources: []\n")
+    assert cli.main(["validate", "-c", str(config)]) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"{config}:1: cluster: is required (name the source, such as cluster: prod-eu-1)",
+        f"{config}:1: kafka: is required (it needs at least bootstrapServers)",
+        f"{config}:1: clustr: unknown key (did you mean cluster?)",
+        f"{config}:2: resources: must not be empty (write at least one item)",
+    ]
+
+
+def test_a_missing_file_is_78_and_so_is_a_bad_value_of_set(config: Path, capsys: Captured) -> None:
+    assert cli.main(["validate", "-c", "nope.yaml"]) == 78
+    assert cli.main(["validate", "-c", str(config), "--set", "kafka.partitions=many"]) == 78
+    assert cli.main(["validate"]) == 78
+    assert "no config file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["vaildate"],
+        ["validate", "--set", "kafka.partitions"],
+        ["tail", "--output", "xml"],
+        ["rbac", "--service-account", "x"],
+        ["rbac", "--service-account", "a.b/x"],
+        ["rbac", "--service-account", "a" * 64 + "/x"],
+        ["demo", "--kafka", "somewhere"],
+        ["snapshot", "--timeout", "5"],
+        ["snapshot", "--timeout", "0"],
+        ["retire"],
+        ["asyncapi", "--output", "xml"],
+        ["run", "-x"],
+    ],
+)
+def test_wrong_usage_is_2_and_points_to_help(argv: list[str], capsys: Captured) -> None:
+    assert cli.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "--help" in err
+
+
+def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(capsys: Captured) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for word in (
+        "run",
+        "validate",
+        "demo",
+        "tail",
+        "snapshot",
+        "retire",
+        "topics",
+        "rbac",
+        "asyncapi",
+        "schema",
+        "version",
+        "WATCHRELAY_CONFIG",
+        "--set",
+        "exit codes",
+        "78",
+    ):
+        assert word in out
+    for name in ("run", "validate", "demo", "tail", "snapshot", "retire", "topics", "rbac", "asyncapi", "schema", "version"):
+        assert cli.main([name, "--help"]) == 0
+
+
+def test_version_is_plain_or_json(capsys: Captured) -> None:
+    assert cli.main(["version"]) == 0
+    assert cli.main(["--version"]) == 0
+    assert cli.main(["version", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"watchrelay {__version__}"] * 2
+    assert json.loads(lines[2])["version"] == __version__
+
+
+def test_schema_prints_a_json_schema(capsys: Captured) -> None:
+    assert cli.main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["cluster"]["type"] == "string"
+
+
+def test_rbac_prints_manifests_for_kubectl(config: Path, capsys: Captured) -> None:
+    config.write_text(GOOD + '  - {resource: "*.example.com"}\n')
+    assert cli.main(["rbac", "-c", str(config), "--service-account", "ops/relay"]) == 0
+    out = capsys.readouterr().out
+    made = list(yaml.safe_load_all(out))
+    assert [manifest["kind"] for manifest in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+    assert {verb for manifest in made for rule in manifest.get("rules", []) for verb in rule["verbs"]} == {"list", "watch"}
+    assert '# "*.example.com" in the config: every resource of example.com' in out
+    assert "&id" not in out
+
+
+def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Path, capsys: Captured) -> None:
+    config.write_text(GOOD + "  - {resource: widgets}\n")
+    assert cli.main(["rbac", "-c", str(config)]) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f'{config}:6: resources[2].resource: "widgets" is not built into Kubernetes')
+    assert "write it as plural.group" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (SinkUnavailable("no broker answers"), 69, "watchrelay: no broker answers"),
+        (Unavailable("connection refused"), 69, "watchrelay: connection refused"),
+        (Fenced("a newer relay writes pods"), 75, "watchrelay: a newer relay writes pods"),
+        (SinkError("what"), 1, "watchrelay: what"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ExceptionGroup("of tasks", [ExceptionGroup("inner", [SinkUnavailable("no broker answers")])]),
+            69,
+            "watchrelay: no broker answers",
+        ),
+        (BaseExceptionGroup("of tasks", [KeyboardInterrupt()]), 130, ""),
+    ],
+)
+def test_errors_become_exit_codes(
+    command: Callable[[Callable[[], int]], int], error: BaseException, code: int, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command(raising(error)) == code
+    assert capfd.readouterr().err.strip() == told
+
+
+def test_an_unexpected_error_is_one_line_and_its_traceback_only_at_debug(
+    command: Callable[[Callable[[], int]], int], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(raising(ExceptionGroup("many", [ValueError("boom\nbang")]))) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.startswith("watchrelay: internal error: ValueError: boom bang; please report it")
+    monkeypatch.setenv("WATCHRELAY_OBSERVE__LOG_LEVEL", "debug")
+    assert command(raising(ValueError("boom"))) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
+    root = Path(__file__).resolve().parents[3]
+    script = f"{sys.executable} -m watchrelay schema | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "{", "")
+
+
+def test_what_the_encoding_of_stdout_has_no_sign_for_is_escaped(config: Path) -> None:
+    named = config.rename(config.with_name("ü.yaml"))
+    argv = [sys.executable, "-m", "watchrelay", "validate", "-c", named.name]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(argv, cwd=config.parent, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("config: \\xfc.yaml: good\n")
+
+
+def test_verify_and_tail_say_in_the_same_plain_words_that_no_broker_answers(config: Path, capsys: Captured) -> None:
+    for command in (["verify"], ["tail", "--until-end"]):
+        assert cli.main([*command, "-c", str(config), "--set", "kafka.bootstrapServers=127.0.0.1:1"]) == 69
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last == "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers (check kafka.bootstrapServers)"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error_and_what_belongs_to_one_never_appears_on_the_other(closed: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    for command, expected in ((f"version {closed}", 0), (f"validate -c /absent {closed}", 78)):
+        script = f"{sys.executable} -m watchrelay {command}"
+        done = subprocess.run(["bash", "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == expected
+        assert ("no such file" in done.stderr) == (expected == 78 and "2>" not in closed)
+        assert done.stdout == ("" if expected == 78 or closed != "2>&-" else done.stdout)
+        assert "Traceback" not in done.stderr
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from watchrelay.cli import main; main(['--version']); main(['--help']); "
+        "heavy = {'asyncio', 'pydantic', 'yaml', 'aiohttp', 'aiokafka', 'msgspec', 'logging', 'json'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("argv", [["schema"], ["validate", "-c", "w.yaml"]])
+def test_a_full_disk_behind_stdout_is_one_line(config: Path, argv: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "watchrelay", *argv], stdout=full, stderr=subprocess.PIPE, text=True, cwd=config.parent
+        )
+    assert done.returncode == 1
+    assert done.stderr == "watchrelay: cannot write to stdout: No space left on device\n"
+
+
+def test_another_version_of_a_built_in_resource_is_no_unknown_name(config: Path, capsys: Captured) -> None:
+    config.write_text(GOOD + "  - {resource: pods/v7, id: x, topic: other}\n")
+    assert cli.main(["validate", "-c", "w.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "Kubernetes 1.36 does not serve pods in v7 (it does in v1)" in out
+    assert "not built into" not in out
+
+
+def test_the_manifests_say_which_namespaces_they_need(config: Path, capsys: Captured) -> None:
+    assert cli.main(["rbac", "-c", "w.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "# These namespaces must exist before: watchrelay, shop" in said
+    assert "kubectl create namespace shop" in said

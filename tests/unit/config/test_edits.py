@@ -1,0 +1,93 @@
+"""Which edits of a config are taken while the relay runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from watchrelay.config import Loaded, load
+from watchrelay.config.edits import LISTEN, take
+from watchrelay.errors import ConfigError
+
+_BASE: dict[str, Any] = {
+    "cluster": "test",
+    "kafka": {"bootstrapServers": ["a:1"]},
+    "resources": [{"resource": "pods"}, {"resource": "nodes"}],
+}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Loaded]:
+    def written(**keys: Any) -> Loaded:
+        file = tmp_path / "watchrelay.yaml"
+        file.write_text(yaml.safe_dump({**_BASE, **keys}, sort_keys=False))
+        return load(str(file), environ={})
+
+    return written
+
+
+HOT: list[dict[str, Any]] = [
+    {"resources": [{"resource": "pods", "labelSelector": "a=b"}]},
+    {"defaults": {"snapshotInterval": "5m"}},
+    {"heartbeatInterval": "3s"},
+    {"observe": {"logLevel": "debug", "logFormat": "json"}},
+    {"shutdown": {"drainTimeout": "3s"}},
+]
+
+
+@pytest.mark.parametrize("edit", HOT, ids=lambda edit: next(iter(edit)))
+def test_what_streams_and_logs_go_by_is_taken(read: Callable[..., Loaded], edit: dict[str, Any]) -> None:
+    held, loaded = read().settings, read(**edit)
+    taken = take(held, loaded)
+    assert taken.kept == ()
+    assert taken.settings == loaded.settings != held
+
+
+COLD: list[tuple[dict[str, Any], list[str]]] = [
+    ({"cluster": "other"}, ["cluster"]),
+    ({"kubernetes": {"kubeconfig": "/k", "context": "c"}}, ["kubernetes.kubeconfig", "kubernetes.context"]),
+    (
+        {"kafka": {"bootstrapServers": ["b:1"], "format": "debezium", "security": {"protocol": "SSL"}}},
+        ["kafka.bootstrapServers", "kafka.security.protocol", "kafka.format"],
+    ),
+    ({"queueBytes": "1MiB"}, ["queueBytes"]),
+    ({"observe": {"listen": "127.0.0.1:1"}}, ["observe.listen"]),
+]
+
+
+@pytest.mark.parametrize(("edit", "names"), COLD, ids=lambda value: next(iter(value)))
+def test_what_only_a_restart_can_change_is_named_and_keeps_its_value(
+    read: Callable[..., Loaded], edit: dict[str, Any], names: list[str]
+) -> None:
+    held = read().settings
+    taken = take(held, read(**edit, resources=[{"resource": "pods"}]))
+    assert list(taken.kept) == names
+    assert [entry.resource for entry in taken.settings.resources] == ["pods"], "the rest is taken"
+    assert take(held, read()).kept == ()
+    assert taken.settings.model_copy(update={"resources": held.resources}) == held
+
+
+def test_before_anything_is_connected_only_the_address_is_kept(read: Callable[..., Loaded]) -> None:
+    edited = read(kubernetes={"kubeconfig": "/k"}, observe={"listen": "127.0.0.1:1", "logLevel": "debug"})
+    taken = take(read().settings, edited, cold=(LISTEN,))
+    assert taken.kept == ("observe.listen",)
+    assert taken.settings.kubernetes.kubeconfig == "/k"
+    assert (taken.settings.observe.listen, taken.settings.observe.log_level) == ("0.0.0.0:8080", "debug")
+
+
+def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(read: Callable[..., Loaded]) -> None:
+    """Both topics would be one under the template that stays in force."""
+    two = [{"resource": "pods"}, {"resource": "nodes", "partitions": 2}]
+    template = {"bootstrapServers": ["a:1"], "topicTemplate": "{prefix}.{cluster}"}
+    held = read(kafka=template).settings
+    edited = read(resources=two)
+    with pytest.raises(ConfigError) as caught:
+        take(held, edited)
+    said = str(caught.value)
+    assert f"{edited.file}:" in said
+    assert "resources[1].partitions: 2 here, but 6 in resources[0]" in said
+    assert "until a restart these keep their old values: kafka.topicTemplate" in said

@@ -1,0 +1,36 @@
+"""Whoever uses the consumer loads nothing of the daemon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import watchrelay.consumer
+
+_DAEMON = ("aiohttp", "pydantic", "pydantic_settings", "prometheus_client", "yaml", "zstandard")
+_ROOMS = ("app", "cli", "commands", "config", "demo", "kube", "observe", "relay", "sink", "store", "watch")
+
+
+def _loaded(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_importing_the_consumer_pulls_in_nothing_of_the_daemon() -> None:
+    loaded = _loaded("from watchrelay.consumer import TopicReader, Replica, Change, decode")
+    assert not {name for name in _DAEMON if name in loaded}
+    assert not {name for name in loaded for room in _ROOMS if name == f"watchrelay.{room}" or name.startswith(f"watchrelay.{room}.")}
+    assert "watchrelay.consumer.topic" in loaded
+
+
+def test_a_replica_alone_needs_no_kafka_client() -> None:
+    loaded = _loaded("from watchrelay.consumer import Replica, Held, decode, ReadAgain")
+    assert "aiokafka" not in loaded
+    assert "asyncio" not in loaded
+
+
+def test_every_public_name_is_there_and_an_unknown_one_is_an_attribute_error() -> None:
+    for name in watchrelay.consumer.__all__:
+        assert getattr(watchrelay.consumer, name) is not None
+    assert dir(watchrelay.consumer) == sorted(watchrelay.consumer.__all__)
+    assert not hasattr(watchrelay.consumer, "Nonsense")

@@ -1,0 +1,136 @@
+"""The reader of the record contract, section 5, rule by rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchrelay.codec import MarkerRecord, ObjectRecord, content_hash
+from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
+from watchrelay.model.records import MarkerKind, Position, Verb
+
+
+class Writer:
+    """Says records of one epoch, with the count and digest of what it said."""
+
+    def __init__(self, epoch: int = 1, held: dict[bytes, bytes] | None = None) -> None:
+        self.epoch, self.sequence, self.held = epoch, 0, dict(held or {})
+
+    def say(self, verb: Verb, key: bytes, value: bytes = b"1") -> ObjectRecord:
+        self.sequence += 1
+        if verb == "deleted":
+            self.held.pop(key, None)
+            return ObjectRecord("pods", self.epoch, self.sequence, verb, key, None, 0, "u", "1", "watch", "")
+        self.held[key] = value
+        return ObjectRecord("pods", self.epoch, self.sequence, verb, key, value, content_hash(key, value), "u", "1", "watch", "")
+
+    def mark(self, kind: MarkerKind, **more: Any) -> MarkerRecord:
+        self.sequence += 1
+        digest = sum(content_hash(key, value) for key, value in self.held.items()) % 2**64
+        said: dict[str, Any] = {"frontier": "9", "count": len(self.held), "digest": digest} if kind != "claim" else {}
+        return MarkerRecord("pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(said | more))
+
+
+def shown(replica: Replica) -> dict[bytes, bytes]:
+    return {key: held.value for key, held in replica.held.items()}
+
+
+def test_upserts_and_deletes_change_the_shown_state_and_say_from_what_to_what() -> None:
+    writer, replica = Writer(), Replica()
+    first = replica.apply(writer.say("added", b"a"))
+    second = replica.apply(writer.say("modified", b"a", b"2"))
+    third = replica.apply(writer.say("deleted", b"a"))
+    assert isinstance(first, Changed)
+    assert isinstance(second, Changed)
+    assert isinstance(third, Changed)
+    assert (first.before, second.before, third.before) == (None, first.after, second.after)
+    assert third.after is None
+    assert shown(replica) == {}
+
+
+def test_a_duplicate_and_a_former_writer_are_ignored() -> None:
+    writer, replica = Writer(), Replica()
+    record = writer.say("added", b"a")
+    replica.apply(record)
+    assert replica.apply(record) == Ignored(duplicate=True)
+    later = Writer(epoch=2)
+    replica.apply(later.mark("claim"))
+    assert replica.apply(writer.say("deleted", b"a")) == Ignored(duplicate=False)
+    assert shown(replica) == {b"a": b"1"}
+    assert replica.position == Position(2, 1)
+
+
+def test_a_marker_that_agrees_proves_and_a_gap_unproves_until_the_next() -> None:
+    writer, replica = Writer(), Replica()
+    replica.apply(writer.say("added", b"a"))
+    assert not replica.proven
+    assert replica.apply(writer.mark("heartbeat")) == Noted()
+    assert (replica.proven, replica.frontier) == (True, "9")
+    writer.mark("heartbeat")
+    replica.apply(writer.say("modified", b"a", b"2"))
+    assert not replica.proven
+    replica.apply(writer.mark("heartbeat"))
+    assert replica.proven
+
+
+def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once() -> None:
+    writer, replica = Writer(), Replica()
+    writer.say("added", b"a")
+    beat = {"last_snapshot": "1-1", "last_snapshot_offset": 42}
+    assert replica.apply(writer.mark("heartbeat", **beat)) == ReadAgain(42)
+    assert replica.rereading
+    assert not replica.proven
+    assert replica.apply(writer.mark("heartbeat", **beat)) == Noted()  # before the end of the snapshot started from: not judged
+    assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=50)) == Unproven()
+    assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
+
+
+def test_with_no_snapshot_yet_it_reads_again_from_the_start() -> None:
+    writer, replica = Writer(), Replica()
+    writer.say("added", b"a")
+    assert replica.apply(writer.mark("heartbeat")) == ReadAgain(None)
+
+
+def test_the_first_state_stands_until_the_second_is_proven_behind_the_failure() -> None:
+    writer, replica = Writer(), Replica()
+    log: list[Any] = [writer.mark("begin", snapshot="1-1"), writer.say("added", b"a"), writer.say("added", b"b")]
+    log += [writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=0)]
+    lost = writer.say("modified", b"a", b"2")
+    log += [lost, writer.mark("heartbeat", last_snapshot="1-1", last_snapshot_offset=0)]
+    outcomes = [replica.apply(record) for record in log if record is not lost]
+    assert outcomes[-1] == ReadAgain(0)
+    again = [replica.apply(record) for record in log]
+    assert again[:-1] == [Noted()] * 5
+    replaced = again[-1]
+    assert isinstance(replaced, Replaced)
+    assert [(change.key, change.after and change.after.value) for change in replaced.changes] == [(b"a", b"2")]
+    assert shown(replica) == {b"a": b"2", b"b": b"1"}
+    assert replica.proven
+    assert not replica.rereading
+
+
+def test_an_end_sweeps_what_is_older_than_its_begin_if_the_rest_agrees() -> None:
+    replica, old, new = Replica("2-1"), Writer(), Writer(epoch=2)
+    replica.apply(old.say("added", b"dead"))
+    replica.apply(old.say("added", b"alive"))
+    replica.apply(new.mark("begin", snapshot="2-1"))
+    replica.apply(new.say("added", b"alive"))
+    outcome = replica.apply(new.mark("end", snapshot="2-1", begin_sequence=1))
+    assert isinstance(outcome, Noted)
+    assert [change.key for change in outcome.swept] == [b"dead"]
+    assert (shown(replica), replica.proven) == ({b"alive": b"1"}, True)
+
+
+def test_an_end_that_does_not_agree_even_after_the_sweep_removes_nothing() -> None:
+    replica, writer = Replica("1-1"), Writer()
+    replica.apply(writer.mark("begin", snapshot="1-1"))
+    replica.apply(writer.say("added", b"a"))
+    writer.say("added", b"lost")
+    assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=7)) == ReadAgain(7)
+    assert shown(replica) == {b"a": b"1"}
+
+
+def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:
+    replica = Replica()
+    assert replica.apply(Writer(epoch=5).mark("claim")) == Noted()
+    assert not replica.proven
+    assert replica.position == Position(5, 1)

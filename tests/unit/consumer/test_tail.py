@@ -1,0 +1,103 @@
+"""What `watchrelay tail` prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from tests.support.relays import spec_of
+from watchrelay.codec import CloudEvents, Marker, decode
+from watchrelay.commands.tail import ClientWords, as_json, as_text, print_batch, text_printer
+from watchrelay.consumer.reader import Seen
+
+ENCODER = CloudEvents(spec_of(), 17)
+AT_MS = 1_767_323_045_006
+OBJECT = b'{"apiVersion":"v1", "kind":"Pod"}'
+
+
+def object_seen(verb: str = "modified", trimmed: str = "") -> Seen:
+    value = None if verb == "deleted" else OBJECT
+    record = ENCODER.object(1, 7, b"shop/web", value, verb, "watch", "u-1", "42", 5, AT_MS, trimmed)  # type: ignore[arg-type]
+    return Seen("k8s.test.core.pods", 1, 99, decode(*record))
+
+
+def marker_seen(said: Marker) -> Seen:
+    return Seen("k8s.test.core.pods", 1, 100, decode(*ENCODER.marker(1, 8, AT_MS, said)))
+
+
+def test_json_of_an_object_has_exactly_the_keys_of_the_contract() -> None:
+    assert json.loads(as_json(object_seen())) == {
+        "topic": "k8s.test.core.pods",
+        "partition": 1,
+        "offset": 99,
+        "stream": "pods",
+        "type": "modified",
+        "key": "shop/web",
+        "uid": "u-1",
+        "resourceVersion": "42",
+        "epoch": 17,
+        "sequence": 7,
+        "reason": "watch",
+        "object": {"apiVersion": "v1", "kind": "Pod"},
+    }
+    assert json.loads(as_json(object_seen("deleted")))["object"] is None
+
+
+def test_json_keeps_the_bytes_of_the_object_on_one_line() -> None:
+    line = as_json(object_seen())
+    assert OBJECT.decode() in line
+    assert "\n" not in line
+
+
+def test_json_of_a_marker_says_what_it_carries_and_nothing_else() -> None:
+    beat = json.loads(as_json(marker_seen(Marker("heartbeat", "99", 2, 5, AT_MS, last_snapshot="17-1", last_snapshot_offset=3))))
+    assert beat["key"] == "%wr/heartbeat/pods/1"
+    assert (beat["type"], beat["count"], beat["digest"], beat["resourceVersion"]) == ("heartbeat", 2, "0000000000000005", "99")
+    assert (beat["lastSnapshot"], beat["lastSnapshotOffset"], beat["seen"]) == ("17-1", 3, "2026-01-02T03:04:05.006Z")
+    end = json.loads(as_json(marker_seen(Marker("end", "99", 2, 5, None, "17-1", 2, 50))))
+    assert (end["snapshot"], end["begin"], end["beginOffset"]) == ("17-1", 2, 50)
+    claim = json.loads(as_json(marker_seen(Marker("claim"))))
+    assert not {"count", "digest", "resourceVersion", "snapshot", "begin", "seen", "object"} & claim.keys()
+
+
+def test_text_is_one_line_with_what_people_look_for() -> None:
+    line = as_text(object_seen(), coloured=False)
+    assert "\x1b" not in line
+    for part in ("03:04:05.006", "pods", "modified", "shop/web", "rv 42", "p1@99", "watch"):
+        assert part in line
+    assert as_text(object_seen(trimmed="stub"), coloured=False).endswith("stub only")
+    assert "2 objects, digest 0000000000000005, rv 99" in as_text(marker_seen(Marker("heartbeat", "99", 2, 5)), coloured=False)
+
+
+def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[" in text_printer(Terminal())(object_seen())
+    assert "\x1b[" in text_printer(Terminal())(marker_seen(Marker("claim")))
+    assert "\x1b[" not in text_printer(io.StringIO())(object_seen())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in text_printer(Terminal())(object_seen())
+
+
+def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
+    out, complaints = io.StringIO(), io.StringIO()
+    print_batch([Seen("t", 0, 5, None, "header ce_id is missing"), object_seen()], as_json, out, complaints)
+    assert complaints.getvalue() == "t/0@5: header ce_id is missing\n"
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_a_client_in_trouble_says_so_once_in_half_a_minute() -> None:
+    out, moments_s = io.StringIO(), [100.0]
+    words = ClientWords(out, now_s=lambda: moments_s[-1])
+    line = logging.LogRecord("aiokafka", logging.ERROR, "", 0, "Unable connect to\n %s", ("kafka-0:9092",), None)
+    for moment_s in (100.0, 100.1, 129.9, 130.0, 131.0):
+        moments_s.append(moment_s)
+        words.emit(line)
+    assert out.getvalue() == "kafka: Unable connect to kafka-0:9092\n" * 2

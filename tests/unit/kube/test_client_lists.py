@@ -1,0 +1,402 @@
+"""Lists over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import importlib.util
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.support.certs import Authority
+from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.unit.kube.served import PODS, STREAM, KnownCredentials, client_of, dumps, failure_status, listed, pod
+from watchrelay.errors import (
+    Expired,
+    Forbidden,
+    Invalid,
+    KubeError,
+    Misconfigured,
+    NotAcceptable,
+    NotFound,
+    NotWatchable,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+    VersionTooLarge,
+)
+from watchrelay.kube.client import Endpoint, KubeClient
+from watchrelay.model.frames import ListQuery, Page
+from watchrelay.model.resources import Selection
+from watchrelay.observe.metrics import Metrics
+
+
+async def list_from(server: ScriptedServer, query: ListQuery | None = None, selection: Selection = PODS) -> Page:
+    async with client_of(server.url) as client:
+        return await client.list_page(selection, query or ListQuery(), stream=STREAM)
+
+
+async def test_T03_a_page_is_asked_for_by_the_token_of_the_one_before() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        last = request.query.get("continue") == "n+/=&x"
+        await reply.json(200, listed(pod("b" if last else "a"), token="" if last else "n+/=&x"))
+
+    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+        first = await client.list_page(PODS, ListQuery(limit=500), stream=STREAM)
+        assert first.continue_token == "n+/=&x"
+        second = await client.list_page(PODS, ListQuery(limit=500, continue_token=first.continue_token), stream=STREAM)
+        assert second.continue_token is None
+        assert [frame.name for frame in (*first.objects, *second.objects)] == ["a", "b"]
+        assert [request.query for request in server.requests] == [{"limit": "500"}, {"limit": "500", "continue": "n+/=&x"}]
+        assert server.connections == 1
+
+
+async def test_a_list_asks_for_exactly_what_the_query_says() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed())
+
+    chosen = Selection(PODS.resource, "shop", label_selector="app=web,tier in (a, b)", field_selector="spec.nodeName=n+1")
+    async with ScriptedServer(handler) as server:
+        await list_from(server, ListQuery(resource_version="7", version_match="NotOlderThan"), chosen)
+        (request,) = server.requests
+    assert request.path == "/api/v1/namespaces/shop/pods"
+    assert request.query == {
+        "labelSelector": "app=web,tier in (a, b)",
+        "fieldSelector": "spec.nodeName=n+1",
+        "resourceVersion": "7",
+        "resourceVersionMatch": "NotOlderThan",
+    }
+    assert request.headers["accept"] == "application/json"
+    assert request.headers["authorization"] == "Bearer first"
+    agent = request.headers["user-agent"]
+    assert agent.startswith("watchrelay/")
+    assert "(linux/" in agent
+    assert agent.endswith(f" {STREAM}")
+
+
+async def test_T73_impersonation_headers_are_sent_as_given() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed())
+
+    async with ScriptedServer(handler) as server:
+        credentials = KnownCredentials(server.url)
+        credentials.given = [("Impersonate-User", "jane"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
+        async with client_of(server.url, credentials=credentials) as client:
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+        sent = [(name, value) for name, value in server.requests[0].raw_headers if name.startswith("impersonate")]
+    assert sent == [("impersonate-user", "jane"), ("impersonate-group", "a"), ("impersonate-group", "b")]
+
+
+async def test_a_token_with_control_characters_is_refused_without_being_repeated() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed())
+
+    async with ScriptedServer(handler) as server:
+        credentials = KnownCredentials(server.url)
+        credentials.given = [("Authorization", "Bearer sec\nret")]
+        async with client_of(server.url, credentials=credentials) as client:
+            with pytest.raises(Misconfigured, match="Authorization") as caught:
+                await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert "ret" not in str(caught.value)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("compress", [True, False])
+async def test_a_list_is_compressed_unless_that_is_disabled(compress: bool) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        body = dumps(listed(*(pod(f"p{n}") for n in range(1000))))
+        if "gzip" in request.headers["accept-encoding"]:
+            await reply.text(200, gzip.compress(body), {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+        else:
+            await reply.text(200, body, {"Content-Type": "application/json"})
+
+    async with ScriptedServer(handler) as server:
+        async with client_of(server.url, credentials=KnownCredentials(server.url, compress=compress)) as client:
+            page = await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert len(page.objects) == 1000
+        assert server.requests[0].headers["accept-encoding"] == ("gzip" if compress else "identity")
+
+
+@pytest.mark.parametrize("end", ["fin", "reset", "end"])
+@pytest.mark.parametrize("cut", [0, 1, 300, -1])
+async def test_T09_a_list_that_is_cut_is_unavailable_and_leaves_nothing(end: str, cut: int) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.start()
+        await reply.chunk(dumps(listed(*(pod(f"p{n}") for n in range(20))))[:cut])
+        await getattr(reply, end)()
+
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(Unavailable):
+            await list_from(server)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "kind"),
+    [
+        (b"<html>please log in</html>", "text/html", Unavailable),
+        (b"<html>please log in</html>", "application/json", Unavailable),
+        (b"", "application/json", Unavailable),
+        (b"{}", "application/json", Unavailable),
+        (dumps(failure_status(None, "", "odd")), "application/json", Unavailable),
+        (dumps(failure_status(410, "Expired")), "application/json", Expired),
+        (dumps(failure_status(503, "ServiceUnavailable")), "application/json", Throttled),
+        (dumps(pod("a")), "application/json", Unavailable),
+    ],
+)
+async def test_T10_a_200_that_is_no_list_is_an_error(body: bytes, content_type: str, kind: type[KubeError]) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.text(200, body, {"Content-Type": content_type})
+
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(KubeError) as caught:
+            await list_from(server)
+    assert type(caught.value) is kind
+    assert "please log in" not in str(caught.value)
+    assert f"127.0.0.1:{server.port}" in str(caught.value)
+
+
+async def test_T13_a_throttled_list_says_how_long_to_stay_away() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        if len(server.requests) == 1:
+            await reply.text(429, "Too many requests, please try again later.\n", {"Retry-After": "7"})
+        else:
+            await reply.text(503, "service unavailable\n")
+
+    async with ScriptedServer(handler) as server:
+        for seconds in (7.0, 0.0):
+            with pytest.raises(Throttled) as caught:
+                await list_from(server)
+            assert caught.value.retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (400, Invalid), (403, Forbidden), (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (410, Expired),
+        (422, Invalid), (500, Throttled), (502, Unavailable), (504, Unavailable),
+    ],
+)  # fmt: skip
+async def test_an_http_error_is_an_error_by_its_code_whatever_its_body(code: int, kind: type[KubeError]) -> None:
+    bodies = [("nope\n", "text/plain"), ("<html>nope</html>", "text/html"), ('{"kind":"Status","code":"x"}', "application/json")]
+
+    async def handler(request: Request, reply: Reply) -> None:
+        body, content_type = bodies[len(server.requests) - 1]
+        await reply.text(code, body, {"Content-Type": content_type})
+
+    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+        for _ in bodies:
+            with pytest.raises(KubeError) as caught:
+                await client.list_page(PODS, ListQuery(), stream=STREAM)
+            assert type(caught.value) is kind
+            assert caught.value.status == code
+            assert "\n" not in str(caught.value)
+
+
+async def test_a_server_behind_the_version_asked_for_says_so() -> None:
+    status = failure_status(504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}], "retryAfterSeconds": 1})
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(504, status)
+
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(VersionTooLarge) as caught:
+            await list_from(server)
+    assert caught.value.retry_after_s == 1.0
+
+
+async def test_T71_a_redirect_is_never_followed() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.text(302, "", {"Location": "/login"})
+
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(Unavailable, match="redirect"):
+            await list_from(server)
+        assert [request.path for request in server.requests] == ["/api/v1/pods"]
+
+
+async def test_T71_a_proxy_is_asked_for_the_servers_own_url() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed(pod("a")))
+
+    async with ScriptedServer(handler) as proxy:
+        credentials = KnownCredentials("http://kubernetes.invalid:6443")
+        credentials.endpoint = Endpoint("http://kubernetes.invalid:6443", proxy=proxy.url)
+        async with client_of("", credentials=credentials) as client:
+            page = await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert len(page.objects) == 1
+        assert proxy.requests[0].headers["host"] == "kubernetes.invalid:6443"
+
+
+async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start() -> None:
+    if importlib.util.find_spec("aiohttp_socks") is not None:
+        pytest.skip("the socks extra is installed, so there is nothing to refuse")
+    credentials = KnownCredentials("https://kubernetes.invalid")
+    credentials.endpoint = Endpoint("https://kubernetes.invalid", proxy="socks5://127.0.0.1:1080")
+    with pytest.raises(Misconfigured, match="socks"):
+        await KubeClient(credentials, Metrics()).__aenter__()
+
+
+async def test_a_401_is_tried_once_more_with_fresh_credentials() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        if request.headers["authorization"] == "Bearer second":
+            await reply.json(200, listed(pod("a")))
+        else:
+            await reply.json(401, failure_status(401, "Unauthorized"))
+
+    async with ScriptedServer(handler) as server:
+        credentials = KnownCredentials(server.url)
+        async with client_of(server.url, credentials=credentials) as client:
+            page = await client.list_page(PODS, ListQuery(), stream=STREAM)
+            assert (len(page.objects), credentials.refusals) == (1, 1)
+            credentials.given = credentials.after_refusal = [("Authorization", "Bearer third")]
+            with pytest.raises(Unauthorized):
+                await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert (credentials.refusals, len(server.requests)) == (2, 4)
+
+
+async def test_T84_metadata_is_asked_for_in_the_list_form_and_plainly_when_told() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        if "as=" in request.headers["accept"]:
+            await reply.json(406, failure_status(406, "NotAcceptable"))
+        else:
+            await reply.json(200, listed(pod("a")))
+
+    partial = Selection(PODS.resource, metadata_only=True)
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(NotAcceptable):
+            await list_from(server, ListQuery(), partial)
+        page = await list_from(server, ListQuery(plain=True), partial)
+        accepted = [request.headers["accept"] for request in server.requests]
+    assert list(page.objects[0].fields) == ["apiVersion", "kind", "metadata"]
+    assert accepted == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json", "application/json"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_T58_a_list_that_is_cancelled_closes_its_connection(begun: bool) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request, reply: Reply) -> None:
+        if begun:
+            await reply.start()
+            await reply.chunk(b'{"kind":"PodList","items":[')
+        asked.set()
+        await reply.gone()
+        left.set()
+
+    async with ScriptedServer(handler) as server, client_of(server.url) as client, asyncio.TaskGroup() as tasks:
+        listing = tasks.create_task(client.list_page(PODS, ListQuery(), stream=STREAM), name="list")
+        await asked.wait()
+        listing.cancel()
+        await left.wait()
+
+
+async def test_a_large_page_leaves_the_loop_its_turns() -> None:
+    body = dumps(listed(*(pod(f"p{n}", note="x" * 3000) for n in range(5000))))
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.text(200, body, {"Content-Type": "application/json"})
+
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with ScriptedServer(handler) as server, asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(count(), name="count")
+        page = await list_from(server)
+        counting.cancel()
+    assert len(page.objects) == 5000
+    assert turns > len(body) / (1 << 20)  # at least one for each MiB: parsing goes in chunks, not in one piece
+
+
+async def test_a_refused_connection_names_the_server() -> None:
+    async def handler(request: Request, reply: Reply) -> None: ...
+
+    async with ScriptedServer(handler) as server:
+        url, port = server.url, server.port
+    async with client_of(url) as client:
+        with pytest.raises(Unavailable, match=f"list pods at 127.0.0.1:{port}: connection refused"):
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+
+
+async def test_an_answer_that_is_not_http_is_unavailable() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        reply.started = True
+        await reply.raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        await reply.fin()
+
+    async with ScriptedServer(handler) as server:
+        with pytest.raises(Unavailable, match="not HTTP"):
+            await list_from(server)
+
+
+async def test_requests_are_counted_by_verb_and_code() -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        if request.path.startswith("/api/v1/pods"):
+            await reply.json(200, listed())
+        else:
+            await reply.fin()
+
+    metrics = Metrics()
+    async with ScriptedServer(handler) as server, client_of(server.url, metrics=metrics) as client:
+        await client.list_page(PODS, ListQuery(), stream=STREAM)
+        with pytest.raises(Unavailable):
+            await client.get_json("/gone")
+    counted = metrics.registry.get_sample_value
+    assert counted("watchrelay_kube_requests_total", {"verb": "list", "code": "200"}) == 1
+    assert counted("watchrelay_kube_requests_total", {"verb": "get", "code": "0"}) == 1
+    assert counted("watchrelay_kube_request_duration_seconds_count", {"verb": "list"}) == 1
+
+
+async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(tmp_path: Path) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed(pod("a")))
+
+    authority = Authority(tmp_path)
+    issued = authority.issue("server")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(issued.certificate, issued.key)
+    async with ScriptedServer(handler, ssl_context=serving) as server:
+        trusting = ssl.create_default_context(cafile=str(authority.certificate))
+        for credentials, match in (
+            (KnownCredentials(server.url, tls=ssl.create_default_context()), "not trusted .* certificate-authority"),
+            (KnownCredentials(server.url, tls=trusting, server_hostname="kubernetes.invalid"), "tls-server-name"),
+        ):
+            async with client_of(server.url, credentials=credentials) as client:
+                with pytest.raises(Misconfigured, match=match):
+                    await client.list_page(PODS, ListQuery(), stream=STREAM)
+        async with client_of(server.url, credentials=KnownCredentials(server.url, tls=trusting, server_hostname="localhost")) as client:
+            assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
+
+
+async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_error(tmp_path: Path) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed(pod("a")))
+
+    authority = Authority(tmp_path)
+    issued = authority.issue("server")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(issued.certificate, issued.key)
+    async with ScriptedServer(handler, ssl_context=serving) as server:
+        credentials = KnownCredentials(server.url, tls=ssl.create_default_context())
+        credentials.context_after_distrust = ssl.create_default_context(cafile=str(authority.certificate))
+        async with client_of(server.url, credentials=credentials) as client:
+            assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
+
+
+async def test_plain_http_behind_an_https_url_is_said_in_words() -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with client_of(url, credentials=KnownCredentials(url, tls=ssl.create_default_context())) as client:
+            with pytest.raises(Unavailable, match="does not speak TLS"):
+                await client.list_page(PODS, ListQuery(), stream=STREAM)

@@ -1,0 +1,52 @@
+"""Paths of `drop` and `redact`."""
+
+import pytest
+
+from watchrelay.model.paths import Wild, format_path, parse_path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("status", ("status",)),
+        ("status.conditions", ("status", "conditions")),
+        ("data.*", ("data", Wild.KEY)),
+        ("spec.containers[*].env[*].value", ("spec", "containers", Wild.ITEM, "env", Wild.ITEM, "value")),
+        ('metadata.annotations["example.com/x"]', ("metadata", "annotations", "example.com/x")),
+        ('metadata.annotations["*"].y', ("metadata", "annotations", "*", "y")),
+        (r'data["say \"hi\" \\ bye"]', ("data", 'say "hi" \\ bye')),
+        ("*.a-b_c/d", (Wild.KEY, "a-b_c/d")),
+        ("spec.matrix[*][*]", ("spec", "matrix", Wild.ITEM, Wild.ITEM)),
+    ],
+)
+def test_a_path_is_read_step_by_step_and_written_back(text: str, path: tuple[str | Wild, ...]) -> None:
+    assert parse_path(text) == path
+    assert parse_path(format_path(path)) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the path is empty"),
+        ("$.spec", "starts with a key"),
+        ("/spec/x", "starts with a key"),
+        (".spec", "a key is missing at character 1"),
+        ("spec.", "a key is missing at character 6"),
+        ("spec..x", "a key is missing at character 6"),
+        ("spec.a*", "a dot or a bracket is missing at character 7"),
+        ("spec[0]", "may stand in brackets"),
+        ('spec["x', "may stand in brackets"),
+        ("spec[*]env", "a dot or a bracket is missing at character 8"),
+        ("[*].x", "not with [*]"),
+        ("spec.a b", "a dot or a bracket is missing at character 7"),
+        ("metadata", "always stay"),
+        ("metadata.uid", "always stay"),
+        ('metadata["resourceVersion"]', "always stay"),
+        ("kind", "always stay"),
+    ],
+)
+def test_what_is_no_path_is_refused_with_the_place(text: str, says: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_path(text)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)

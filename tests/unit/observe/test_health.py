@@ -1,0 +1,47 @@
+"""Readiness: what `/readyz` promises."""
+
+from watchrelay.observe.health import Readiness
+from watchrelay.observe.status import Board
+
+
+def test_a_process_that_has_not_resolved_its_config_is_not_ready() -> None:
+    assert Readiness(Board()).check()[0] is False
+
+
+def test_ready_once_every_stream_is_complete_and_not_before() -> None:
+    board = Board()
+    pods, nodes = board.open("pods"), board.open("nodes")
+    readiness = Readiness(board, started=True)
+    pods.complete = True
+    ready, body = readiness.check()
+    assert ready is False
+    assert body["streams"] == {"pods": {"state": "waiting"}, "nodes": {"state": "waiting", "reason": "not started yet"}}
+    nodes.complete = True
+    assert readiness.check()[0] is True
+
+
+def test_a_stream_that_waits_for_a_person_does_not_hold_readiness_back_and_is_named() -> None:
+    board = Board()
+    board.open("pods").complete = True
+    board.open("secrets").waits_for = "no right to list secrets"
+    ready, body = Readiness(board, started=True).check()
+    assert ready is True
+    assert body["streams"] == {
+        "pods": {"state": "waiting"},
+        "secrets": {"state": "waiting", "reason": "no right to list secrets"},
+    }
+
+
+def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None:
+    board = Board()
+    pods = board.open("pods")
+    pods.complete = True
+    readiness = Readiness(board, started=True)
+    assert readiness.check()[0] is True
+    pods.state = "backoff"
+    pods.failed("connection refused")
+    board.problems["kafka"] = "no broker answers"
+    ready, body = readiness.check()
+    assert ready is True
+    assert body["problems"] == {"kafka": "no broker answers"}
+    assert body["streams"] == {"pods": {"state": "backoff", "reason": "connection refused"}}

@@ -1,0 +1,63 @@
+"""Log lines: one object a line for machines, no traceback for operators."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from watchrelay.observe import logs
+
+
+@pytest.fixture(autouse=True)
+def restore_root() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_json_line_carries_phrase_level_time_and_data() -> None:
+    out = io.StringIO()
+    logs.configure("json", "info", stream=out)
+    logging.getLogger("watchrelay.watch").info("watch ended", extra={"stream": "pods", "lived_s": 12.5})
+    line = json.loads(out.getvalue())
+    assert line["message"] == "watch ended"
+    assert line["level"] == "info"
+    assert (line["stream"], line["lived_s"]) == ("pods", 12.5)
+    assert line["time"].endswith("Z")
+
+
+def test_an_error_is_one_line_without_traceback_unless_debug_is_asked_for() -> None:
+    out = io.StringIO()
+    logs.configure("json", "info", stream=out)
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("x").exception("it failed")
+    line = json.loads(out.getvalue())
+    assert line["error"] == "ValueError: boom"
+    assert "traceback" not in line
+    out.truncate(0)
+    logs.set_level("debug")
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("x").exception("it failed")
+    assert "Traceback" in out.getvalue()
+
+
+def test_data_cannot_forge_a_console_line() -> None:
+    out = io.StringIO()
+    logs.configure("console", "info", stream=out)
+    logging.getLogger("x").info("named", extra={"object": "a\nERROR all is lost"})
+    assert out.getvalue().count("\n") == 1
+
+
+def test_auto_is_json_where_no_terminal_reads() -> None:
+    out = io.StringIO()
+    logs.configure("auto", "info", stream=out)
+    logging.getLogger("x").info("hello")
+    assert json.loads(out.getvalue())["message"] == "hello"

@@ -1,0 +1,51 @@
+"""The metric catalogue is what `/metrics` shows."""
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from watchrelay.model.resources import Resource
+from watchrelay.observe.metrics import CATALOGUE, Metrics
+
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+
+
+def families(metrics: Metrics) -> dict[str, list[tuple[str, dict[str, str], float]]]:
+    text = generate_latest(metrics.registry).decode()
+    return {f.name: [(s.name, dict(s.labels), s.value) for s in f.samples] for f in text_string_to_metric_families(text)}
+
+
+def test_every_catalogued_metric_is_exported_with_its_help() -> None:
+    exported = families(Metrics())
+    assert set(exported) == {f"watchrelay_{name}" for name in CATALOGUE}
+
+
+def test_counters_of_a_stream_begin_at_zero() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", PODS)
+    samples = families(metrics)["watchrelay_watch_ends"]
+    assert {s[1]["reason"]: s[2] for s in samples} == {"timeout": 0.0, "gone": 0.0, "eof": 0.0, "error": 0.0}
+
+
+def test_lag_is_a_cumulative_histogram_of_what_was_observed() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", PODS).relay_lag.observe_batch([10.0, 10.9, 0.0], 11.0)
+    samples = families(metrics)["watchrelay_relay_lag_seconds"]
+    counts = {s[1]["le"]: s[2] for s in samples if s[0].endswith("_bucket")}
+    assert counts["0.05"] == 0.0
+    assert counts["0.25"] == 1.0
+    assert counts["1.0"] == 2.0
+    assert counts["+Inf"] == 2.0
+
+
+def test_a_stream_that_left_the_config_leaves_no_series() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", PODS)
+    metrics.set_state("pods", "watching", ("waiting", "watching"))
+    metrics.forget("pods")
+    assert all("pods" not in s[1].values() for samples in families(metrics).values() for s in samples)
+
+
+def test_no_created_series_double_the_scrape() -> None:
+    metrics = Metrics()
+    metrics.stream("pods", PODS)
+    assert b"_created" not in generate_latest(metrics.registry)

@@ -1,0 +1,178 @@
+"""Room: sink.  In: settings and files.  Out: claims about what the client library is given, and what an operator is told."""
+
+import ssl
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+
+from tests.support.certs import Authority
+from watchrelay.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.sink.connection import KafkaConnection, Mechanism, unreachable
+
+SERVERS = ("kafka-0:9092", "kafka-1:9092")
+
+
+def scram(**more: str) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", **more)  # type: ignore[arg-type]  # strings, all of them
+
+
+def encrypted(key: Path, password: bytes) -> Path:
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    path = key.with_suffix(".encrypted")
+    path.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password)))
+    return path
+
+
+def test_plaintext_needs_nothing_but_the_servers() -> None:
+    assert KafkaConnection(bootstrap_servers=SERVERS, client_id="c").arguments() == {
+        "bootstrap_servers": list(SERVERS),
+        "client_id": "c",
+        "security_protocol": "PLAINTEXT",
+    }
+
+
+def test_secrets_are_read_anew_each_time_without_the_line_end(tmp_path: Path) -> None:
+    user, password = tmp_path / "user", tmp_path / "password"
+    user.write_text("relay\n")
+    password.write_text("one\r\n")
+    connection = scram(username_file=str(user), password_file=str(password))
+    assert connection.arguments()["sasl_plain_password"] == "one"
+    password.write_text(" two ")
+    arguments = connection.arguments()
+    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("relay", " two ")
+
+
+def test_a_password_is_in_no_message() -> None:
+    assert "hunter2" not in repr(scram(username="u", password="hunter2"))
+
+
+def test_a_secret_that_cannot_be_read_is_named_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(SinkUnavailable, match=r"kafka\.security\.passwordFile .*/absent cannot be read: No such file"):
+        scram(username="u", password_file=str(tmp_path / "absent")).arguments()
+
+
+def test_sasl_without_user_or_password_is_told() -> None:
+    with pytest.raises(SinkUnavailable, match="needs a mechanism, a user and a password"):
+        scram(username="u").arguments()
+
+
+def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_otherwise(tmp_path: Path) -> None:
+    ca = str(Authority(tmp_path).certificate)
+    for check in (True, False):
+        context = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=ca, check_hostname=check).arguments()["ssl_context"]
+        assert isinstance(context, ssl.SSLContext)
+        assert context.check_hostname is check
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert len(context.get_ca_certs()) == 1
+
+
+def test_files_that_settings_leave_empty_are_not_looked_for() -> None:
+    context = KafkaConnection(
+        bootstrap_servers=SERVERS, protocol="SSL", ca_file="", cert_file="", key_file="", key_password_file=""
+    ).arguments()["ssl_context"]
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    with pytest.raises(SinkUnavailable, match="needs a mechanism, a user and a password"):
+        scram(username="u", password="", username_file="", password_file="").arguments()
+
+
+def test_a_client_certificate_is_loaded_also_with_an_encrypted_key(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("relay")
+    key, password = encrypted(issued.key, b"secret"), tmp_path / "key-password"
+    password.write_text("secret\n")
+
+    def with_password(path: str | None) -> KafkaConnection:
+        return KafkaConnection(
+            bootstrap_servers=SERVERS,
+            protocol="SSL",
+            ca_file=str(authority.certificate),
+            cert_file=str(issued.certificate),
+            key_file=str(key),
+            key_password_file=path,
+        )
+
+    assert "ssl_context" in with_password(str(password)).arguments()
+    # Nobody is asked on the terminal for it.
+    with pytest.raises(SinkUnavailable, match=r"kafka\.security\.certFile .* keyPasswordFile must be right"):
+        with_password(None).arguments()
+
+
+def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
+    rubbish = tmp_path / "rubbish"
+    rubbish.write_text("rubbish")
+    for ca in (rubbish, tmp_path / "absent"):
+        with pytest.raises(SinkUnavailable, match=r"kafka\.security\.caFile .* cannot be used"):
+            KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(ca)).arguments()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "said"),
+    [("OAUTHBEARER", "needs tokenFile or tokenCommand"), ("AWS_MSK_IAM", "awsRegion")],
+)
+async def test_tokens_need_a_source(mechanism: Mechanism, said: str) -> None:
+    with pytest.raises(SinkUnavailable, match=said):
+        KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism=mechanism).arguments()
+
+
+async def test_a_missing_signer_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    with pytest.raises(SinkUnavailable, match=r"pip install 'watchrelay\[msk\]'"):
+        KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="AWS_MSK_IAM", aws_region="eu-west-1").arguments()
+
+
+async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    connection = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=str(token))
+    provider = connection.arguments()["sasl_oauth_token_provider"]
+    assert await provider.token() == "abc"
+    token.unlink()
+    with pytest.raises(AuthenticationFailedError, match="no token for OAUTHBEARER"):
+        await provider.token()
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("certificate verify failed: unable to get local issuer certificate", "set kafka.security.caFile"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "check kafka.security.protocol"),
+        ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
+        ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
+        ("Connection at b:1 closed", "does this port speak TLS"),
+        ('Unable connect to "b:1":', "no answer"),
+        ("something new", "something new"),
+    ],
+)
+def test_the_reason_that_the_client_only_logged_is_told_with_a_cure(said: str, cure: str) -> None:
+    error = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+    assert str(error).startswith("kafka at kafka-0:9092,kafka-1:9092 is not usable: ")
+    assert cure in str(error)
+    assert "\n" not in str(error)
+
+
+def test_without_a_log_line_the_error_itself_is_told() -> None:
+    connection = KafkaConnection(bootstrap_servers=SERVERS)
+    assert "no answer in time" in str(unreachable(connection, TimeoutError(), ""))
+    assert "Unable to bootstrap" in str(unreachable(connection, KafkaConnectionError("Unable to bootstrap"), ""))
+
+
+@pytest.mark.parametrize(
+    ("said", "person"),
+    [
+        ("[Error 58] SaslAuthenticationFailed", True),
+        ("certificate verify failed: unable to get local issuer certificate", True),
+        ("[Errno 111] Connect call failed", False),
+        ("[Errno -2] Name or service not known", False),
+    ],
+)
+def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(said: str, person: bool) -> None:
+    told = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+    assert isinstance(told, SinkMisconfigured) is person
+
+
+def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
+    with pytest.raises(SinkMisconfigured):
+        KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file="/absent/ca").arguments()

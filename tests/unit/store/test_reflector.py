@@ -1,0 +1,224 @@
+"""The reflector hands on what the store finds, in the step that found it, and counts it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.unit.store.frames import WIDGETS, frame, state, widgets
+from watchrelay.errors import Interrupted
+from watchrelay.model.changes import Change
+from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.records import Reason
+from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StreamStatus
+from watchrelay.store.objects import Store
+from watchrelay.store.reflector import Reflector
+
+
+@dataclass
+class Outbox:
+    """Writes down what it is told, with the keys held at that moment."""
+
+    store: Store
+    told: list[tuple[object, ...]] = field(default_factory=list)
+    heard_ms: list[int] = field(default_factory=list)
+
+    async def room(self) -> None:
+        self.told.append(("room", len(self.store)))
+
+    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+        self.told.append(("push", reason, received_s, [(type(c).__name__, c.key) for c in changes], len(self.store)))
+
+    def synced(self, resource_version: str) -> None:
+        self.told.append(("synced", resource_version, len(self.store)))
+
+    def progressed(self, resource_version: str) -> None:
+        self.told.append(("progressed", resource_version))
+
+    def heard(self, at_ms: int) -> None:
+        self.heard_ms.append(at_ms)
+
+
+class Stream:
+    """A reflector with everything around it."""
+
+    def __init__(self, *, resumed: bool = False, **options: object) -> None:
+        self.store = widgets(**options)
+        self.outbox = Outbox(self.store)
+        self.metrics = Metrics()
+        self.status = StreamStatus("widgets.example.com")
+        metrics = self.metrics.stream("widgets.example.com", WIDGETS)
+        self.reflector = Reflector(self.store, self.outbox, metrics=metrics, status=self.status, resumed=resumed)
+
+    async def relist(self, frames: list[ObjectFrame], version: str, *, confirmed: bool = False, since: str = "") -> bool:
+        assert await self.reflector.take(ListBegun())
+        assert await self.reflector.take(Listed(frames))
+        return await self.reflector.take(ListDone(version, confirmed=confirmed, since=since))
+
+    def count(self, name: str, **labels: str) -> float:
+        named = {"stream": "widgets.example.com", "group": "example.com", "version": "v1", "resource": "widgets"}
+        return self.metrics.registry.get_sample_value(f"watchrelay_{name}", named | labels) or 0.0
+
+    def pushed(self) -> list[tuple[object, ...]]:
+        return [told for told in self.outbox.told if told[0] == "push"]
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+async def test_the_first_list_is_announced_as_synced_and_pushes_nothing(stream: Stream) -> None:
+    assert await stream.relist([frame("a", 1), frame("b", 2)], "9")
+    assert [told for told in stream.outbox.told if told[0] != "room"] == [("synced", "9", 2)]
+    assert (stream.status.objects, stream.status.listed) == (2, 2)
+    assert stream.count("store_objects") == 2
+    assert stream.count("missed_changes_total") == 0
+
+
+async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_has_them(stream: Stream) -> None:
+    await stream.relist([], "1")
+    stream.outbox.told.clear()
+    assert await stream.reflector.take(Observed([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5))
+    assert stream.outbox.told == [
+        ("room", 0),
+        ("push", "watch", 12.5, [("Upserted", b"n/a"), ("Removed", b"n/a"), ("Upserted", b"n/b")], 1),
+    ]
+    assert stream.status.last_event_ms is not None
+    assert stream.status.objects == 1
+
+
+async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream: Stream) -> None:
+    await stream.relist([frame("a", 1)], "1")
+    await stream.reflector.take(Observed([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0))
+    assert stream.pushed() == []
+    assert stream.count("events_deduplicated_total") == 2
+    assert stream.count("events_filtered_total", reason="suppressed") == 1
+
+
+async def test_other_namespaces_are_counted_as_filtered_on_both_paths() -> None:
+    stream = Stream(namespaces=frozenset({"n"}))
+    await stream.relist([frame("a", 1), frame("b", 2, namespace="m")], "2")
+    await stream.reflector.take(Observed([frame("c", 3, namespace="m")], 1.0))
+    assert stream.count("events_filtered_total", reason="namespace") == 2
+    assert list(state(stream.store)) == ["n/a"]
+
+
+async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(stream: Stream) -> None:
+    await stream.relist([frame("a", 1), frame("b", 2)], "2")
+    await stream.relist([frame("b", 5, body=1), frame("c", 6)], "7")
+    assert stream.pushed() == [("push", "relist", 0.0, [("Removed", b"n/a"), ("Upserted", b"n/b"), ("Upserted", b"n/c")], 2)]
+    assert stream.outbox.told[-1] == ("synced", "7", 2)
+    assert stream.count("missed_changes_total") == 3
+
+
+async def test_an_implausible_list_changes_nothing_until_a_second_one_confirms_it(stream: Stream) -> None:
+    await stream.relist([frame(f"w{n}", n + 1) for n in range(120)], "200")
+    stream.outbox.told.clear()
+    assert not await stream.relist([frame("w1", 2)], "300")
+    assert (len(stream.store), stream.outbox.told) == (120, [])
+    assert await stream.relist([frame("w1", 2)], "301", confirmed=True)
+    assert len(stream.store) == 1
+    assert stream.count("missed_changes_total") == 119
+
+
+async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> None:
+    await stream.relist([], "1")
+    heard = len(stream.outbox.heard_ms)
+    await stream.reflector.take(Progressed("44"))
+    await stream.reflector.take(Observed([frame("a", 45)], 1.0))
+    await stream.reflector.take(Troubled(Interrupted("cut"), None))
+    assert ("progressed", "44") in stream.outbox.told
+    assert len(stream.outbox.heard_ms) == heard + 2
+    assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
+
+
+async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(stream: Stream) -> None:
+    await stream.relist([frame("a", 1), frame("b", 2)], "2")
+    await stream.reflector.take(Progressed("8"))
+    await stream.reflector.take(Gone())
+    assert stream.pushed() == [("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)]
+    assert stream.status.objects == 0
+    await stream.relist([frame("a", 11, uid="again")], "12")
+    assert stream.pushed()[1:] == [("push", "relist", 0.0, [("Upserted", b"n/a")], 1)]
+    assert stream.count("missed_changes_total") == 0
+
+
+async def compared(stream: Stream) -> None:
+    """A watch that stood at 10, and a list at 20 that shows of a, b and c: a as it was, b changed, c gone, and d."""
+    await stream.relist([frame("a", 1), frame("b", 2), frame("c", 3)], "10")
+    stream.outbox.told.clear()
+    await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", since="10")
+
+
+async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_said_once(stream: Stream) -> None:
+    await compared(stream)
+    found = ("push", "relist", 0.0, [("Removed", b"n/c"), ("Upserted", b"n/b"), ("Upserted", b"n/d")], 3)
+    assert stream.pushed() == [found]
+    replayed = [frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1), frame("c", 16, "DELETED")]
+    await stream.reflector.take(Observed(replayed, 1.0))
+    await stream.reflector.take(Progressed("16"))
+    assert stream.outbox.told[-1][0] != "progressed", "the list said more already"
+    await stream.reflector.take(Observed([frame("a", 21, body=1)], 2.0))
+    await stream.reflector.take(Progressed("21"))
+    assert stream.pushed() == [found, ("push", "watch", 2.0, [("Upserted", b"n/a")], 3)]
+    assert stream.outbox.told[-1] == ("progressed", "21")
+    assert stream.count("missed_changes_total") == 0
+    assert stream.count("events_deduplicated_total") == 4
+
+
+@pytest.mark.parametrize("passed", ["bookmark", "event", "list"])
+async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_missed(stream: Stream, passed: str) -> None:
+    await compared(stream)
+    await stream.reflector.take(Observed([frame("d", 12)], 1.0))
+    await stream.reflector.take(Progressed("12"))
+    assert stream.count("missed_changes_total") == 0
+    match passed:
+        case "bookmark":
+            await stream.reflector.take(Progressed("20"))
+        case "event":
+            await stream.reflector.take(Observed([frame("b", 30)], 2.0))
+        case _:
+            await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "25")
+    assert stream.count("missed_changes_total") == 2
+    await stream.reflector.take(Progressed("31"))
+    assert stream.count("missed_changes_total") == 2
+
+
+async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream) -> None:
+    await stream.relist([frame("a", 1)], "10")
+    await stream.relist([frame("a", 1)], "20", since="10")
+    await stream.reflector.take(Progressed("25"))
+    assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
+
+
+async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_said_again(stream: Stream) -> None:
+    await compared(stream)
+    await stream.reflector.take(ListBegun())
+    assert stream.count("missed_changes_total") == 0
+    await stream.reflector.take(Observed([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0))
+    await stream.reflector.take(Progressed("15"))
+    assert len(stream.pushed()) == 1
+    await stream.reflector.take(Observed([frame("c", 16, "DELETED")], 2.0))
+    await stream.reflector.take(Progressed("21"))
+    assert (len(stream.pushed()), stream.count("missed_changes_total")) == (1, 0)
+
+
+async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: Stream) -> None:
+    await compared(stream)
+    await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)], "30", since="10")
+    await stream.reflector.take(Observed([frame("d", 12), frame("b", 15, body=1), frame("c", 16, "DELETED"), frame("e", 25)], 1.0))
+    await stream.reflector.take(Progressed("30"))
+    assert (len(stream.pushed()), stream.count("missed_changes_total")) == (2, 0)
+
+
+async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> None:
+    stream = Stream(resumed=True)
+    stream.store.resume([], skip={}, newest="10")
+    await stream.relist([frame("b", 18)], "20", since="10")
+    await stream.reflector.take(Observed([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0))
+    await stream.reflector.take(Progressed("20"))
+    assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
+    assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (("progressed", "20"), 0)

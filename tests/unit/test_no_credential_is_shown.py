@@ -1,0 +1,220 @@
+"""No token, password or key in any log line, error, traceback or repr, at the level of debug, of whatever kind the credential is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.errors import AuthenticationFailedError
+from prometheus_client import generate_latest
+
+from tests.support.process import free_port
+from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.unit.kube.kubeconfigs import b64, write_kubeconfig
+from tests.unit.kube.pki import Ca, tls_server
+from tests.unit.kube.served import PODS, STREAM, watch_from
+from watchrelay.config import load_settings
+from watchrelay.errors import KubeError, SinkUnavailable
+from watchrelay.kube.client import KubeClient
+from watchrelay.kube.credentials import load_credentials
+from watchrelay.model.frames import ListQuery
+from watchrelay.observe.logs import JsonFormatter
+from watchrelay.observe.metrics import Metrics
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.topics import Topics, TopicSpec
+
+CANARY = "canary-0f-a-credential-1234567890"
+FORMS = (CANARY, base64.b64encode(CANARY.encode()).decode().rstrip("="), base64.b64encode(f"u:{CANARY}".encode()).decode())
+
+
+class Heard(logging.Handler):
+    """All that is logged, by us and by libraries, as the program would write it and as the record is."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.NOTSET)
+        self.text = ""
+        self.setFormatter(JsonFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += self.format(record) + repr(record.__dict__) + "\n"
+
+
+@pytest.fixture
+def heard() -> Any:
+    handler, root = Heard(), logging.getLogger()
+    names = ("aiohttp", "aiohttp.client", "aiokafka", "asyncio", "watchrelay")
+    levels = {name: logging.getLogger(name).level for name in names}
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    for name in names:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def shows(text: str, *forms: str) -> list[str]:
+    return [form for form in (*FORMS, *forms) if form in text]
+
+
+def whole(error: BaseException) -> str:
+    """What anybody could print of it."""
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(error.args)
+
+
+def by_token(_: Path) -> dict[str, Any]:
+    return {"token": CANARY}
+
+
+def by_token_file(directory: Path) -> dict[str, Any]:
+    (directory / "token").write_text(CANARY)
+    return {"tokenFile": "token"}
+
+
+def by_password(_: Path) -> dict[str, Any]:
+    return {"username": "u", "password": CANARY}
+
+
+def by_plugin(directory: Path) -> dict[str, Any]:
+    answer = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": CANARY}}
+    (directory / "answer").write_text(json.dumps(answer))
+    plugin = directory / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho {CANARY} >&2\ncat {directory}/answer\n")
+    plugin.chmod(0o755)
+    env = [{"name": "PASSWORD", "value": CANARY}]
+    return {"exec": {"apiVersion": answer["apiVersion"], "command": str(plugin), "interactiveMode": "Never", "env": env}}
+
+
+KINDS: list[Callable[[Path], dict[str, Any]]] = [by_token, by_token_file, by_password, by_plugin]
+
+
+async def echo(request: Request, reply: Reply) -> None:
+    """As some proxies do: the complaint repeats the request."""
+    said = "\n".join(f"{name}: {value}" for name, value in request.raw_headers)
+    match request.path.rpartition("/")[2]:
+        case "pods" if "watch" in request.query:
+            await reply.json(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said})
+        case "pods":
+            await reply.text(401, said)
+        case _:
+            await reply.text(500, said, {"Retry-After": "1"})
+
+
+async def failures(client: KubeClient) -> str:
+    """Everything that can be asked, refused."""
+    said = repr(client) + repr(vars(client))
+    try:
+        await client.list_page(PODS, ListQuery(), stream=STREAM)
+    except KubeError as error:
+        said += whole(error)
+    try:
+        async with client.watch(PODS, watch_from(), stream=STREAM) as frames:
+            said += repr(frames)
+    except KubeError as error:
+        said += whole(error)
+    try:
+        await client.version()
+    except KubeError as error:
+        said += whole(error)
+    return said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
+    kind: Callable[[Path], dict[str, Any]], tmp_path: Path, heard: Heard
+) -> None:
+    metrics = Metrics()
+    async with ScriptedServer(echo) as server:
+        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url}, user=kind(tmp_path))
+        credentials = load_credentials(str(config), None, environ={})
+        async with KubeClient(credentials, metrics) as client:
+            said = await failures(client)
+            sent = server.requests[0].headers["authorization"]
+        assert shows(sent), "the credential was not used"
+    async with KubeClient(credentials, metrics) as client:
+        said += await failures(client)  # nobody listens any more
+    said += repr(credentials) + repr(vars(credentials)) + generate_latest(metrics.registry).decode()
+    assert "401" in said
+    assert "403" in said
+    assert shows(said, sent) == []
+    assert shows(heard.text, sent) == []
+
+
+async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(tmp_path: Path, heard: Heard) -> None:
+    async def refuse(request: Request, reply: Reply) -> None:
+        await reply.text(407, f"who is {request.raw_headers}?")
+
+    said = ""
+    async with ScriptedServer(refuse) as proxy:
+        for server in ("https://api.internal:6443", "http://api.internal", f"https://u:{CANARY}@api.internal"):
+            cluster = {"server": server, "proxy-url": proxy.url.replace("http://", f"http://u:{CANARY}@")}
+            config = write_kubeconfig(tmp_path / "config", cluster=cluster)
+            async with KubeClient(load_credentials(str(config), None, environ={}), Metrics()) as client:
+                with pytest.raises(KubeError) as caught:
+                    await client.list_page(PODS, ListQuery(), stream=STREAM)
+                said += str(caught.value) + repr(caught.value) + client.where
+    assert "407" in said
+    assert shows(said) == []
+    assert shows(heard.text) == []
+
+
+async def test_the_key_of_a_client_certificate_is_shown_nowhere(tmp_path: Path, heard: Heard) -> None:
+    pair = Ca().issue("client")
+    key = b64(pair.key)
+    user = {"client-certificate-data": b64(pair.certificate), "client-key-data": key}
+    async with tls_server(Ca().issue("api")) as port:  # of an authority that nobody knows
+        config = write_kubeconfig(tmp_path / "config", cluster={"server": f"https://localhost:{port}"}, user=user)
+        credentials = load_credentials(str(config), None, environ={})
+        async with KubeClient(credentials, Metrics()) as client:
+            said = await failures(client) + repr(credentials) + repr(vars(credentials))
+    body = pair.key.decode().splitlines()[1]
+    assert shows(said, body, key[80:160]) == []
+    assert shows(heard.text, body, key[80:160]) == []
+
+
+def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
+    file = directory / "secret"
+    file.write_text(CANARY)
+    program = directory / "program"
+    program.write_text(f"#!/bin/sh\necho no token: {CANARY} >&2\nexit 3\n")
+    program.chmod(0o755)
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {"mechanism": "PLAIN", "username": "u", "password": CANARY},
+        "scram": {"mechanism": "SCRAM-SHA-512", "username": "u", "password_file": str(file)},
+        "oauth file": {"mechanism": "OAUTHBEARER", "token_file": str(file)},
+        "oauth command": {"mechanism": "OAUTHBEARER", "token_command": (str(program),)},
+    }
+    return kinds[kind]
+
+
+@pytest.mark.parametrize("kind", ["plain", "scram", "oauth file", "oauth command"])
+async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path, heard: Heard) -> None:
+    connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{free_port()}",), protocol="SASL_PLAINTEXT", **kafka_by(kind, tmp_path))
+    with pytest.raises(SinkUnavailable) as caught:
+        await Topics(connection).check_topic(TopicSpec(name="t", partitions=1, replication_factor=1, min_insync_replicas=1))
+    said = whole(caught.value) + repr(connection)
+    if kind == "oauth command":
+        with pytest.raises(AuthenticationFailedError, match=r"ended with status 3: no token: \.\.\.") as refused:
+            await connection.arguments()["sasl_oauth_token_provider"].token()
+        said += whole(refused.value)
+    assert shows(said) == []
+    assert shows(heard.text) == []
+
+
+def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "cluster: c\nkafka: {bootstrapServers: [k:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, "
+        f"password: {CANARY}}}}}\nresources: [{{resource: pods}}]\n"
+    )
+    settings = load_settings(str(file), environ={})
+    assert shows(repr(settings) + str(settings) + settings.model_dump_json()) == []

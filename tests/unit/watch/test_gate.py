@@ -1,0 +1,126 @@
+"""Room: unit tests.  In: requests and how they end.  Out: when the gate of an endpoint lets whom through."""
+
+import math
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchrelay.watch.gate import Closed, Gate, Go, Hold, Open, Probing, spread_s
+
+
+def closed_gate(*, now_s: float = 0.0, retry_after_s: float = 0.0) -> Gate:
+    gate = Gate(Random(1))
+    go = gate.ask(1, now_s)
+    assert isinstance(go, Go)
+    assert gate.failed(1, go, now_s, retry_after_s=retry_after_s)
+    return gate
+
+
+def test_an_open_gate_lets_everyone_through() -> None:
+    gate = Gate(Random(1))
+    assert gate.ask(1, 0.0) == gate.ask(2, 0.0) == Go(0)
+    assert gate.closed_until_s is None
+
+
+def test_many_streams_that_see_one_closure_raise_its_level_once() -> None:
+    gate = Gate(Random(1))
+    passes = {stream: gate.ask(stream, 0.0) for stream in range(50)}
+    for stream, go in passes.items():
+        assert isinstance(go, Go)
+        assert gate.failed(stream, go, 0.1) == (stream == 0)
+    assert gate.level == 1
+
+
+def test_a_closed_gate_holds_all_until_its_time_and_then_lets_exactly_one_probe() -> None:
+    gate = closed_gate(retry_after_s=7)
+    assert gate.ask(2, 6.9) == Hold(7.0)
+    assert isinstance(gate.ask(3, 7.0), Go)
+    assert gate.ask(2, 7.0) == Hold(math.inf)
+    assert gate.ask(1, 99.0) == Hold(math.inf)
+    assert gate.state == Probing(3)
+
+
+def test_a_probe_that_is_answered_opens_for_the_waiting_at_moments_of_their_own() -> None:
+    gate = closed_gate(retry_after_s=7)
+    for stream in range(2, 42):
+        gate.ask(stream, 1.0)
+    gate.ask(1, 8.0)
+    assert gate.answered(1, 8.5)
+    turns = [gate.ask(stream, 8.5) for stream in range(2, 42)]
+    moments = [turn.until_s for turn in turns if isinstance(turn, Hold)]
+    assert len(set(moments)) > 35
+    assert all(8.5 < moment <= 8.5 + 4.0 for moment in moments)
+    assert all(isinstance(gate.ask(stream, 12.5), Go) for stream in range(2, 42))
+    assert isinstance(gate.ask(99, 8.5), Go)
+
+
+def test_a_probe_that_fails_closes_for_all_and_for_longer() -> None:
+    gate = closed_gate(retry_after_s=7)
+    probe = gate.ask(1, 7.0)
+    assert isinstance(probe, Go)
+    assert gate.failed(1, probe, 8.0)
+    assert gate.level == 2
+    assert isinstance(gate.state, Closed)
+    assert 8 + 1.6 <= gate.state.until_s < 8 + 3.2
+
+
+def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
+    gate = Gate(Random(1))
+    early, other = gate.ask(1, 0.0), gate.ask(2, 0.0)
+    assert isinstance(early, Go)
+    assert isinstance(other, Go)
+    gate.failed(1, early, 1.0, retry_after_s=60)
+    assert not gate.answered(2, 2.0)
+    assert gate.ask(2, 2.0) == Hold(61.0)
+    assert gate.failed(2, other, 3.0, retry_after_s=100), "a longer Retry-After counts from whomever it comes"
+    assert (gate.level, gate.closed_until_s) == (1, 103.0)
+
+
+def test_a_prober_that_leaves_hands_the_probe_on() -> None:
+    gate = closed_gate(retry_after_s=7)
+    gate.ask(1, 7.0)
+    assert gate.left(1, 9.0)
+    assert isinstance(gate.ask(2, 9.0), Go)
+    assert not gate.left(3, 9.0)
+
+
+def test_two_healthy_minutes_start_the_levels_anew() -> None:
+    gate = closed_gate(retry_after_s=7)
+    gate.ask(1, 7.0)
+    gate.answered(1, 7.5)
+    go = gate.ask(1, 130.0)
+    assert isinstance(go, Go)
+    gate.failed(1, go, 130.0)
+    assert gate.level == 1
+
+
+def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
+    rng = Random(3)
+    assert spread_s(0, rng) == 0
+    assert max(spread_s(10, rng) for _ in range(300)) <= 1.0
+    assert 25 < max(spread_s(5000, rng) for _ in range(300)) <= 30.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "leave"]), st.floats(0, 40)), max_size=80))
+def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[int, str, float]]) -> None:
+    gate, now_s, out = Gate(Random(5)), 0.0, dict[int, Go]()
+    for stream, what, wait_s in steps:
+        now_s += wait_s
+        if what == "ask" and stream not in out:
+            answer = gate.ask(stream, now_s)
+            if isinstance(answer, Go):
+                assert isinstance(gate.state, Open) or gate.state == Probing(stream)
+                out[stream] = answer
+            else:
+                assert answer.until_s > now_s
+        elif what == "answer" and stream in out:
+            gate.answered(stream, now_s)
+            del out[stream]
+        elif what == "fail" and stream in out:
+            gate.failed(stream, out.pop(stream), now_s)
+        elif what == "leave":
+            out.pop(stream, None)
+            gate.left(stream, now_s)
+        if isinstance(gate.state, Probing):
+            assert gate.state.prober in out, "a probe is always somebody's open request"

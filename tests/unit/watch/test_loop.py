@@ -1,0 +1,140 @@
+"""Room: unit tests.  In: a source and an outlet that hang or raise.  Out: what a watcher that is cancelled or breaks leaves behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
+
+import pytest
+
+from tests.support import virtualtime
+from watchrelay.model.frames import Bookmark, Frame, ListQuery, ObjectFrame, Page, WatchQuery
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import WatchPlan
+from watchrelay.model.watched import Observed, Watched
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StreamStatus
+from watchrelay.watch.loop import Watcher
+from watchrelay.watch.turnstile import Turnstile
+
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+
+
+def frame(name: str, version: str) -> ObjectFrame:
+    return ObjectFrame("ADDED", "shop", name, f"uid-{name}", version, {}, {}, 10)
+
+
+class Countdown:
+    """Hangs at the n-th await of whoever shares it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.hung = asyncio.Event()
+
+    async def tick(self) -> None:
+        await asyncio.sleep(0)
+        self.count -= 1
+        if self.count == 0:
+            self.hung.set()
+            await asyncio.Event().wait()
+
+
+class Source:
+    def __init__(self, countdown: Countdown) -> None:
+        self.countdown = countdown
+        self.open = 0
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        await self.countdown.tick()
+        return Page("100", None if query.continue_token else "more", [frame("a", "1")])
+
+    def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+        return self._watch()
+
+    @asynccontextmanager
+    async def _watch(self) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        await self.countdown.tick()
+        self.open += 1
+        try:
+            yield self._frames()
+        finally:
+            self.open -= 1
+
+    async def _frames(self) -> AsyncIterator[list[Frame]]:
+        for version in range(101, 104):
+            await self.countdown.tick()
+            yield [frame("b", str(version))]
+        await self.countdown.tick()
+        yield [Bookmark("110")]
+        await asyncio.Event().wait()
+
+
+class Outlet:
+    def __init__(self, countdown: Countdown, *, broken: bool = False) -> None:
+        self.countdown = countdown
+        self.broken = broken
+        self.newest = ""
+
+    async def take(self, event: Watched) -> bool:
+        await self.countdown.tick()
+        if isinstance(event, Observed):
+            if self.broken:
+                raise RuntimeError("the store broke")
+            self.newest = event.frames[-1].resource_version
+        return True
+
+
+async def served(_: Resource) -> bool | None:
+    return True
+
+
+def watcher(source: Source, outlet: Outlet, turnstile: Turnstile) -> Watcher:
+    metrics = Metrics()
+    return Watcher(
+        "pods",
+        WatchPlan(Selection(PODS)),
+        source=source,
+        outlet=outlet,
+        turnstile=turnstile,
+        metrics=metrics.stream("pods", PODS),
+        status=StreamStatus("pods"),
+        served=served,
+        rng=Random(1),
+    )
+
+
+@pytest.mark.parametrize("awaits", range(1, 20))
+def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_of_what_was_taken(awaits: int) -> None:
+    async def scene() -> None:
+        countdown, turnstile = Countdown(awaits), Turnstile()
+        source, outlet = Source(countdown), Outlet(countdown)
+        stream = watcher(source, outlet, turnstile)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(stream.run(), name="pods")
+            try:
+                async with asyncio.timeout(5):
+                    await countdown.hung.wait()
+            except TimeoutError:
+                assert awaits > 16, "everything before was hung at"
+            task.cancel()
+        assert source.open == 0
+        assert turnstile.members == 0
+        async with asyncio.timeout(1):
+            for _ in range(3):
+                await turnstile.take_seat(large=False)
+        if stream.cursor not in {"", "100", "110"}:
+            assert stream.cursor <= outlet.newest
+
+    virtualtime.run(scene())
+
+
+def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -> None:
+    async def scene() -> None:
+        countdown = Countdown(-1)
+        source = Source(countdown)
+        stream = watcher(source, Outlet(countdown, broken=True), Turnstile())
+        with pytest.raises(RuntimeError, match="the store broke"):
+            await stream.run()
+        assert (stream.cursor, source.open) == ("100", 0)
+
+    virtualtime.run(scene())

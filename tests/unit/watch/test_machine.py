@@ -1,0 +1,276 @@
+"""Room: unit tests.  In: states and events as plain values.  Out: the next state and its commands, where sockets would add nothing."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from watchrelay.errors import Expired, Interrupted, NotFound, Undecodable
+from watchrelay.model.frames import Bookmark, Failure, ListQuery, ObjectFrame, Page
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import WatchPlan
+from watchrelay.model.watched import Gone, ListBegun, Observed, Progressed, Troubled
+from watchrelay.watch.begin import Rules, begin_watch
+from watchrelay.watch.machine import start, step
+from watchrelay.watch.states import (
+    Absent,
+    Answered,
+    Arrived,
+    AskServed,
+    Deliver,
+    Due,
+    Ended,
+    Failed,
+    FetchPage,
+    Held,
+    Listing,
+    Opened,
+    OpenWatch,
+    Probing,
+    Read,
+    Received,
+    Settle,
+    Skipped,
+    Sleep,
+    State,
+    ToWatch,
+    Verdict,
+    Vouch,
+    Vouched,
+    Waiting,
+    Watching,
+    Woke,
+)
+
+PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
+
+
+def rules(version: tuple[int, int] | None = None, **plan: Any) -> Rules:
+    return Rules(WatchPlan(PODS, **plan), Random(1), version)
+
+
+def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
+    return ObjectFrame(kind, "shop", name, f"uid-{name}", version, {}, {}, 10)  # type: ignore[arg-type]
+
+
+def watching(by: Rules, cursor: str = "100", **held: Any) -> Watching:
+    state, _ = begin_watch(by, Held(cursor=cursor, complete=True, heard_s=0.0, **held))
+    opened, _ = step(by, state, Opened(), 0.0)
+    assert isinstance(opened, Watching)
+    return opened
+
+
+def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> None:
+    state, commands = start(rules(), now_s=0.0)
+    assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
+    by = rules()
+    state, commands = start(by, cursor="7", now_s=0.0)
+    assert isinstance(commands[0], OpenWatch)
+    assert commands[0].query.resource_version == "7"
+    assert 60 < commands[0].query.idle_timeout_s < 75
+    state, _ = step(by, state, Opened(), 1.0)
+    silence = Interrupted("silent")
+    silence.reason = "inactive"
+    state, commands = step(by, state, Failed(silence), 73.0)
+    assert isinstance(state, Probing)
+    assert commands[-1] == FetchPage(ListQuery(limit=1))
+    state, commands = step(by, state, Arrived(Page("8", None, [])), 73.1)
+    assert isinstance(commands[-1], OpenWatch)
+    state, commands = step(by, replace(watching(by, cursor="7"), held=state.held), Ended(), 400.0)
+    assert isinstance(commands[-1], OpenWatch), "the probe was made a moment ago"
+
+
+def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_holds() -> None:
+    state, commands = start(rules(), resumed=True, floor="900", now_s=0.0)
+    assert isinstance(state, Listing)
+    assert (state.goal.cause, state.goal.quorum) == ("resumed", True)
+    by = rules()
+    state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
+    state, _ = step(by, state, Opened(), 1.0)
+    state, commands = step(by, state, Received([Failure(Expired("too old"))], 1.1), 1.1)
+    assert commands[-1] == FetchPage(ListQuery(limit=500, resource_version="900", version_match="NotOlderThan"))
+
+
+def test_a_start_that_is_spread_sleeps_first() -> None:
+    by = rules()
+    state, commands = start(by, now_s=5.0, first_wait_s=2.0)
+    assert commands == (Sleep(7.0),)
+    state, commands = step(by, state, Woke(), 7.0)
+    assert isinstance(commands[-1], FetchPage)
+
+
+def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
+    by = rules()
+    frames = [frame("a", "101"), frame("b", "102"), frame("a", "103")]
+    state, commands = step(by, watching(by), Received(list(frames), 3.0), 3.0)
+    assert commands == (Deliver(Observed(list(frames), 3.0)), Deliver(Progressed("103")), Read(float("inf")))
+    assert isinstance(state, Watching)
+    assert (state.cursor, state.objects) == ("103", 3)
+
+
+def test_what_came_before_an_error_in_the_same_chunk_is_taken_and_counts() -> None:
+    by = rules()
+    broken = Failure(Interrupted("500"))
+    state, commands = step(by, watching(by), Received([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0), 3.0)
+    assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [Observed, Progressed, Troubled]
+    assert isinstance(state, Waiting)
+    assert (state.held.cursor, state.then) == ("105", ToWatch())
+
+
+def test_a_bookmark_of_the_same_version_is_no_event() -> None:
+    by = rules()
+    _, commands = step(by, watching(by), Received([Bookmark("100")], 3.0), 3.0)
+    assert len(commands) == 1
+
+
+def test_the_first_bookmark_shortens_the_patience_with_silence_at_once() -> None:
+    by = rules()
+    state, commands = step(by, watching(by), Received([Bookmark("105")], 60.0), 60.0)
+    read = commands[-1]
+    assert isinstance(read, Read)
+    assert 130.0 <= read.until_s <= 133.0
+    state, commands = step(by, state, Due(), read.until_s)
+    assert isinstance(commands[-1], OpenWatch)
+    assert 70.0 <= commands[-1].query.idle_timeout_s <= 73.0
+    state, commands = step(by, state, Opened(), 140.0)
+    state, commands = step(by, state, Received([Bookmark("110")], 200.0), 200.0)
+    assert commands[-1] == Read(float("inf")), "the source keeps this deadline by itself"
+
+
+def silent_from_its_start(by: Rules, *, late: bool = False) -> tuple[State, Read]:
+    """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its first read."""
+    state = watching(by, bookmarked=True, late=late)
+    return state, Read(state.due_s)
+
+
+def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> None:
+    by = rules()
+    state, read = silent_from_its_start(by)
+    assert read.until_s == 65.0, "past the moment of the first bookmark"
+    for now_s in (65.0, 130.0, 195.0):
+        state, commands = step(by, state, Due(), now_s)
+        assert isinstance(commands[-1], Vouch)
+        assert now_s < commands[-1].until_s <= now_s + 8.0, "a server that does not answer holds nothing up"
+        state, commands = step(by, state, Vouched("100"), now_s)
+        assert commands == (Read(now_s + 65.0),)
+
+
+def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> None:
+    by = rules()
+    state, _ = silent_from_its_start(by)
+    state, _ = step(by, state, Due(), 65.0)
+    state, commands = step(by, state, Vouched("107"), 65.0)
+    assert commands == (Read(130.0),)
+    _, commands = step(by, state, Due(), 130.0)
+    assert isinstance(commands[-1], OpenWatch), "it is frozen"
+    state, read = silent_from_its_start(by, late=True)
+    assert read.until_s == 50.0
+    state, _ = step(by, state, Due(), 50.0)
+    state, commands = step(by, state, Vouched("107"), 50.0)
+    assert isinstance(commands[-1], Read)
+    assert 70.0 <= commands[-1].until_s <= 73.0
+    state, commands = step(by, state, Received([Bookmark("107")], 60.0), 60.0)
+    assert commands[-1] == Read(float("inf"))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_seconds(late: bool) -> None:
+    by = rules()
+    state, read = silent_from_its_start(by, late=late)
+    state, _ = step(by, state, Due(), read.until_s)
+    state, commands = step(by, state, Vouched(""), read.until_s)
+    assert isinstance(commands[-1], Read)
+    assert commands[-1].until_s <= 75.0
+    _, commands = step(by, state, Due(), commands[-1].until_s)
+    assert isinstance(commands[-1], OpenWatch)
+
+
+def test_a_server_whose_present_is_behind_a_silent_watch_was_restored_and_is_listed_anew() -> None:
+    by = rules()
+    state, read = silent_from_its_start(by)
+    state, _ = step(by, state, Due(), read.until_s)
+    _, commands = step(by, state, Vouched("99"), read.until_s)
+    assert isinstance(commands[-1], FetchPage)
+
+
+def test_three_silent_reconnects_in_vain_double_the_patience_up_to_the_servers_own_end() -> None:
+    by = rules()
+    held, state = 70.0, watching(by, bookmarked=True)
+    now_s = 0.0
+    for _ in range(12):
+        now_s += 100.0
+        after, commands = step(by, state, Failed(silent()), now_s)
+        while not isinstance(commands[-1], OpenWatch):
+            after, commands = step(by, after, Arrived(Page("100", None, [])), now_s)
+        after, _ = step(by, after, Opened(), now_s)
+        assert isinstance(after, Watching)
+        state = after
+        assert held <= state.held.deadline_s <= 614
+        held = state.held.deadline_s
+    assert held > 300
+
+
+def silent() -> Interrupted:
+    error = Interrupted("nothing came")
+    error.reason = "inactive"
+    return error
+
+
+def test_a_very_short_watch_that_brought_nothing_waits_and_one_that_brought_something_does_not() -> None:
+    by = rules()
+    _, commands = step(by, watching(by), Ended(), 0.5)
+    assert isinstance(commands[-1], Sleep)
+    state, _ = step(by, watching(by), Received([frame("a", "101")], 0.3), 0.3)
+    _, commands = step(by, state, Ended(), 0.5)
+    assert isinstance(commands[-1], OpenWatch)
+
+
+def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
+    by = rules()
+    bad = Undecodable("?")
+    state, commands = step(by, watching(by, strikes=2, struck_s=0.0), Received([Failure(bad), frame("a", "101")], 3.0), 3.0)
+    assert commands[0] == Skipped((bad,))
+    assert isinstance(state, Watching)
+    assert (state.cursor, state.held.strikes, state.held.struck_s) == ("101", 3, 3.0)
+    state, commands = step(by, state, Received([Failure(bad)], 700.0), 700.0)
+    assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
+
+
+def test_a_no_of_discovery_counts_when_said_twice_half_a_minute_apart_and_is_said_once() -> None:
+    by = rules()
+    state: State
+    state, commands = step(by, watching(by), Failed(NotFound("404")), 10.0)
+    assert commands[-1] == AskServed()
+    gone, now_s = 0, 10.0
+    for _ in range(40):
+        state, commands = step(by, state, Answered(served=False), now_s)
+        gone += Deliver(Gone()) in commands
+        assert gone == 0 or now_s >= 40.0
+        sleep = commands[-1]
+        assert isinstance(sleep, Sleep)
+        now_s = sleep.until_s
+        state, commands = step(by, state, Woke(), now_s)
+        if isinstance(commands[-1], FetchPage | OpenWatch):
+            state, commands = step(by, state, Failed(NotFound("404")), now_s)
+    assert gone == 1
+    assert isinstance(state, Absent)
+
+
+def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fails_in_between() -> None:
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    state, _ = step(by, state, Arrived(Page("5", None, [])), 0.0)
+    state, commands = step(by, state, Verdict(believed=False), 0.0)
+    assert isinstance(commands[-1], FetchPage)
+    state, commands = step(by, state, Failed(Interrupted("broken")), 1.0)
+    state, commands = step(by, state, Woke(), 5.0)
+    state, commands = step(by, state, Arrived(Page("5", None, [])), 6.0)
+    assert isinstance(commands[-1], Settle)
+    assert commands[-1].event.confirmed
+
+
+def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
+    by = rules()
+    with pytest.raises(AssertionError, match="Arrived while a watch is open"):
+        step(by, watching(by), Arrived(Page("1", None, [])), 1.0)

@@ -1,0 +1,86 @@
+"""Room: unit tests.  In: streams at the turnstile, in virtual time.  Out: seats of lists, waits at the gate."""
+
+import asyncio
+import contextlib
+
+from tests.support import virtualtime
+from watchrelay.errors import Forbidden, Throttled
+from watchrelay.watch.turnstile import Turnstile
+
+
+def quiet(_: float) -> None:
+    """Nobody looks."""
+
+
+def test_three_lists_at_once_and_of_large_ones_one() -> None:
+    async def scene() -> None:
+        turnstile, now, most = Turnstile(), {"all": 0, "large": 0}, {"all": 0, "large": 0}
+
+        async def make_list(*, large: bool) -> None:
+            with turnstile.membership() as passage:
+                await passage.sit(large=large)
+                kinds = ("all", "large") if large else ("all",)
+                for kind in kinds:
+                    now[kind] += 1
+                    most[kind] = max(most[kind], now[kind])
+                await asyncio.sleep(1)
+                for kind in kinds:
+                    now[kind] -= 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(12):
+                tasks.create_task(make_list(large=index % 2 == 0), name=f"list {index}")
+        assert most == {"all": 3, "large": 1}
+
+    virtualtime.run(scene())
+
+
+def test_a_stream_that_is_cancelled_while_it_waits_takes_no_seat_with_it() -> None:
+    async def scene() -> None:
+        turnstile = Turnstile(lists=1)
+        with turnstile.membership() as first, turnstile.membership() as second, turnstile.membership() as third:
+            await first.sit(large=False)
+            for large in (False, True):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await second.sit(large=large)
+            first.stand()
+            async with asyncio.timeout(1):
+                await third.sit(large=True)
+            assert third.seated
+
+    virtualtime.run(scene())
+
+
+def test_whoever_waits_at_the_gate_is_told_until_when_and_passes_when_it_opens() -> None:
+    async def scene() -> None:
+        loop, turnstile, told = asyncio.get_running_loop(), Turnstile(), list[float]()
+        with turnstile.membership() as first, turnstile.membership() as second:
+            await first.enter(quiet)
+            first.failed(Throttled("busy", retry_after_s=20))
+            began_s = loop.time()
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(second.enter(told.append), name="second")
+                await waiting
+            assert loop.time() - began_s >= 20
+            assert told == [began_s + 20]
+            second.failed(Forbidden("no right"))
+            assert turnstile.gate.closed_until_s is None
+
+    virtualtime.run(scene())
+
+
+def test_streams_that_start_together_start_spread_and_a_lone_one_at_once() -> None:
+    turnstile = Turnstile()
+    with contextlib.ExitStack() as stack:
+
+        async def join() -> list[float]:
+            return [stack.enter_context(turnstile.membership()).first_wait_s for _ in range(50)]
+
+        async def scene() -> None:
+            with stack:
+                waits = await join()
+                assert waits[0] == 0
+                assert 1 < max(waits) <= 5
+
+        virtualtime.run(scene())

@@ -1,0 +1,460 @@
+"""Stories of readers that begin at the start of a partition.
+
+Room: tests.  In: nothing.  Out: vectors, without what the reader should say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.story import NODES, PODS, SERVICES, Log, Writer, resend, stream
+from tests.vectors.telling import Vector
+from watchrelay.model.records import WireRecord
+from watchrelay.model.streams import Format
+
+
+def _living(*names: str, epoch: int = 7) -> tuple[Log, Writer]:
+    """A log with a first snapshot of these pods and a heartbeat."""
+    log = Log()
+    writer = Writer(stream(), [log], epoch=epoch)
+    writer.first(*names)
+    writer.beat()
+    return log, writer
+
+
+def _last(log: Log) -> int:
+    return log.end - 1
+
+
+def happy_path() -> Vector:
+    log, writer = _living("shop/a", "shop/b", "shop/c")
+    writer.put("shop/a", 2)
+    writer.delete("shop/b")
+    writer.put("shop/d")
+    writer.beat()
+    writer.snapshot()
+    writer.delete("shop/c")
+    writer.put("shop/c", 3, uid="u-other")
+    writer.beat()
+    return Vector("happy-path", "A first snapshot, changes, a second snapshot, a recreated object: nothing to complain of.", [log])
+
+
+def empty_stream() -> Vector:
+    log, writer = _living()
+    writer.snapshot()
+    writer.beat()
+    return Vector("empty-stream", "A stream without objects has markers too, with count 0, and is proven.", [log])
+
+
+def cluster_scoped() -> Vector:
+    log = Log()
+    writer = Writer(stream(NODES), [log], epoch=1)
+    writer.first("n1", "n2")
+    writer.delete("n1")
+    writer.beat()
+    return Vector("cluster-scoped", "Keys of cluster-scoped objects begin with a slash.", [log])
+
+
+def duplicates() -> Vector:
+    log, writer = _living("shop/a")
+    batch = [writer.put("shop/a", 2), writer.put("shop/b"), *writer.beat()]
+    resend(log, *batch)
+    writer.put("shop/a", 3)
+    writer.beat()
+    resend(log, *batch)
+    writer.delete("shop/b")
+    writer.beat()
+    return Vector(
+        "duplicates",
+        "A batch stands twice, at once and once more behind newer ones: equal positions are equal records, the second is ignored.",
+        [log],
+    )
+
+
+def resends() -> Vector:
+    log, writer = _living("shop/a")
+    first = writer.put("shop/a", 2)
+    cut = log.end
+    rest = [writer.put("shop/b"), writer.put("shop/a", 3)]
+    log.records = {at: each for at, each in log.records.items() if at < cut}
+    log.end = cut
+    resend(log, first, *rest)
+    writer.beat()
+    return Vector(
+        "resend-of-a-cut-batch",
+        "F10: the connection broke within a batch, its first record stands; the whole batch comes again with the same bytes and positions.",
+        [log],
+    )
+
+
+def stale_epochs() -> Vector:
+    log, old = _living("shop/a", "shop/b")
+    new = Writer(stream(), [log], epoch=9, before=old)
+    new.claim()
+    new.delete("shop/b")
+    old.put("shop/b", 5)
+    old.delete("shop/a")
+    old.beat()
+    new.beat()
+    new.put("shop/c")
+    new.beat()
+    return Vector("stale-epochs", "A former writer goes on behind a newer claim: its records, markers included, are ignored.", [log])
+
+
+def healed() -> Vector:
+    log, old = _living("shop/a", "shop/b")
+    new = Writer(stream(), [log], epoch=8, before=old)
+    new.claim()
+    new.delete("shop/b")
+    old.put("shop/b", 5)
+    old.put("shop/a", 5)
+    new.delete("shop/b", reason="healed")
+    new.say_again("shop/a", reason="healed")
+    new.beat()
+    return Vector(
+        "healed",
+        "F7: what a former writer said is said again as it truly is: a null for the dead key, a read for the living. "
+        "The table that ignores headers is right again too.",
+        [log],
+    )
+
+
+def zombie_late_duplicate() -> Vector:
+    log, writer = _living("shop/a")
+    late = writer.put("shop/b")
+    writer.put("shop/a", 2)
+    writer.delete("shop/b")
+    writer.beat()
+    resend(log, late)
+    writer.delete("shop/b", reason="healed")
+    writer.beat()
+    return Vector(
+        "late-duplicate-healed",
+        "F7: a request lands once more behind newer batches; readers ignore it, and a healed null buries it for tables.",
+        [log],
+    )
+
+
+def gap_in_compacted_history() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.put("shop/a", 2)
+    writer.delete("shop/b")
+    writer.put("shop/a", 3)
+    writer.put("shop/c")
+    writer.beat()
+    log.compact(up_to=_last(log))
+    writer.put("shop/a", 4)
+    writer.beat()
+    return Vector(
+        "compaction-holes",
+        "Compaction took records and markers: gaps unprove until the next marker agrees, which it does, for what is left is the newest.",
+        [log],
+    )
+
+
+def gap_read_again() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.put("shop/a", 2)
+    lost = _last(log)
+    writer.put("shop/b", 2)
+    writer.beat()
+    writer.put("shop/b", 3)
+    writer.beat()
+    return Vector(
+        "loss-read-again",
+        "A record got lost on the way: the heartbeat disagrees, the reader reads again from the last snapshot into a second state, "
+        "which replaces the first at the place of failure.",
+        [log],
+        {0: [lost]},
+    )
+
+
+def lost_delete() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.delete("shop/a")
+    lost = _last(log)
+    writer.beat()
+    return Vector("lost-delete", "A delete got lost on the way: the count says so.", [log], {0: [lost]})
+
+
+def loss_before_any_snapshot() -> Vector:
+    log = Log()
+    writer = Writer(stream(), [log], epoch=3)
+    writer.claim()
+    writer.begin()
+    writer.put("shop/a", verb="added", reason="snapshot")
+    lost = _last(log)
+    writer.put("shop/b", verb="added", reason="snapshot")
+    writer.beat()
+    writer.end()
+    writer.beat()
+    return Vector(
+        "loss-before-any-snapshot",
+        "A heartbeat that names no snapshot disagrees: read again from the start of the partition.",
+        [log],
+        {0: [lost]},
+    )
+
+
+def loss_at_the_end_of_an_epoch() -> Vector:
+    log, old = _living("shop/a", "shop/b")
+    old.put("shop/a", 2)
+    lost = _last(log)
+    new = Writer(stream(), [log], epoch=8, before=old)
+    new.claim()
+    new.beat()
+    return Vector(
+        "loss-at-the-end-of-an-epoch",
+        "The last record of an epoch got lost: no gap shows, for sequences begin anew; the next heartbeat does.",
+        [log],
+        {0: [lost]},
+    )
+
+
+def never_agrees() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.put("shop/a", 2, lose=True)
+    writer.beat()
+    writer.put("shop/c")
+    writer.beat()
+    writer.beat()
+    writer.snapshot()
+    writer.beat()
+    return Vector(
+        "lost-in-the-log",
+        "A record never reached the log: reading again does not help, is tried once for the snapshot, and the next end mends it.",
+        [log],
+    )
+
+
+def end_that_disagrees() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.begin()
+    writer.say_again("shop/a")
+    writer.put("shop/b", 2)
+    lost = _last(log)
+    writer.end()
+    writer.beat()
+    return Vector("end-that-disagrees", "An end disagrees even after the sweep: read again from its own begin.", [log], {0: [lost]})
+
+
+def second_loss_while_reading_again() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    writer.put("shop/a", 2, lose=True)
+    writer.beat()
+    writer.snapshot()
+    writer.put("shop/b", 2, lose=True)
+    writer.beat()
+    writer.snapshot()
+    writer.beat()
+    return Vector("two-losses", "Two records never reached the log, one before and one behind a snapshot.", [log])
+
+
+def sweep() -> Vector:
+    log, old = _living("shop/a", "shop/b", "shop/c")
+    old.delete("shop/b", lose=True)
+    new = Writer(stream(), [log], epoch=8, before=old)
+    new.claim()
+    new.snapshot()
+    new.beat()
+    return Vector(
+        "sweep-by-end",
+        "A delete is not in the log (compacted, or never said): begin disagrees, the end sweeps what is older than its begin.",
+        [log],
+    )
+
+
+def crashed_snapshot() -> Vector:
+    log, old = _living("shop/a", "shop/b")
+    old.begin()
+    old.say_again("shop/a")
+    new = Writer(stream(), [log], epoch=8, before=old)
+    new.claim()
+    new.beat()
+    new.put("shop/a", 2)
+    new.snapshot()
+    new.beat()
+    return Vector("snapshot-cut-short", "A begin without an end: the writer died; a new epoch voids it, the next snapshot is right.", [log])
+
+
+def trimmed() -> Vector:
+    log, writer = _living("shop/a")
+    writer.put("shop/a", 2, trimmed="fields")
+    writer.put("shop/b", 3, trimmed="stub")
+    writer.beat()
+    return Vector("trimmed", "Objects too large for the topic: count and digest speak of what was published.", [log])
+
+
+def _foreign(log: Log) -> None:
+    log.append(WireRecord(b"other", b"{}", []))
+    log.append(WireRecord(b"\xff\xfe", b"\x00\x01", [("trace", b"x")]))
+
+
+def foreign_records() -> Vector:
+    log, writer = _living("shop/a")
+    _foreign(log)
+    writer.put("shop/a", 2)
+    writer.beat()
+    return Vector("foreign-records", "Records without our headers are refused, counted, and disturb nothing.", [log])
+
+
+def unknown_version() -> Vector:
+    log, writer = _living("shop/a", "shop/b")
+    record = writer.put("shop/a", 2)
+    at = _last(log)
+    renamed = [(name, value.replace(b".v1", b".v2") if name == "ce_type" else value) for name, value in record.headers]
+    log.records[at] = WireRecord(record.key, record.value, renamed)
+    writer.beat()
+    writer.snapshot()
+    writer.beat()
+    return Vector(
+        "unknown-contract-version",
+        "A record of another contract version is refused, not guessed at; its place is a gap, and the state is not proven until the next "
+        "snapshot's end.",
+        [log],
+    )
+
+
+def broken_headers() -> Vector:
+    log, writer = _living("shop/a")
+    for name, value in (("ce_wrepoch", b"seven"), ("ce_sequence", None), ("ce_wrhash", b"12")):
+        record = writer.put("shop/a", 2, lose=True)
+        headers = [(each, value if each == name else held) for each, held in record.headers if each != name or value is not None]
+        log.append(replace_headers(record, headers))
+    writer.put("shop/a", 3)
+    writer.beat()
+    return Vector("broken-headers", "A header that is missing or does not parse: the record is refused.", [log])
+
+
+def replace_headers(record: WireRecord, headers: list[tuple[str, bytes | None]]) -> WireRecord:
+    return WireRecord(record.key, record.value, [(name, value) for name, value in headers if value is not None])
+
+
+def several_streams() -> Vector:
+    log = Log()
+    pods = Writer(stream(PODS, prefix=b"pods/"), [log], epoch=5)
+    services = Writer(stream(SERVICES, prefix=b"services/"), [log], epoch=2)
+    pods.first("shop/a", "shop/b")
+    services.first("shop/a")
+    pods.beat()
+    services.beat()
+    pods.put("shop/a", 2)
+    lost = _last(log)
+    services.put("shop/b")
+    pods.beat()
+    services.beat()
+    return Vector(
+        "several-streams",
+        "Two resources on one topic: epochs, sequences and digests are each stream's own; one reads again, the other ignores what "
+        "it knows.",
+        [log],
+        {0: [lost]},
+    )
+
+
+def one_of_several_streams() -> Vector:
+    told = several_streams()
+    return replace(
+        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",
+        lost={}, streams=("services",),
+    )  # fmt: skip
+
+
+def epochs_per_partition() -> Vector:
+    logs = [Log(), Log()]
+    old = Writer(stream(partitions=2), logs, epoch=3)
+    names = [f"shop/{letter}" for letter in "abcdef"]
+    old.first(*names)
+    old.beat()
+    for name in names:
+        old.put(name, 2)
+    new = Writer(stream(partitions=2), logs, epoch=4, before=old)
+    new.claim()
+    for name in names[:3]:
+        new.put(name, 3)
+    new.beat()
+    return Vector(
+        "epochs-per-partition",
+        "F2: epoch and sequence are kept per partition: what the former writer said in one partition before the new claim there counts.",
+        logs,
+    )
+
+
+def lower_epochs_after_a_lost_control_topic() -> Vector:
+    log, old = _living("shop/a", epoch=40)
+    new = Writer(stream(), [log], epoch=41, before=old)
+    new.claim()
+    new.put("shop/b")
+    new.beat()
+    return Vector("control-topic-lost", "F15: a control topic that was made anew: epochBase keeps epochs going up.", [log])
+
+
+def truncated() -> Vector:
+    log, writer = _living("shop/a", "shop/b", "shop/c")
+    writer.put("shop/a", 2)
+    start = log.end
+    writer.put("shop/b", 2)
+    writer.beat()
+    writer.put("shop/d")
+    writer.beat()
+    log.truncate(start)
+    writer.snapshot()
+    writer.beat()
+    return Vector(
+        "truncated-by-retention",
+        "The log begins in the middle: markers disagree, the snapshot they name is out of reach, so reading again begins at the start; "
+        "the next end proves what it holds.",
+        [log],
+    )
+
+
+def _formatted(kind: Format) -> Vector:
+    log = Log()
+    writer = Writer(stream(form=kind), [log], epoch=2)
+    writer.first("shop/a", "shop/b")
+    writer.put("shop/a", 2)
+    writer.delete("shop/b")
+    writer.beat()
+    writer.snapshot()
+    writer.beat()
+    return Vector(
+        f"format-{kind}",
+        "The object inside an envelope: the effect follows from the type, the hash speaks of the object's own bytes, a delete has a value "
+        "and its tombstone is a record of its own.",
+        [log],
+    )
+
+
+def tell() -> list[Vector]:
+    """All of them."""
+    return [
+        happy_path(),
+        empty_stream(),
+        cluster_scoped(),
+        duplicates(),
+        resends(),
+        stale_epochs(),
+        healed(),
+        zombie_late_duplicate(),
+        gap_in_compacted_history(),
+        gap_read_again(),
+        lost_delete(),
+        loss_before_any_snapshot(),
+        loss_at_the_end_of_an_epoch(),
+        never_agrees(),
+        end_that_disagrees(),
+        second_loss_while_reading_again(),
+        sweep(),
+        crashed_snapshot(),
+        trimmed(),
+        foreign_records(),
+        unknown_version(),
+        broken_headers(),
+        several_streams(),
+        one_of_several_streams(),
+        epochs_per_partition(),
+        lower_epochs_after_a_lost_control_topic(),
+        truncated(),
+        _formatted("structured"),
+        _formatted("debezium"),
+    ]

@@ -1,0 +1,141 @@
+"""The Grafana dashboards as plain dictionaries: the fleet, one stream in depth, the Kafka side.
+
+`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `panels.py`; sizes, colours and
+links are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tools.dashboards.panels import ALL, FLEET, KAFKA, STREAM, Panel, Rows
+
+SCHEMA_VERSION: Final = 42
+"""Source: @grafana/schema 13, the default of the classic model."""
+WIDTH: Final = 24
+SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Each dashboard by the name of its file."""
+    streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
+    stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)", several=False)
+    topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
+    claims = f'sum by (stream) (increase(watchrelay_ownership_changes_total{{{ALL},reason="claim"}}[1m])) > 0'
+    fleet = "All streams: who relays them, how far behind they are, what is wrong."
+    return {
+        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], claims),
+        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [stream], claims),
+        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [topic], claims),
+    }
+
+
+def _variable(name: str, label: str, query: str, *, several: bool = True) -> dict[str, Any]:
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": "variable"},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": several,
+        "includeAll": several,
+        **({"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if several else {}),
+    }
+
+
+def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], claims: str) -> dict[str, Any]:
+    source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
+    namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
+    annotation = {
+        "name": "Claims",
+        "datasource": SOURCE,
+        "enable": True,
+        "iconColor": "blue",
+        "expr": claims,
+        "titleFormat": "claimed",
+        "textFormat": "{{stream}}",
+        "step": "60s",
+    }
+    link = {"type": "dashboards", "title": "watchrelay", "tags": ["watchrelay"], "asDropdown": True, "includeVars": True, "keepTime": True}
+    return {
+        "uid": uid,
+        "title": title,
+        "description": says,
+        "tags": ["watchrelay"],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": False,
+        "timezone": "",
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "graphTooltip": 1,
+        "links": [link],
+        "templating": {"list": [source, namespace, *variables]},
+        "annotations": {"list": [annotation]},
+        "panels": _panels(rows),
+    }
+
+
+def _panels(rows: Rows) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    x = y = height = 0
+    for title, panels in rows:
+        y += height
+        made.append({"id": len(made) + 1, "type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": _at(0, y, WIDTH, 1)})
+        x, y, height = 0, y + 1, 0
+        for panel in panels:
+            if x + panel.width > WIDTH:
+                x, y, height = 0, y + height, 0
+            made.append({"id": len(made) + 1, **_panel(panel), "gridPos": _at(x, y, panel.width, panel.height)})
+            x, height = x + panel.width, max(height, panel.height)
+    return made
+
+
+def _at(x: int, y: int, w: int, h: int) -> dict[str, int]:
+    return {"x": x, "y": y, "w": w, "h": h}
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    good, red = {"color": "green", "value": None}, {"color": "red", "value": panel.bad}
+    steps = [good] if panel.bad is None else [good, red]
+    if panel.below:
+        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.bad}]
+    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": "none", "thresholds": {"mode": "absolute", "steps": steps}}
+    options: dict[str, Any]
+    if panel.kind == "stat":
+        defaults["color"] = {"mode": "thresholds"}
+        options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value", "graphMode": "area"}
+    else:
+        defaults["color"] = {"mode": "palette-classic"}
+        custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
+        if panel.bad is not None:
+            custom["thresholdsStyle"] = {"mode": "dashed"}
+        if panel.stacked:
+            custom["stacking"] = {"mode": "normal", "group": "A"}
+        defaults |= {"custom": custom, "min": 0}
+        options = {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    targets = [
+        {
+            "refId": chr(ord("A") + index),
+            "datasource": SOURCE,
+            "expr": expression,
+            "legendFormat": legend or "__auto",
+            "editorMode": "code",
+            "range": True,
+        }
+        for index, (expression, legend) in enumerate(panel.queries)
+    ]
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.says,
+        "datasource": SOURCE,
+        "targets": targets,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options,
+    }

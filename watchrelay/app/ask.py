@@ -1,0 +1,140 @@
+"""Asking a running relay for snapshots, through Kafka alone, and waiting for its answer.
+
+Room: app. In: settings, which streams. Out: what the index record of each says, as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.plan import control_spec, signal_spec
+from watchrelay.app.tasks import only_error
+from watchrelay.config import Settings
+from watchrelay.errors import SinkUnavailable, WatchrelayError
+from watchrelay.model.records import Batch, Receipt
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.control import ControlTopic
+from watchrelay.sink.signalrules import SnapshotRequest
+from watchrelay.sink.signals import send_signal
+from watchrelay.sink.topics import Topics
+
+_READ_TIMEOUT_S = 60.0
+
+
+class NotThere(WatchrelayError):
+    """What was named is not on the control topic."""
+
+
+class Unanswered(WatchrelayError):
+    """No snapshot named the request in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot that answered. Shape: `index` is the stream's index record; record contract 7."""
+
+    stream: str
+    index: dict[str, object]
+
+
+class Mute:
+    """For whoever only reads the control topic."""
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        raise AssertionError(f"nothing is written to {batch.topic} here")
+
+
+async def checked_control(settings: Settings, connection: KafkaConnection) -> str:
+    """The name of the control topic, which is there. Raises: NotThere, SinkUnavailable, TopicRefused."""
+    spec = control_spec(settings)
+    if await Topics(connection, create=True).check_topic(spec) is None:
+        raise NotThere(f"topic {spec.name} does not exist: no relay ever ran here; start it, or check cluster and kafka.topicPrefix")
+    return spec.name
+
+
+@asynccontextmanager
+async def following(control: ControlTopic) -> AsyncIterator[ControlTopic]:
+    """`control`, read to its end and followed inside the block. Raises: SinkUnavailable."""
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(control.run(), name="control")
+        try:
+            try:
+                async with asyncio.timeout(_READ_TIMEOUT_S):
+                    await control.caught_up()
+            except TimeoutError:
+                raise SinkUnavailable(f"topic {control.topic} could not be read within {_READ_TIMEOUT_S:g} s") from None
+            yield control
+        finally:
+            reading.cancel()
+
+
+def known(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
+    """The streams meant: those named, else all that are published. Raises: NotThere naming the first that is not, and all that are."""
+    described = control.described_streams()
+    for stream in streams:
+        if stream not in described:
+            raise NotThere(f"stream {stream} is not published: {control.topic} describes {', '.join(described) or 'none'}")
+    if not described:
+        raise NotThere(f"no stream is published: {control.topic} describes none")
+    return tuple(dict.fromkeys(streams)) or tuple(described)
+
+
+async def ask_for_snapshots(
+    settings: Settings,
+    streams: Sequence[str],
+    *,
+    timeout_s: float,
+    asked: Callable[[str, Sequence[str]], None] = lambda _id, _streams: None,
+    taken: Callable[[Taken], None] = lambda _: None,
+) -> list[Taken]:
+    """Ask for a snapshot of each stream (none named: of all published); the answers, in the order of the streams.
+
+    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer as it comes.
+    Raises: NotThere; Unanswered, naming the streams that are still owed; SinkUnavailable; TopicRefused.
+    """
+    connection = kafka_connection(settings, client_id="watchrelay-snapshot")
+    control = ControlTopic(connection, await checked_control(settings, connection), Mute())
+    signal = signal_spec(settings)
+    try:
+        async with following(control):
+            wanted = known(control, streams)
+            await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
+            request = SnapshotRequest(str(uuid.uuid4()), wanted)
+            await send_signal(connection, signal.name, settings.cluster, request)
+            asked(request.id, wanted)
+            return await _answers(control, request, timeout_s=timeout_s, taken=taken)
+    except BaseExceptionGroup as group:
+        raise only_error(group) from None
+
+
+async def _answers(control: ControlTopic, request: SnapshotRequest, *, timeout_s: float, taken: Callable[[Taken], None]) -> list[Taken]:
+    answers: dict[str, Taken] = {}
+
+    def answered() -> bool:
+        for stream in request.streams:
+            index = control.index(stream)
+            if stream not in answers and index is not None and _names(index, request.id):
+                answers[stream] = Taken(stream, index)
+                taken(answers[stream])
+        return len(answers) == len(request.streams)
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await control.until(answered)
+    except TimeoutError:
+        owed = [stream for stream in request.streams if stream not in answers]
+        raise Unanswered(
+            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running that has "
+            f"{'it' if len(owed) == 1 else 'them'} in its config? Request {request.id} stands: a relay that starts within the hour answers"
+        ) from None
+    return [answers[stream] for stream in request.streams]
+
+
+def _names(index: dict[str, object], request_id: str) -> bool:
+    requests = index.get("requests")
+    return isinstance(requests, list) and request_id in requests

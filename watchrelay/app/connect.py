@@ -1,0 +1,234 @@
+"""Whether the world agrees with the config: API server, discovery, rights, brokers, topics. Changes nothing unless told to create.
+
+Room: app. In: settings. Out: facts, one line each, with the exit code each of them means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.plan import (
+    PlannedStream,
+    clashes,
+    control_spec,
+    pinned_otherwise,
+    plan_streams,
+    prefixed_topics,
+    signal_spec,
+    topic_of,
+    topic_spec,
+)
+from watchrelay.config import ResourceEntry, Settings
+from watchrelay.errors import (
+    ConfigError,
+    Forbidden,
+    Invalid,
+    KubeError,
+    Misconfigured,
+    SinkMisconfigured,
+    SinkUnavailable,
+    TopicRefused,
+    Unauthorized,
+)
+from watchrelay.kube.client import KubeClient
+from watchrelay.kube.credentials import load_credentials
+from watchrelay.kube.discovery import Discovery
+from watchrelay.kube.resolve import Found, Impossible, Resolution
+from watchrelay.model.frames import ListQuery, WatchQuery
+from watchrelay.observe.metrics import Metrics
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.scan import descriptions
+from watchrelay.sink.topicrules import TopicSpec
+from watchrelay.sink.topics import Topics
+
+OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
+_WATCH_S = 1
+_PERSON = (Forbidden, Invalid, Misconfigured, Unauthorized)
+_CHECKS_AT_ONCE = 8
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of the answer. Shape: `code` is 0 for what is well or only a warning."""
+
+    what: str
+    said: str
+    level: Level = "ok"
+    code: int = OK
+
+    def __str__(self) -> str:
+        said_already = self.said.startswith((f"{self.what} ", f"{self.what}:"))
+        return f"{self.level}: {self.said}" if said_already else f"{self.level}: {self.what}: {self.said}"
+
+    @staticmethod
+    def exit_code(facts: Sequence[Fact]) -> int:
+        """What a person must change outweighs what may come back by itself."""
+        codes = {fact.code for fact in facts}
+        return next((code for code in (BAD_CONFIG, UNAVAILABLE) if code in codes), OK)
+
+
+async def check_everything(settings: Settings) -> list[Fact]:
+    """All facts: cluster, resources, rights, then Kafka and its topics."""
+    async with AsyncExitStack() as stack:
+        facts: list[Fact] = []
+        streams: list[PlannedStream] = []
+        client = await _client(settings, stack, facts)
+        if client is not None:
+            streams = await _resolve(settings, client, facts)
+            facts.extend(await _rights(client, streams))
+    return [*facts, *await check_topics(settings, streams, create=False)]
+
+
+async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list[Fact]]:
+    """The streams that the config means on this cluster, and what stood in the way."""
+    async with AsyncExitStack() as stack:
+        facts: list[Fact] = []
+        client = await _client(settings, stack, facts)
+        streams = [] if client is None else await _resolve(settings, client, facts)
+    return streams, [fact for fact in facts if fact.level != "ok"]
+
+
+async def connected(settings: Settings, stack: AsyncExitStack) -> tuple[KubeClient | None, list[PlannedStream], list[Fact]]:
+    """A client that lives as long as `stack`, the streams that the config means there, and what stood in the way."""
+    facts: list[Fact] = []
+    client = await _client(settings, stack, facts)
+    streams = [] if client is None else await _resolve(settings, client, facts)
+    return client, streams, [fact for fact in facts if fact.level != "ok"]
+
+
+async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, create: bool) -> list[Fact]:
+    """A fact per topic: control and signal topic first, then those of the streams."""
+    connection = kafka_connection(settings, client_id="watchrelay-check")
+    topics = Topics(connection, create=create or settings.kafka.create_topics)
+    specs: dict[str, TopicSpec] = {spec.name: spec for spec in (control_spec(settings), signal_spec(settings))}
+    wanted = [topic_spec(each.spec, settings) for each in streams]
+    topics.expect(wanted)
+    specs.update({spec.name: spec for spec in wanted})
+    facts: list[Fact] = []
+    pinned: dict[str, str] = {}
+    for spec in specs.values():
+        if spec.name in pinned:  # as `run` refuses it: before it looks at the topic
+            facts.append(Fact(f"topic {spec.name}", pinned[spec.name], "error", BAD_CONFIG))
+            continue
+        try:
+            found = await (topics.ensure_topic(spec) if create else topics.check_topic(spec))
+        except TopicRefused as error:
+            facts.append(Fact(f"topic {spec.name}", str(error), "error", BAD_CONFIG))
+        except SinkUnavailable as error:
+            facts.append(Fact("kafka", str(error), "error", BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE))
+            break
+        else:
+            if found is None:
+                facts.append(Fact(f"topic {spec.name}", "does not exist yet: `run` creates it", "warning"))
+                continue
+            made = "created, " if found.created else ""
+            facts.append(Fact(f"topic {spec.name}", f"{made}{found.partitions} partitions, replication factor {found.replication_factor}"))
+            facts.extend(Fact(f"topic {spec.name}", warning, "warning") for warning in found.warnings)
+            if spec.kind == "control" and not found.created:
+                pinned = await _pinned(connection, spec.name, streams, facts)
+    return facts
+
+
+async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[PlannedStream], facts: list[Fact]) -> dict[str, str]:
+    """The topics whose streams are described otherwise than the config asks for, each with why."""
+    try:
+        described = await descriptions(connection, control)
+    except SinkUnavailable as error:
+        facts.append(Fact("kafka", str(error), "error", UNAVAILABLE))
+        return {}
+    reasons = (
+        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or clashes(each.spec, described))
+        for each in reversed(streams)
+    )
+    return {topic: reason for topic, reason in reasons if reason}
+
+
+async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) -> KubeClient | None:
+    kubernetes = settings.kubernetes
+    try:
+        credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ)
+        client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
+        version = await client.version()
+    except ConfigError as error:
+        facts.append(Fact("kubernetes", str(error), "error", BAD_CONFIG))
+        return None
+    except KubeError as error:
+        facts.append(_kube_fact("kubernetes", error))
+        return None
+    facts.append(Fact("kubernetes", f"{credentials.endpoint.url} is {version.git}"))
+    return client
+
+
+async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) -> list[PlannedStream]:
+    discovery = Discovery(client)
+    try:
+        await discovery.refresh()
+    except KubeError as error:
+        facts.append(_kube_fact("discovery", error))
+        return []
+    resolutions = [(entry, discovery.resolve(entry.resource)) for entry in settings.resources]
+    shared = prefixed_topics(
+        (topic_of(settings, entry, resource), resource.qualified)
+        for entry, resolution in resolutions
+        if isinstance(resolution, Found)
+        for resource in resolution.resources
+    )
+    return [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
+
+
+def _planned(settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str], facts: list[Fact]) -> list[PlannedStream]:
+    what = f"resource {entry.resource}"
+    if isinstance(resolution, Impossible):
+        facts.append(Fact(what, resolution.reason, "error", BAD_CONFIG))
+        return []
+    if not isinstance(resolution, Found):
+        facts.append(Fact(what, f"{resolution.reason}: `run` waits for it", "warning"))
+        return []
+    facts.extend(Fact(what, warning, "warning") for warning in resolution.warnings)
+    planned: list[PlannedStream] = []
+    for resource in resolution.resources:
+        try:
+            planned += plan_streams(settings, entry, resource, prefixed=topic_of(settings, entry, resource) in shared)
+        except ValueError as error:
+            facts.append(Fact(what, str(error), "error", BAD_CONFIG))
+            return []
+    facts.append(Fact(what, ", ".join(str(resource) for resource in resolution.resources)))
+    return planned
+
+
+async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[Fact]:
+    """List and watch each stream for a moment: what the daemon will do, and nothing that needs another right."""
+    turn = asyncio.Semaphore(_CHECKS_AT_ONCE)
+
+    async def one(stream: PlannedStream) -> Fact:
+        async with turn:
+            return await _right(client, stream)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(stream), name=f"check {stream.spec.id}") for stream in streams]
+    return [task.result() for task in tasks]
+
+
+async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
+    name, selection = stream.spec.id, stream.spec.plan.selection
+    try:
+        page = await client.list_page(selection, ListQuery(limit=1), stream=name)
+        query = WatchQuery(page.resource_version, timeout_s=_WATCH_S, idle_timeout_s=_WATCH_S + 15.0)
+        async with client.watch(selection, query, stream=name) as batches:
+            async for _ in batches:
+                pass
+    except KubeError as error:
+        return _kube_fact(f"stream {name}", error)
+    return Fact(f"stream {name}", f"may list and watch {selection.resource.qualified}")
+
+
+def _kube_fact(what: str, error: KubeError) -> Fact:
+    return Fact(what, str(error), "error", BAD_CONFIG if isinstance(error, _PERSON) else UNAVAILABLE)

@@ -1,0 +1,247 @@
+"""Config and discovery -> the streams to run. Pure.
+
+Room: app. In: settings, one entry of the config, the resource it was resolved to. Out: `StreamSpec`s with ids, topics, key formats and
+the hash of what decides their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import StreamSpec, WatchPlan
+from watchrelay.sink.topicrules import TopicSpec
+from watchrelay.store.transform import Transform
+
+if TYPE_CHECKING:
+    from watchrelay.config import ResourceEntry, Settings
+
+CONTENT_VERSION = 1
+"""Raised when a release publishes other bytes for the same object and config: streams then compare contents at resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStream:
+    """A stream and how its objects are shaped before they are published."""
+
+    spec: StreamSpec
+    transform: Transform
+    suppress_unchanged: bool
+    entry: ResourceEntry
+
+
+def plan_streams(settings: Settings, entry: ResourceEntry, resource: Resource, *, prefixed: bool) -> list[PlannedStream]:
+    """The streams of one entry for one resource: one per namespace, or one for all.
+
+    Raises: ValueError with one line for the operator when the entry cannot be meant for this resource.
+    """
+    if entry.namespaces and not resource.namespaced:
+        raise ValueError(f"{resource.qualified} is cluster-scoped: remove namespaces from its entry")
+    if entry.include_secret_data and (resource.group, resource.plural) != ("", "secrets"):
+        raise ValueError(f"includeSecretData is for secrets only, not for {resource.qualified}")
+    base = entry.id or resource.qualified
+    if entry.namespaces and entry.scope == "namespace":
+        return [_plan(settings, entry, resource, f"{base}@{namespace}", namespace, prefixed) for namespace in entry.namespaces]
+    return [_plan(settings, entry, resource, base, None, prefixed)]
+
+
+def config_hash(settings: Settings) -> str:
+    """Twelve digits that change with the settings; passwords do not go into them."""
+
+    def tree(value: Any) -> Any:
+        if hasattr(value, "get_secret_value"):
+            return "secret"
+        if isinstance(value, tuple):
+            return [tree(item) for item in value]
+        return {name: tree(each) for name, each in vars(value).items()} if hasattr(value, "__dict__") else value
+
+    written = json.dumps(tree(settings), sort_keys=True)
+    return hashlib.sha256(written.encode()).hexdigest()[:12]
+
+
+def provisional_ids(entry: ResourceEntry) -> list[str]:
+    """What an entry's streams are called until discovery knows its resource."""
+    base = entry.id or entry.resource
+    if entry.namespaces and entry.scope == "namespace":
+        return [f"{base}@{namespace}" for namespace in entry.namespaces]
+    return [base]
+
+
+def topic_of(settings: Settings, entry: ResourceEntry, resource: Resource) -> str:
+    """The topic of an entry's records for one resource."""
+    return entry.topic or settings.kafka.topic_template.format(
+        prefix=settings.kafka.topic_prefix, cluster=settings.cluster, group=resource.group or "core", resource=resource.plural
+    )
+
+
+def control_topic(settings: Settings) -> str:
+    """The topic of claims, stream descriptions and the snapshot index."""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.control"
+
+
+def signal_topic(settings: Settings) -> str:
+    """The topic of consumers' requests."""
+    return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
+
+
+def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
+    """Why a stream may not be written as the config asks, when its description on the control topic pins another shape; "" when it may."""
+    pinned = described or {}
+    if pinned.get("topic") != stream.topic:
+        return ""
+    for key, name, cure in (("partitions", "partitions", "`partitions: {}`"), ("keyFormat", "key format", "it")):
+        held, asked = pinned.get(key), stream.description[key]
+        if held is not None and held != asked:
+            return (
+                f"stream {stream.id} on topic {stream.topic} has {name} {held!r}, the config asks for {asked!r}: "
+                f"keep {cure.format(held)}, or give the stream another topic"
+            )
+    return ""
+
+
+def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
+    """Why a stream may not be written beside those that the control topic describes on the same topic; "" when it may.
+
+    Shape: refused is what is certain: another form of keys, or the same resource with the same selectors where namespaces meet.
+    """
+    for other, theirs in described.items():
+        ours = stream.description
+        if other == stream.id or theirs.get("topic") != stream.topic:
+            continue
+        if theirs.get("keyFormat") != ours["keyFormat"]:
+            why = f"writes {ours['keyFormat']} keys, stream {other} on the same topic {stream.topic} {theirs.get('keyFormat')} ones"
+        elif theirs.get("resource") == ours["resource"] and _meet(theirs.get("selectors"), ours["selectors"]):
+            why = f"takes objects that stream {other} on the same topic {stream.topic} has too"
+        else:
+            continue
+        return f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or name another topic"
+    return ""
+
+
+def _meet(theirs: object, ours: object) -> bool:
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return False
+    mine, others = set(ours["namespaces"]), set(theirs.get("namespaces") or [])
+    alike = all(theirs.get(selector) == ours[selector] for selector in ("labelSelector", "fieldSelector"))
+    return alike and (not mine or not others or bool(mine & others))
+
+
+def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
+    """The state topic as this stream needs it."""
+    return TopicSpec(
+        name=stream.topic,
+        partitions=stream.partitions,
+        replication_factor=settings.kafka.replication_factor,
+        min_insync_replicas=settings.kafka.min_insync_replicas,
+        snapshot_interval_s=stream.snapshot_interval_s,
+    )
+
+
+def control_spec(settings: Settings) -> TopicSpec:
+    """The control topic."""
+    kafka = settings.kafka
+    return TopicSpec(
+        name=control_topic(settings),
+        kind="control",
+        replication_factor=kafka.replication_factor,
+        min_insync_replicas=kafka.min_insync_replicas,
+    )
+
+
+def signal_spec(settings: Settings) -> TopicSpec:
+    """The signal topic."""
+    return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
+
+
+def field_selector(entry: ResourceEntry, namespace: str | None) -> str:
+    """The entry's field selector with what `name` and `excludeNamespaces` add to it."""
+    terms = [entry.field_selector] if entry.field_selector else []
+    if entry.name:
+        terms.append(f"metadata.name={entry.name}")
+    if namespace is None:
+        terms.extend(f"metadata.namespace!={excluded}" for excluded in entry.exclude_namespaces)
+    return ",".join(terms)
+
+
+def prefixed_topics(topics: Iterable[tuple[str, str]]) -> set[str]:
+    """The topics that hold several resources, and so need prefixed keys. Shape: pairs of topic and qualified resource."""
+    seen: dict[str, str] = {}
+    shared: set[str] = set()
+    for topic, qualified in topics:
+        if seen.setdefault(topic, qualified) != qualified:
+            shared.add(topic)
+    return shared
+
+
+def _plan(
+    settings: Settings, entry: ResourceEntry, resource: Resource, stream: str, namespace: str | None, prefixed: bool
+) -> PlannedStream:
+    kafka = settings.kafka
+    transform = Transform.compile(
+        resource,
+        drop=entry.drop,
+        redact=entry.redact,
+        keep_managed_fields=entry.keep_managed_fields,
+        keep_last_applied=entry.keep_last_applied,
+        include_secret_data=entry.include_secret_data,
+        metadata_only=entry.metadata_only,
+    )
+    selection = Selection(
+        resource=resource,
+        namespace=namespace,
+        label_selector=entry.label_selector or "",
+        field_selector=field_selector(entry, namespace),
+        metadata_only=entry.metadata_only,
+    )
+    arrival = frozenset(entry.namespaces) if entry.scope == "cluster" else frozenset[str]()
+    plan = WatchPlan(
+        selection=selection,
+        initial_list=entry.initial_list,
+        list_semantic=entry.list_semantic,
+        page_size=entry.page_size,
+        bookmarks=entry.bookmarks,
+        relist_interval_s=entry.relist_interval_s,
+        arrival_namespaces=arrival,
+    )
+    selectors = {
+        "labelSelector": selection.label_selector,
+        "fieldSelector": selection.field_selector,
+        "namespaces": sorted(arrival) or ([namespace] if namespace else []),
+    }
+    decides = {
+        "content": CONTENT_VERSION,
+        "resource": str(resource),
+        "selectors": selectors,
+        "metadataOnly": entry.metadata_only,
+        "transform": transform.describe(),
+        "format": kafka.format,
+    }
+    config_hash = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+    topic = topic_of(settings, entry, resource)
+    partitions = entry.partitions or kafka.partitions
+    description: dict[str, object] = {
+        "topic": topic,
+        "partitions": partitions,
+        "keyFormat": "prefixed" if prefixed else "plain",
+        "resource": str(resource),
+        "namespace": namespace,
+        "selectors": selectors,
+        "configHash": config_hash,
+    }
+    spec = StreamSpec(
+        id=stream,
+        cluster=settings.cluster,
+        topic=topic,
+        partitions=partitions,
+        plan=plan,
+        config_hash=config_hash,
+        key_prefix=f"{resource.qualified}/".encode() if prefixed else b"",
+        format=kafka.format,
+        snapshot_interval_s=entry.snapshot_interval_s,
+        description=description,
+    )
+    return PlannedStream(spec, transform, suppress_unchanged=entry.suppress_unchanged, entry=entry)

@@ -1,0 +1,283 @@
+"""One stream's life: topic, claim, then watch, store and relay side by side until told to stop.
+
+Room: app. In: a planned stream and the shared rooms. Out: records on its topic, and its row on the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import get_args
+
+from watchrelay import clock
+from watchrelay.app.plan import PlannedStream, clashes, pinned_otherwise, topic_spec
+from watchrelay.app.resume import LogReader, resume
+from watchrelay.app.rooms import Rooms
+from watchrelay.app.tasks import first_of, must_run, unless
+from watchrelay.backoff import Backoff
+from watchrelay.errors import Fenced, SinkUnavailable, TopicLost, TopicRefused, fenced_by
+from watchrelay.observe.status import State
+from watchrelay.relay.loop import StreamRelay
+from watchrelay.relay.resume import Found, WatchFrom
+from watchrelay.sink.scan import highest_epoch
+from watchrelay.store.objects import Store
+from watchrelay.store.reflector import Reflector
+from watchrelay.watch.loop import Watcher
+
+log = logging.getLogger(__name__)
+
+
+_REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
+"""A refused topic waits for a person: looked at again rarely. Source: the exact meanings of `run`, as for a missing right."""
+_AWAY = Backoff(base_s=0.8, cap_s=30.0)
+_AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
+"""Between two lives of a stream whose topic was lost."""
+_HEALTHY_S = 60.0
+
+
+class StreamRunner:
+    """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
+
+    Shape: `drained` is True unless queued records were left behind at the deadline.
+    """
+
+    def __init__(self, planned: PlannedStream, rooms: Rooms) -> None:
+        self.planned = planned
+        self.spec = planned.spec
+        self.drained = True
+        self._rooms = rooms
+        self._status = rooms.board.open(self.spec.id, self.spec.topic)
+        self._metrics = rooms.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
+        self._watcher: Watcher | None = None
+        self._stopping = False
+        self._ended = asyncio.Event()
+        """This life is over: stopped, or to begin anew."""
+        self._deadline_s = 0.0
+        self._epoch = 0
+        self._anew = False
+        """The topic was made anew since the whole state was on it last."""
+
+    def stop(self, *, deadline_s: float) -> None:
+        """Ask for the end: take nothing new, send what is held until `deadline_s` (monotonic)."""
+        self._deadline_s = deadline_s
+        self._stopping = True
+        self._ended.set()
+
+    def begin_anew(self, why: str) -> None:
+        """What the stream stood on is lost: let go of everything, then claim and read back as at a start."""
+        if not self._stopping:
+            log.warning("stream begins anew", extra={"stream": self.spec.id, "reason": why})
+            self._anew = self._anew and not self._status.complete
+            self._status.complete = False
+            self._status.failed(why)
+            self._ended.set()
+
+    def recheck(self) -> None:
+        """Discovery changed: try now what waits for a resource."""
+        if self._watcher is not None:
+            self._watcher.recheck()
+
+    async def run(self) -> None:
+        """The stream's whole life.
+
+        Raises: Fenced when a newer writer owns the stream: nothing more may be written, and the process exits 75.
+        """
+        again = _AGAIN
+        try:
+            while not self._stopping:
+                self._ended.clear()
+                began_s = clock.now_s()
+                begun = await unless(self._ended, self._begin(), name=f"begin {self.spec.id}")
+                if begun is not None:
+                    await self._follow(*begun)
+                if not self._stopping:
+                    self._metrics.stream_owned.set(0)
+                    healthy = clock.now_s() - began_s > _HEALTHY_S
+                    again, wait_s = again.after_failure(clock.now_s(), healthy=healthy, rng=self._rooms.rng)
+                    await self._pause(wait_s)
+        finally:
+            self._rooms.sink.close(self.spec.topic, self.spec.id)
+            self._status.state = "stopped"
+            self._metrics.stream_owned.set(0)
+
+    async def _pause(self, wait_s: float) -> None:
+        """Before the next life."""
+        self._status.state = "waiting"
+        self._ended.clear()
+        await first_of(self._ended, timeout_s=wait_s)
+
+    async def _begin(self) -> tuple[Store, StreamRelay, Found] | None:
+        """The topic, the claim, acknowledged on every partition, and what the log says; nothing is promised before, so this may be
+        cancelled anywhere. None: begin anew.
+        """
+        if not self._rooms.control_made.is_set():
+            if trouble := self._rooms.board.problems.get("kafka"):
+                self._status.failed(trouble)
+            await self._rooms.control_made.wait()
+            self._status.progressed()
+        await self._rooms.control.caught_up()
+        message_bytes = await self._topic_ready()
+        store = Store(
+            self.planned.transform,
+            partitions=self.spec.partitions,
+            key_prefix=self.spec.key_prefix,
+            suppress_unchanged=self.planned.suppress_unchanged,
+            namespaces=self.spec.plan.arrival_namespaces,
+        )
+        reader = LogReader(self.spec, self._rooms.connection, self._rooms.sink, failed=self._unreadable)
+        relay = self._relay(store, message_bytes, reader)
+        try:
+            self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
+        except TopicLost as lost:  # the control topic; the supervisor will know it later
+            self.begin_anew(str(lost))
+            return None
+        self._status.owner = self._rooms.holder
+        self._metrics.stream_owned.set(1)
+        self._metrics.ownership_changes_total["claim"].inc()
+        return store, relay, await self._resumed(relay, store, reader)
+
+    # ---- the topic ---------------------------------------------------------------------------------------------------
+
+    async def _topic_ready(self) -> int:
+        """The topic's max.message.bytes once it exists and is safe."""
+        spec = topic_spec(self.spec, self._rooms.settings)
+        refused, away = _REFUSED, _AWAY
+        while True:
+            now_s, rng = clock.now_s(), self._rooms.rng
+            try:
+                self._check_pins()
+                facts = await self._rooms.topics.ensure_topic(spec)
+            except TopicRefused as error:
+                refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
+                self._refuse(error, wait_s)
+            except SinkUnavailable as error:
+                away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
+                self._wait(str(error), wait_s, for_a_person=False)
+            else:
+                self._status.waits_for = ""
+                self._status.progressed()
+                for warning in facts.warnings:
+                    log.warning("topic has a doubtful setting", extra={"topic": self.spec.topic, "warning": warning})
+                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+                self._anew |= self._rooms.sink.open(self.spec.topic, self.spec.id, self.begin_anew, made=facts.created)
+                return facts.max_message_bytes
+            await asyncio.sleep(wait_s)
+
+    def _check_pins(self) -> None:
+        """Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys."""
+        control = self._rooms.control
+        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or clashes(self.spec, control.described_streams()):
+            raise TopicRefused(reason)
+
+    def _moved(self) -> bool:
+        """The stream stood on another topic: offsets of its snapshots are of that one."""
+        described = self._rooms.control.described(self.spec.id)
+        return described is not None and described.get("topic") != self.spec.topic
+
+    def _refuse(self, error: TopicRefused, wait_s: float) -> None:
+        if self._status.waits_for != str(error):
+            log.error("topic refused", extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)})
+        self._wait(str(error), wait_s, for_a_person=True)
+
+    def _wait(self, message: str, wait_s: float, *, for_a_person: bool) -> None:
+        self._status.state = "waiting"
+        self._status.waits_for = message if for_a_person else ""
+        self._status.failed(message, next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+
+    # ---- the claim ---------------------------------------------------------------------------------------------------
+
+    def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
+        settings = self._rooms.settings
+        return StreamRelay(
+            self.spec,
+            sink=self._rooms.sink,
+            control=self._rooms.control,
+            state=store,
+            metrics=self._metrics,
+            topic_metrics=self._rooms.metrics.topic(self.spec.topic),
+            status=self._status,
+            heartbeat_interval_s=self._rooms.tempo,
+            queue_bytes=settings.queue_bytes,
+            conflate=settings.overload == "conflate",
+            max_message_bytes=message_bytes,
+            concluded=self._rooms.trim,
+            pulse=self._rooms.pulse,
+            witness=reader,
+            rng=self._rooms.rng,
+        )
+
+    async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> Found:
+        """What the log says."""
+        self._status.state = "resuming"
+        self._metrics.metrics.set_state(self.spec.id, "resuming", get_args(State))
+        async with self._rooms.reading_back:
+            found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
+        self._status.objects = len(store)
+        self._metrics.store_objects.set(len(store))
+        self._status.progressed()
+        return found
+
+    def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
+        self._status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+
+    async def _highest_epoch(self) -> int:
+        """Asked where the control topic does not know the stream: then nothing says either whose records stand on its topic."""
+        refused, away = _REFUSED, _AWAY
+        while True:
+            now_s, rng = clock.now_s(), self._rooms.rng
+            try:
+                highest = await highest_epoch(self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster)
+            except TopicRefused as error:
+                refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
+                self._refuse(error, wait_s)
+            except SinkUnavailable as error:
+                away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
+                self._wait(str(error), wait_s, for_a_person=False)
+            else:
+                self._status.waits_for = ""
+                self._status.progressed()
+                if highest:
+                    extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": highest}
+                    log.warning("control topic has lost the stream, its own topic holds it: epochs go on above", extra=extra)
+                return highest
+            await asyncio.sleep(wait_s)
+
+    # ---- following ---------------------------------------------------------------------------------------------------
+
+    async def _follow(self, store: Store, relay: StreamRelay, found: Found) -> None:
+        rooms, decision, newest = self._rooms, found.decision, found.newest
+        resumed = store.listed
+        self._watcher = Watcher(
+            self.spec.id,
+            self.spec.plan,
+            source=rooms.client,
+            outlet=Reflector(store, relay, metrics=self._metrics, status=self._status, resumed=resumed, version=newest),
+            turnstile=rooms.turnstile,
+            metrics=self._metrics,
+            status=self._status,
+            served=rooms.served,
+            server_version=lambda: rooms.server_version,
+            rng=rooms.rng,
+            cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
+            floor=newest,
+            resumed=resumed,
+            followed=relay.followed,
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(must_run(relay.run(), name=f"relay {self.spec.id}", stopping=self._ended))
+                watching = group.create_task(must_run(self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended))
+                with rooms.requests.serving(self.spec.id, relay.request_snapshot):
+                    await self._ended.wait()
+                watching.cancel()
+                await asyncio.wait((watching,))
+                if self._stopping:
+                    self.drained = await relay.drain(max(0.0, self._deadline_s - clock.now_s()))
+                writing.cancel()
+        except BaseExceptionGroup as group_error:
+            if group_error.subgroup(Fenced) is None:
+                raise
+            self._metrics.ownership_changes_total["fenced"].inc()
+            raise fenced_by(group_error, f"stream {self.spec.id}: a newer relay claimed it") from group_error
+        finally:
+            self._watcher = None

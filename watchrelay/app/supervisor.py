@@ -1,0 +1,344 @@
+"""Which streams run: the config's entries, resolved by discovery, again and again.
+
+Room: app. In: settings, which may be edited, and what the API server serves now. Out: one `StreamRunner` per stream, started, replaced
+and stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watchrelay import clock
+from watchrelay.app.plan import (
+    PlannedStream,
+    pinned_otherwise,
+    plan_streams,
+    prefixed_topics,
+    provisional_ids,
+    topic_of,
+    topic_spec,
+)
+from watchrelay.app.rooms import Rooms
+from watchrelay.app.streams import StreamRunner
+from watchrelay.app.tasks import first_of
+from watchrelay.backoff import Backoff
+from watchrelay.errors import Fenced, KubeError
+from watchrelay.kube.discovery import Discovery
+from watchrelay.kube.resolve import Found, Resolution, Unknown
+from watchrelay.model.resources import Resource
+from watchrelay.observe.health import Readiness
+
+if TYPE_CHECKING:
+    from watchrelay.config import ResourceEntry, Settings
+
+log = logging.getLogger(__name__)
+
+DISCOVERY_INTERVAL_S = (30.0, 60.0)
+"""Time between two looks at what the server serves, drawn at random; two requests that answer 304 while nothing changed. WATCH 8.1."""
+_WAITING_INTERVAL_S = (5.0, 10.0)
+"""The same while some entry waits for its resource."""
+VERSION_INTERVAL_S = 600.0
+_VERSION_TIMEOUT_S = 5.0
+"""How long the first streams wait for the answer to /version, which tells whether the server has streaming lists (from 1.34 on)."""
+
+
+_STOP_GRACE_S = 1.0
+"""Past the deadline of the drain, until streams that have not noticed it are cancelled."""
+
+
+@dataclass(slots=True)
+class _Running:
+    runner: StreamRunner
+    task: asyncio.Task[None]
+
+
+class Supervisor:
+    """Keeps the running streams equal to what config and discovery say. Use: `run()` as a task, `stop()` once at the end."""
+
+    def __init__(
+        self, rooms: Rooms, discovery: Discovery, *, tasks: asyncio.TaskGroup, readiness: Readiness, outclaimed: asyncio.Event
+    ) -> None:
+        self._rooms = rooms
+        self._discovery = discovery
+        self._tasks = tasks
+        self._readiness = readiness
+        self._outclaimed = outclaimed
+        self._running: dict[str, _Running] = {}
+        self._ending: list[_Running] = []
+        """Streams that were told to stop, because they left the config or changed, and still drain; the newest last."""
+        self._waiting: set[str] = set()
+        self._warned: set[str] = set()
+        self._look = asyncio.Event()
+        self._version_due_s = 0.0
+
+    async def run(self) -> None:
+        """Look, reconcile, wait; for ever."""
+        backoff = Backoff()
+        self._wait_for_all()
+        while True:
+            try:
+                changed = await self._discovery.refresh()
+            except KubeError as error:
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                wait_s = max(wait_s, error.retry_after_s)
+                self._failed(error, wait_s)
+            else:
+                backoff = Backoff()
+                self._rooms.board.problems.pop("kubernetes", None)
+                await self._ask_version()
+                self._reconcile(changed=changed)
+                wait_s = self._rooms.rng.uniform(*(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S))
+                for stream in self._waiting:
+                    self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
+            self._look.clear()
+            await first_of(self._look, timeout_s=wait_s)
+
+    async def served(self, resource: Resource) -> bool | None:
+        """Whether the server serves `resource` now; asks it anew. None: it cannot say."""
+        try:
+            await self._discovery.refresh()
+        except KubeError:
+            return None
+        catalog = self._discovery.catalog
+        self._look.set()
+        return None if catalog is None else catalog.serves(resource)
+
+    async def stop(self, *, deadline_s: float) -> bool:
+        """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True: nothing was left behind."""
+        running = self._alive
+        for each in running:
+            each.runner.stop(deadline_s=deadline_s)
+        if running:
+            _, late = await asyncio.wait([each.task for each in running], timeout=max(0.0, deadline_s - clock.now_s()) + _STOP_GRACE_S)
+            for task in late:
+                task.cancel()
+            return not late and all(each.runner.drained for each in running)
+        return True
+
+    def abandon(self) -> None:
+        """End every stream now; what is queued stays behind."""
+        for each in self._alive:
+            each.task.cancel()
+
+    def begin_anew(self, why: str) -> None:
+        """Have every stream claim again: what the control topic said is lost."""
+        for each in self._running.values():
+            each.runner.begin_anew(why)
+
+    @property
+    def _alive(self) -> list[_Running]:
+        return [*self._running.values(), *self._ending]
+
+    # ---- edits of the config -----------------------------------------------------------------------------------------
+
+    def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
+        """Which entries would give a stream that runs well another shape than is pinned, and what to do. Shape: index, message, cure."""
+        found: list[tuple[int, str, str]] = []
+        resolutions = self._resolve(settings)
+        shared = _shared(settings, resolutions)
+        for index, (entry, resolution) in enumerate(resolutions):
+            for resource in _found(resolution):
+                try:
+                    streams = plan_streams(settings, entry, resource, prefixed=topic_of(settings, entry, resource) in shared)
+                except ValueError:
+                    continue  # this entry alone waits, and says why
+                found.extend((index, reason, "") for each in streams if (reason := self._repinned(each)))
+        return found
+
+    def _repinned(self, planned: PlannedStream) -> str:
+        running = self._running.get(planned.spec.id)
+        described = self._rooms.control.described(planned.spec.id)
+        if running is None or pinned_otherwise(running.runner.spec, described):
+            return ""
+        return pinned_otherwise(planned.spec, described)
+
+    def adopt(self, settings: Settings) -> None:
+        """Run by these settings from now on: streams that do not change keep watch and epoch."""
+        self._rooms.settings = settings
+        self._rooms.tempo.change(settings.heartbeat_interval_s)
+        self._rooms.board.problems.pop("config", None)
+        self._warned.clear()
+        for stream in self._waiting - self._running.keys():
+            self._rooms.board.close(stream)
+        self._waiting.clear()
+        if self._discovery.catalog is None:
+            self._wait_for_all()
+        else:
+            self._reconcile(changed=False)
+        self._look.set()  # what an entry names may have come a moment ago
+
+    async def _ask_version(self) -> None:
+        """Keep the server's version known, from before the first stream on, so that how it lists does not depend on luck."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._version_due_s:
+            return
+        try:
+            async with asyncio.timeout(_VERSION_TIMEOUT_S):
+                version = await self._rooms.client.version()
+        except (KubeError, TimeoutError) as error:
+            log.debug("version is not known", extra={"error": str(error)})  # lists are paged until it is: slower, not wrong
+        else:
+            self._rooms.server_version = (version.major, version.minor)
+            self._version_due_s = now_s + VERSION_INTERVAL_S
+
+    # ---- reconciling -------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: KubeError, wait_s: float) -> None:
+        message = str(error)
+        if self._rooms.board.problems.get("kubernetes") != message:
+            log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
+        self._rooms.board.problems["kubernetes"] = message
+        at_ms = clock.wall_ms() + int(wait_s * 1000)
+        for stream in self._waiting:
+            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms)
+
+    def _resolve(self, settings: Settings) -> list[tuple[ResourceEntry, Resolution]]:
+        return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]
+
+    def _reconcile(self, *, changed: bool) -> None:
+        settings = self._rooms.settings
+        resolutions = self._resolve(settings)
+        shared = _shared(settings, resolutions)
+        planned: dict[str, PlannedStream] = {}
+        # Entries that name their resource come first: a wildcard stands for the others.
+        for entry, resolution in sorted(resolutions, key=lambda item: item[0].resource.startswith("*")):
+            self._reconcile_entry(entry, resolution, shared, planned)
+        self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
+        for stream, running in list(self._running.items()):
+            if stream not in planned and running.runner.planned.entry not in settings.resources:
+                self._remove(stream, running)
+        for each in planned.values():
+            self._start(each)
+        self._readiness.started = True
+        if changed:
+            for running in self._running.values():
+                running.runner.recheck()
+
+    def _reconcile_entry(self, entry: ResourceEntry, resolution: Resolution, shared: set[str], planned: dict[str, PlannedStream]) -> None:
+        """Adds the entry's streams to `planned`, or says on the board what it waits for."""
+        if not isinstance(resolution, Found):
+            if not self._covered(entry):
+                self._wait_for(entry, resolution.reason, person=not isinstance(resolution, Unknown))
+            return
+        for warning in resolution.warnings:
+            self._warn("resource name is ambiguous", entry, warning)
+        streams: list[PlannedStream] = []
+        for resource in _found(resolution):
+            topic = topic_of(self._rooms.settings, entry, resource)
+            try:
+                streams.extend(plan_streams(self._rooms.settings, entry, resource, prefixed=topic in shared))
+            except ValueError as error:
+                self._wait_for(entry, str(error), person=True)
+                return
+        self._found_now(entry, streams)
+        for each in streams:
+            other = planned.setdefault(each.spec.id, each).entry
+            if other is not entry and not entry.resource.startswith("*"):
+                problem = f"{other.resource} and {entry.resource} are both stream {each.spec.id}: give one of them an id"
+                self._rooms.board.problems["config"] = problem
+                self._warn("two entries mean one stream, the second is left out", entry, problem)
+
+    def _warn(self, message: str, entry: ResourceEntry, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            log.warning(message, extra={"resource": entry.resource, "warning": warning})
+
+    def _covered(self, entry: ResourceEntry) -> bool:
+        """Streams of this entry run already: they notice by themselves when their resource goes."""
+        return any(each.runner.planned.entry == entry for each in self._running.values())
+
+    def _wait_for_all(self) -> None:
+        for entry in self._rooms.settings.resources:
+            self._wait_for(entry, "the API server was not asked yet", person=False)
+
+    def _wait_for(self, entry: ResourceEntry, reason: str, *, person: bool) -> None:
+        for stream in provisional_ids(entry):
+            self._waiting.add(stream)
+            status = self._rooms.board.open(stream)
+            if person and status.waits_for != reason:
+                log.warning("stream waits", extra={"stream": stream, "resource": entry.resource, "reason": reason})
+            status.state = "waiting"
+            status.waits_for = reason if person else ""
+            if person:
+                status.failed(reason)
+
+    def _found_now(self, entry: ResourceEntry, planned: list[PlannedStream]) -> None:
+        """The entry's provisional rows give way to the real ones."""
+        real = {each.spec.id for each in planned}
+        for stream in provisional_ids(entry):
+            if stream in self._waiting:
+                self._waiting.discard(stream)
+                if stream in real:
+                    status = self._rooms.board.open(stream)
+                    status.waits_for = ""
+                    status.progressed()
+                else:
+                    self._rooms.board.close(stream)
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    def _start(self, planned: PlannedStream) -> None:
+        """Start the stream, or put it in place of one that is planned otherwise; leave alone what is as it should be."""
+        stream, running = planned.spec.id, self._running.get(planned.spec.id)
+        if running is not None:
+            held = running.runner.planned
+            if (held.spec, held.suppress_unchanged) == (planned.spec, planned.suppress_unchanged):
+                running.runner.planned = planned  # its entry may be written otherwise now
+                return
+            self._stop(running)
+            log.info("stream is resolved anew", extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)})
+        before = next((each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None)
+        runner = StreamRunner(planned, self._rooms)
+        task = self._tasks.create_task(self._live(runner, before), name=f"stream {stream}")
+        self._running[stream] = _Running(runner, task)
+
+    def _remove(self, stream: str, running: _Running) -> None:
+        """The stream left the config: it says what it holds and falls silent; nothing is retired. Source: WIRE 2."""
+        log.info("stream left the config", extra={"stream": stream, "topic": running.runner.spec.topic})
+        del self._running[stream]
+        self._stop(running)
+
+    def _stop(self, running: _Running) -> None:
+        running.runner.stop(deadline_s=clock.now_s() + self._rooms.settings.shutdown.drain_timeout_s)
+        self._ending.append(running)
+
+    async def _live(self, runner: StreamRunner, before: asyncio.Task[None] | None) -> None:
+        stream = runner.spec.id
+        if before is not None:
+            await asyncio.wait((before,))
+            self._rooms.board.open(stream).renew()
+        try:
+            await runner.run()
+        except Fenced as error:
+            if stream in self._running:
+                log.error("outclaimed", extra={"stream": stream, "error": str(error)})
+                self._outclaimed.set()
+            else:
+                log.info("another relay took over a stream that left the config", extra={"stream": stream})
+        finally:
+            self._ended(runner)
+
+    def _ended(self, runner: StreamRunner) -> None:
+        """A stream that was told to stop has ended; if it left the config, nothing speaks of it any more."""
+        stream, ending = runner.spec.id, len(self._ending)
+        self._ending = [each for each in self._ending if each.runner is not runner]
+        if len(self._ending) < ending and stream not in self._running:
+            self._rooms.metrics.forget(stream)
+            if stream in self._waiting:
+                self._rooms.board.open(stream).state = "waiting"
+            else:
+                self._rooms.board.close(stream)
+
+
+def _found(resolution: Resolution) -> tuple[Resource, ...]:
+    return resolution.resources if isinstance(resolution, Found) else ()
+
+
+def _shared(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]]) -> set[str]:
+    """The topics that hold several resources."""
+    return prefixed_topics(
+        (topic_of(settings, entry, resource), resource.qualified) for entry, resolution in resolutions for resource in _found(resolution)
+    )

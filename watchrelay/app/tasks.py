@@ -1,0 +1,68 @@
+"""Tasks that may not end in silence.
+
+Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or was cancelled before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
+from watchrelay.errors import WatchrelayError
+
+Result = TypeVar("Result")
+
+
+class Died(WatchrelayError):
+    """A task that runs for ever ended: a bug. The process exits and is restarted."""
+
+
+async def must_run(work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event) -> None:
+    """Run `work` until `stopping`.
+
+    Raises: Died when it returned or was cancelled earlier. A TaskGroup neither fails nor logs when a child ends cancelled, so without
+    this a dead loop would go unnoticed.
+    """
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise Died(f"task {name!r} was cancelled while the process was running") from None
+        raise
+    if not stopping.is_set():
+        raise Died(f"task {name!r} ended while the process was running")
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Return when one of the events is set, or after `timeout_s`."""
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(event.wait(), name="wait") for event in events]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+async def unless(stopping: asyncio.Event, work: Coroutine[object, object, Result], *, name: str) -> Result | None:
+    """The result of `work`; None when `stopping` was set before, and `work` is cancelled then.
+
+    Raises: what `work` raises, as it is.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work, name=name)
+            stopped = group.create_task(stopping.wait(), name="wait")
+            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            stopped.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed  # there is one: waiting for an event does not fail
+    return None if working.cancelled() else working.result()
+
+
+def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a group holds, if it holds just one, however deep; else the group."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

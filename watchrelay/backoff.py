@@ -1,0 +1,47 @@
+"""How long to stay away after a failure. Pure.
+
+Room: below every room. In: the moment of a failure, and whether the attempt had shown health. Out: seconds to wait, and the next state.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from random import Random
+
+RETRY_AFTER_MAX_S = 300.0
+"""Longest wait that a server's Retry-After is obeyed for. Source: WATCH 6.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A growing delay: `base_s * 2^n`, capped, plus up to `jitter` of itself; state is one value, each user's own.
+
+    Units: seconds; `ceiling_s` bounds the delay with its jitter.
+    Law: the n-th delay in a row lies in [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) * (1 + jitter))].
+    Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the last failure, and wants health,
+    for a counter that resets by time alone saw-tooths through an outage.
+    """
+
+    base_s: float = 0.8
+    cap_s: float = 30.0
+    jitter: float = 1.0
+    ceiling_s: float = math.inf
+    reset_after_s: float = 120.0
+    failures: int = 0
+    last_failure_s: float = -math.inf
+
+    def after_failure(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
+        """The next state, and the delay before the next attempt.
+
+        Shape: `healthy` says that the failed attempt got at least one valid answer, or lived at least 60 s.
+        """
+        failures = 0 if healthy and now_s - self.last_failure_s > self.reset_after_s else self.failures
+        step_s = min(self.cap_s, self.base_s * 2.0 ** min(failures, 60))
+        delay_s = min(self.ceiling_s, step_s * (1.0 + self.jitter * rng.random()))
+        return replace(self, failures=failures + 1, last_failure_s=now_s), delay_s
+
+
+def clamp_retry_after(seconds: float) -> float:
+    """A server's Retry-After as far as it is obeyed: 0 for what is no number or lies in the past, never above five minutes."""
+    return min(RETRY_AFTER_MAX_S, seconds) if seconds > 0 else 0.0

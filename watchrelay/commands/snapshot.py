@@ -1,0 +1,78 @@
+"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they are complete.
+
+Room: commands. In: parsed arguments (config, sets, streams, timeout). Out: a line per stream on stdout, progress on stderr; 0, 1 when a
+stream is not published or no relay answers in time, 69 when Kafka is away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from watchrelay.app.ask import Taken, ask_for_snapshots
+from watchrelay.config import Settings, load_settings
+from watchrelay.observe import logs
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, wait, print.
+
+    Raises: ConfigError, NotThere, Unanswered, SinkUnavailable, TopicRefused: one line for the operator each.
+    """
+    settings = load_settings(args.config, args.sets)
+    logs.configure(settings.observe.log_format, "error")
+    asyncio.run(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
+    return 0
+
+
+async def _snapshot(settings: Settings, streams: Sequence[str], timeout_s: float, progress: Progress) -> None:
+    def taken(answer: Taken) -> None:
+        progress.clear()
+        print(line(answer), flush=True)
+        progress.taken()
+
+    try:
+        await ask_for_snapshots(settings, streams, timeout_s=timeout_s, asked=progress.asked, taken=taken)
+    finally:
+        progress.clear()
+
+
+class Progress:
+    """What is still waited for, on a terminal alone, in one line that is written over."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._shown = out.isatty()
+        self._wanted = self._done = 0
+
+    def asked(self, _request_id: str, streams: Sequence[str]) -> None:
+        """The request is written."""
+        self._wanted = len(streams)
+        self._show()
+
+    def taken(self) -> None:
+        """One stream has answered."""
+        self._done += 1
+        self._show()
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
+
+    def _show(self) -> None:
+        if self._shown and self._done < self._wanted:
+            print(f"\rwaiting for snapshots: {self._done} of {self._wanted} complete", end="", file=self._out, flush=True)
+
+
+def line(answer: Taken) -> str:
+    """What one snapshot holds: its id, the objects, the version of the state, and where it begins on the topic."""
+    index = answer.index
+    listed = index.get("partitions")
+    partitions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
+    objects = "1 object" if index.get("count") == 1 else f"{index.get('count')} objects"
+    return f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"

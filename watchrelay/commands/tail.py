@@ -1,0 +1,201 @@
+"""`watchrelay tail`: topics decoded, for people or one JSON object a line.
+
+Room: commands. In: parsed arguments (config, sets, streams, from_beginning, until_end, output). Out: lines on stdout, exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, TextIO
+
+import msgspec
+
+from watchrelay import clock
+from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.plan import control_topic
+from watchrelay.codec import MarkerRecord, ObjectRecord
+from watchrelay.config import Settings, load_settings
+from watchrelay.config.streams import plan
+from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.printable import printable
+
+Printer = Callable[[Seen], str]
+
+_COLOURS = {"added": "32", "modified": "33", "deleted": "31", "read": "36"}
+_MARKER_COLOUR = "2"
+_json = msgspec.json.Encoder().encode
+_QUIET_S = 30.0
+
+
+class ClientWords(logging.Handler):
+    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where it says dozens a second."""
+
+    def __init__(self, out: TextIO, *, now_s: Callable[[], float] = clock.now_s) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+        self._now_s = now_s
+        self._quiet_until_s = float("-inf")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line, unless another was printed not long ago."""
+        if self._now_s() >= self._quiet_until_s:
+            self._quiet_until_s = self._now_s() + _QUIET_S
+            print(f"kafka: {' '.join(record.getMessage().split())}", file=self._out)
+
+
+@contextmanager
+def client_words(out: TextIO) -> Iterator[None]:
+    """While in it, what the Kafka client complains of goes to `out`, in few words, and nowhere else."""
+    client_log, words = logging.getLogger("aiokafka"), ClientWords(out)
+    client_log.propagate, before = False, client_log.propagate
+    client_log.addHandler(words)
+    try:
+        yield
+    finally:
+        client_log.removeHandler(words)
+        client_log.propagate = before
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print until the end (`--until-end`) or until interrupted; 0 either way.
+
+    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each.
+    """
+    settings = load_settings(args.config, args.sets)
+    printer = as_json if args.output == "json" else text_printer(sys.stdout)
+    with suppress(KeyboardInterrupt), client_words(sys.stderr):
+        asyncio.run(_tail(settings, args, printer))
+    return 0
+
+
+async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) -> None:
+    said: set[str] = set()
+
+    def waiting(problem: str) -> None:
+        if problem not in said:
+            said.add(problem)
+            print(f"waiting: {problem}", file=sys.stderr)
+
+    reader = TailReader(
+        kafka_connection(settings, client_id="watchrelay-tail").arguments(),
+        control_topic=control_topic(settings),
+        streams=args.streams,
+        from_beginning=args.from_beginning,
+        until_end=args.until_end,
+        waiting=waiting,
+        awaited=lambda stream: may_come(settings, stream),
+    )
+    async with aclosing(reader.batches()) as batches:
+        async for seen in batches:
+            print_batch(seen, printer, sys.stdout, sys.stderr)
+
+
+def may_come(settings: Settings, stream: str) -> bool:
+    """Whether the config asks for `stream`, as far as can be told without a cluster, which alone knows groups and wildcards."""
+    name, _, namespace = stream.partition("@")
+    for each in plan(settings):
+        if stream == each.id:
+            return True
+        if each.builtin is None and not each.entry.id and namespace == (each.namespace or ""):
+            group = each.name.group
+            if name.endswith(f".{group}") if each.name.wildcard else group is None:
+                return True
+    return False
+
+
+def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: TextIO) -> None:
+    """One line each: records to `out`, what is no record of ours to `complaints`."""
+    lines = []
+    for each in seen:
+        if each.record is None:
+            print(f"{each.topic}/{each.partition}@{each.offset}: {printable(str(each.refused))}", file=complaints)
+        else:
+            lines.append(printer(each))
+    if lines:
+        out.write("\n".join(lines) + "\n")
+        out.flush()
+
+
+def as_json(seen: Seen) -> str:
+    """One JSON object.
+
+    Shape: topic, partition, offset, stream, type, key, uid, resourceVersion, epoch, sequence, reason, object (its bytes as they stand on
+    the topic); of a marker what it carries.
+    """
+    record = seen.record
+    assert record is not None
+    place: dict[str, Any] = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset, "stream": record.stream}
+    if isinstance(record, ObjectRecord):
+        fields = place | {
+            "type": record.verb,
+            "key": record.key.decode(),
+            "uid": record.uid or None,
+            "resourceVersion": record.version or None,
+            "epoch": record.epoch,
+            "sequence": record.sequence,
+            "reason": record.reason,
+            "object": None if record.value is None else msgspec.Raw(record.value),
+        }
+    else:
+        fields = place | marker_fields(record)
+    return _json(fields).decode()
+
+
+def marker_fields(record: MarkerRecord) -> dict[str, Any]:
+    """What a marker carries; what does not apply to its kind is left out."""
+    fields: dict[str, Any] = {
+        "type": record.kind,
+        "key": f"%wr/{record.kind}/{record.stream}/{record.partition}",
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "time": record.time,
+        "config": record.config,
+        "partitions": record.partitions,
+    }
+    if record.kind != "claim":
+        fields |= {"resourceVersion": record.frontier, "count": record.count, "digest": f"{record.digest:016x}"}
+    if record.seen:
+        fields["seen"] = record.seen
+    if record.snapshot:
+        fields["snapshot"] = record.snapshot
+    if record.kind == "end":
+        fields |= {"begin": record.begin_sequence, "beginOffset": record.begin_offset}
+    if record.last_snapshot_offset is not None:
+        fields |= {"lastSnapshot": record.last_snapshot, "lastSnapshotOffset": record.last_snapshot_offset}
+    return fields
+
+
+def text_printer(out: TextIO) -> Printer:
+    """One aligned line for people; coloured on a terminal, unless NO_COLOR is set. Source: https://no-color.org."""
+    coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return lambda seen: as_text(seen, coloured=coloured)
+
+
+def as_text(seen: Seen, *, coloured: bool) -> str:
+    """Time, stream, what happened, to which object, at which version, where it stands and why it was said."""
+    record = seen.record
+    assert record is not None
+    where = f"p{seen.partition}@{seen.offset}"
+    head = printable(f"{record.time[11:23]}  {record.stream:<20} ")
+    if isinstance(record, ObjectRecord):
+        what: str = record.verb
+        colour = _COLOURS[what]
+        note = f", {record.trimmed} only" if record.trimmed == "stub" else ", without fields" if record.trimmed else ""
+        rest = f"{record.key.decode():<44} rv {record.version:<10} {where:<10} {record.reason}{note}"
+    else:
+        what, colour = record.kind, _MARKER_COLOUR
+        told = "" if record.kind == "claim" else f"{record.count} objects, digest {record.digest:016x}, rv {record.frontier}, "
+        name = f"snapshot {record.snapshot}, " if record.snapshot else ""
+        rest = f"{name}{told}epoch {record.epoch}  {where}"
+    rest = printable(rest)
+    if not coloured:
+        return f"{head}{what:<9} {rest}".rstrip()
+    if isinstance(record, MarkerRecord):
+        return f"\x1b[{colour}m{head}{what:<9} {rest}\x1b[0m"
+    return f"\x1b[2m{head}\x1b[0m\x1b[{colour}m{what:<9}\x1b[0m {rest}".rstrip()

@@ -1,0 +1,79 @@
+"""What is legal and yet worth a word before it surprises somebody.
+
+Room: config. In: settings, defaults merged. Out: warnings, one line each, with the path they are about.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from watchrelay.config.overlaps import Overlaps
+from watchrelay.config.settings import Settings
+from watchrelay.config.streams import Planned, plan
+from watchrelay.config.tree import Path
+from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
+
+Warned = tuple[Path, str, str]
+
+
+def warnings(settings: Settings) -> Iterator[Warned]:
+    """Path, message and hint of each."""
+    yield from _kafka(settings)
+    planned = plan(settings)
+    seen: set[int] = set()
+    overlaps = Overlaps(planned, lambda each: (each.topic, each.what))
+    for stream in planned:
+        if stream.index not in seen:
+            seen.add(stream.index)
+            yield from _entry(stream)
+        yield from _shared_objects(stream, overlaps)
+
+
+def _kafka(settings: Settings) -> Iterator[Warned]:
+    security = settings.kafka.security
+    if security.protocol == "SASL_PLAINTEXT":
+        yield ("kafka", "security", "protocol"), "credentials and records cross the network unencrypted", "SASL_SSL encrypts them"
+    if not security.check_hostname and security.protocol in ("SSL", "SASL_SSL"):
+        yield ("kafka", "security", "checkHostname"), "any host with a certificate of that authority can pose as a broker", ""
+    if security.password is not None:
+        yield ("kafka", "security", "password"), "the password stands in the config", "passwordFile keeps it out"
+    if settings.kafka.replication_factor == 1:
+        yield ("kafka", "replicationFactor"), "one copy: records are lost with their broker", "fine for a test; 3 elsewhere"
+
+
+def _entry(stream: Planned) -> Iterator[Warned]:
+    at: Path = ("resources", stream.index)
+    found = resolve(stream.name)
+    if not stream.name.wildcard and len(found) > 1:
+        others = ", ".join(builtin.resource.qualified for builtin in found[1:])
+        yield (*at, "resource"), f"{stream.entry.resource} means {found[0].resource.qualified} here, as for kubectl", f"not {others}"
+    if found and stream.entry.namespaces and not stream.name.wildcard and not found[0].resource.namespaced:
+        yield (*at, "namespaces"), f"{found[0].resource.qualified} is cluster-scoped: the stream would wait for ever", "remove namespaces"
+    if found and stream.entry.exclude_namespaces and not stream.name.wildcard and not found[0].resource.namespaced:
+        yield (*at, "excludeNamespaces"), f"{found[0].resource.qualified} is cluster-scoped: the server refuses that selector", "remove it"
+    if not found and stream.name.group in GROUPS and not stream.name.wildcard:
+        yield (*at, "resource"), f"Kubernetes 1.36 has no {stream.what}", _near(stream)
+    elif not found and stream.name.group is None:
+        if served := _versions(stream):
+            yield (*at, "resource"), f"Kubernetes 1.36 does not serve {stream.what} in {stream.name.version}", f"it does in {served}"
+        else:
+            yield (*at, "resource"), f"{stream.what} is not built into Kubernetes: only a cluster can say what it means", _near(stream)
+    if stream.entry.include_secret_data:
+        yield (*at, "includeSecretData"), "the payload of Secrets will stand on the topic in clear", ""
+
+
+def _versions(stream: Planned) -> str:
+    name = stream.name
+    return ", ".join(each.resource.version for each in served_in(name.name) if name.group in (None, each.resource.group))
+
+
+def _near(stream: Planned) -> str:
+    close = difflib.get_close_matches(stream.name.name.lower(), known_names(), n=1, cutoff=0.75)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _shared_objects(stream: Planned, overlaps: Overlaps) -> Iterator[Warned]:
+    if stream.topic and (other := overlaps.earlier(stream)) is not None:
+        message = f"an object that the selectors of resources[{other.index}] match too stands twice on the topic {stream.topic}"
+        yield ("resources", stream.index), message, "give one of the two another topic"

@@ -1,0 +1,32 @@
+"""Which file is the config.
+
+Room: config. In: the command line's `-c`, the environment. Out: a path, or the problem that there is none. Needs nothing of what reads
+the file, for the daemon looks at the file again and again and reads it only when it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Final
+
+from watchrelay.errors import Problem
+
+CONFIG_VARIABLE: Final = "WATCHRELAY_CONFIG"
+DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
+
+
+def find_file(config: str | None, environ: Mapping[str, str]) -> tuple[FilePath | None, Problem | None]:
+    """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG, else the usual places."""
+    named = config or environ.get(CONFIG_VARIABLE)
+    if named:
+        source = "-c" if config else CONFIG_VARIABLE
+        path = FilePath(named)
+        if path.exists():
+            return path, None
+        return None, Problem("there is no such file", source=named, hint=f"named by {source}")
+    for usual in DEFAULT_PATHS:
+        if FilePath(usual).exists():
+            return FilePath(usual), None
+    looked = " and ".join(DEFAULT_PATHS)
+    return None, Problem("no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}")

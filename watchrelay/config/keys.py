@@ -1,0 +1,137 @@
+"""The keys that exist: what kind each is, how it is called in the environment, which one was probably meant.
+
+Room: config. In: the settings' classes. Out: look-ups by path for `sources.py` and `load.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+from watchrelay.config.fields import Section
+from watchrelay.config.settings import Settings
+from watchrelay.config.tree import Path, show
+
+Kind = Literal["section", "sections", "list", "integer", "flag", "text", "command"]
+
+ENV_PREFIX: Final = "WATCHRELAY_"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the config. `section`: its class, or that of its items, where the kind says so."""
+
+    kind: Kind
+    section: type[Section] | None = None
+
+
+@cache
+def keys_of(section: type[Section]) -> dict[str, Key]:
+    """The keys of a section, as files write them."""
+    return {
+        str(info.alias or name): Key("command") if name == "token_command" else _key(info.annotation)
+        for name, info in section.model_fields.items()
+    }
+
+
+def find(path: Path) -> Key | None:
+    """The key at `path`; None when there is none. An item of a list of sections is a section, an item of another list a text."""
+    found: Key | None = Key("section", Settings)
+    for part in path:
+        if found is not None and found.kind in ("sections", "list") and isinstance(part, int):
+            found = Key("section", found.section) if found.section else Key("text")
+        elif found is not None and found.kind == "section" and found.section and isinstance(part, str):
+            found = keys_of(found.section).get(part)
+        else:
+            return None
+    return found
+
+
+def every_key(section: type[Section] = Settings, before: Path = ()) -> Iterator[Path]:
+    """Every path of the config, with index 0 for items of lists of sections."""
+    for name, key in keys_of(section).items():
+        path = (*before, name)
+        yield path
+        if key.section:
+            yield from every_key(key.section, path if key.kind == "section" else (*path, 0))
+
+
+def env_segment(key: str) -> str:
+    """`minInsyncReplicas` as the environment writes it: `MIN_INSYNC_REPLICAS`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).upper()
+
+
+def env_name(path: Path) -> str:
+    """The variable that sets `path`."""
+    return ENV_PREFIX + "__".join(str(part) if isinstance(part, int) else env_segment(part) for part in path)
+
+
+def env_path(name: str) -> Path | None:
+    """The path that the variable `name` sets; None when there is no such key."""
+    path: list[str | int] = []
+    section: type[Section] | None = Settings
+    listed = False
+    for segment in name.removeprefix(ENV_PREFIX).split("__"):
+        if listed:
+            if not segment.isdecimal():
+                return None
+            path.append(int(segment))
+            listed = False
+            continue
+        if section is None:
+            return None
+        match = next(((key, found) for key, found in keys_of(section).items() if env_segment(key) == segment), None)
+        if match is None:
+            return None
+        path.append(match[0])
+        section, listed = match[1].section, match[1].kind == "sections"
+    return tuple(path)
+
+
+def nearest_env(name: str) -> str:
+    """The variable that was probably meant, or ""."""
+    indexed = re.sub(r"__\d+(?=__|$)", "__0", name)
+    return _closest(indexed, [env_name(path) for path in every_key()])
+
+
+def nearest_key(path: Path) -> str:
+    """The key that was probably meant by `path`, as people write it, or "": a sibling first, else the same key elsewhere."""
+    *parents, wrong = path
+    if not isinstance(wrong, str):
+        return ""
+    key = find(tuple(parents))
+    siblings = list(keys_of(key.section)) if key and key.section else []
+    plain = {_plain(sibling): sibling for sibling in siblings}
+    close = plain.get(_plain(wrong)) or _closest(wrong, siblings)
+    if close:
+        return close
+    elsewhere = [other for other in every_key() if _plain(str(other[-1])) == _plain(wrong)]
+    return show(elsewhere[0]).replace("[0]", "[]") if elsewhere else ""
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def _closest(word: str, words: list[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.7)), "")
+
+
+def _key(annotation: Any) -> Key:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return Key("section", annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _key(next(part for part in get_args(annotation) if part is not type(None)))
+    if get_origin(annotation) is tuple:
+        item = get_args(annotation)[0]
+        return Key("sections", item) if isinstance(item, type) and issubclass(item, Section) else Key("list")
+    if hasattr(annotation, "__metadata__"):
+        return _key(get_args(annotation)[0])
+    if annotation is bool:
+        return Key("flag")
+    return Key("integer") if annotation is int else Key("text")

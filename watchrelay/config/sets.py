@@ -1,0 +1,26 @@
+"""The form of `--set path.to.key=VALUE`.
+
+Room: config. In: one argument. Out: the path and the text of the value.
+"""
+
+from __future__ import annotations
+
+import re
+
+_KEY = r"[A-Za-z][A-Za-z0-9]*"
+_PATH = re.compile(rf"{_KEY}(\.{_KEY}|\.\d+|\[\d+\])*\Z")
+
+
+def parse_set(text: str) -> tuple[tuple[str | int, ...], str]:
+    """`kafka.partitions=1` or `resources[0].labelSelector=app=web`, as path and value.
+
+    Raises: ValueError when it has not that form at all (exit code 2); whether the key exists is not asked here.
+    """
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals:
+        raise ValueError(f'"{text}" has no "=": write path.to.key=VALUE')
+    if not _PATH.match(name):
+        raise ValueError(f'"{name}" is not a path: write path.to.key=VALUE, as in kafka.partitions=1 or resources[0].name=web')
+    parts = re.findall(r"[A-Za-z][A-Za-z0-9]*|\d+", name)
+    return tuple(int(part) if part.isdecimal() else part for part in parts), value

@@ -1,0 +1,76 @@
+"""The other side: what a reader of the topics needs, and nothing of the daemon.
+
+`TopicReader` follows topics on Kafka: from the newest snapshot, then live, proving itself at every heartbeat.
+`Replica` is the same without Kafka: records of one stream and one partition in, state and verdicts out; `decode` makes its records.
+
+    from watchrelay.consumer import TopicReader
+
+    async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as reader:
+        await reader.ready()                                # the whole state is here, and proven
+        print(len(reader.objects("pods")), "pods")
+        async for change in reader:                         # and what happens from now on
+            print(change.verb, change.key.decode(), change.proven)
+
+What the records mean is the record contract; a reader in another language is certified by the vectors in `tests/vectors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from watchrelay.codec import MarkerRecord, ObjectRecord, decode
+    from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
+    from watchrelay.consumer.reader import NothingPublished
+    from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
+    from watchrelay.consumer.topic import PositionsLost, TopicReader
+    from watchrelay.errors import RecordRefused, SinkUnavailable
+    from watchrelay.model.records import Position
+
+_HOMES = {
+    "watchrelay.codec": ("MarkerRecord", "ObjectRecord", "decode"),
+    "watchrelay.consumer.changes": ("Change", "LaneState", "Problem", "Saved"),
+    "watchrelay.consumer.reader": ("NothingPublished",),
+    "watchrelay.consumer.replica": ("Changed", "Held", "Ignored", "Noted", "ReadAgain", "Replaced", "Replica", "Unproven"),
+    "watchrelay.consumer.topic": ("PositionsLost", "TopicReader"),
+    "watchrelay.errors": ("RecordRefused", "SinkUnavailable"),
+    "watchrelay.model.records": ("Position",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Change",
+    "Changed",
+    "Held",
+    "Ignored",
+    "LaneState",
+    "MarkerRecord",
+    "Noted",
+    "NothingPublished",
+    "ObjectRecord",
+    "Position",
+    "PositionsLost",
+    "Problem",
+    "ReadAgain",
+    "RecordRefused",
+    "Replaced",
+    "Replica",
+    "Saved",
+    "SinkUnavailable",
+    "TopicReader",
+    "Unproven",
+    "decode",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when first asked for, so that `Replica` alone needs no Kafka client. Source: PEP 562."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,247 @@
+"""A log checked against the contract: order, gaps, every hash, every digest.
+
+Room: consumer (pure). In: the records of one stream in one partition, in log order, from the last complete snapshot on. Out: what is held
+at the end, whether it is proven, and every problem.
+
+Other than a `Replica` an audit never reads again: the log is what is judged, so a marker that disagrees is a problem of the log, unless
+compaction took records before it: then the next marker tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.consumer.origin import Origin
+from watchrelay.consumer.replica import Held, Ignored, State
+from watchrelay.model.headers import Header
+from watchrelay.model.records import Position
+from watchrelay.model.resources import compare
+
+Kind = Literal[
+    "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions", "source", "overlap",
+    "missing", "extra", "differs", "unreadable",
+]  # fmt: skip
+
+PROBLEMS_MAX = 1_000
+"""Per stream and partition; the last one says how many more there were."""
+
+_VERSION_KEY = b'"resourceVersion":"'
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that does not hold. Shape: `key` is None where it is not about one object, `offset` where it is about no record.
+
+    Kinds: `foreign` (a record that is not of this contract version), `hash` (a value that is not the one of its header), `gap` (a
+    sequence that never reached the log), `order` (an object went back in time), `resend` (another record under a position that was
+    given out before), `digest` (a marker disagrees with the records before it), `unproven` (no marker agreed with what is held at the
+    end), `partition` (a record that belongs into another), `partitions` (a count other than described), `source` (two clusters on one
+    topic), `overlap` (two streams with the same key). With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`,
+    `unreadable` (an object that the API server lists and nobody can decode).
+    """
+
+    kind: Kind
+    offset: int | None
+    key: str | None
+    detail: str
+
+
+def bare_hash(value: bytes, version: str) -> bytes:
+    """Eight bytes that tell two objects apart, their resourceVersion aside. Source: DESIGN 4.1, suppressUnchanged."""
+    text = version.encode()
+    at = value.find(b'%b%b"' % (_VERSION_KEY, text)) if text else -1
+    if at >= 0:
+        at += len(_VERSION_KEY)
+        value = value[:at] + value[at + len(text) :]
+    return sha256(value).digest()[:8]
+
+
+def _without_version(source: bytes) -> list[bytes]:
+    """Who writes, and of what. Source: a stream goes on where its resource is served in another version only, and its sources say so."""
+    return [part for place, part in enumerate(reversed(source.split(b"/"))) if place != 1]
+
+
+class Audit:
+    """One stream in one partition. Shape: `bare`: keep for each object what comparing with the cluster needs, in place of its value."""
+
+    def __init__(
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        *,
+        origin: Origin,
+        partitions: int,
+        home: Callable[[bytes, int], int],
+        bare: bool = False,
+    ) -> None:
+        self.stream, self.topic, self.partition = stream, topic, partition
+        self.start = origin.offset or 0
+        self.state = State(origin.snapshot)
+        self.records = 0
+        self.problems: list[Problem] = []
+        self.frontier = ""
+        self.trimmed: dict[bytes, Trimmed] = {}
+        self.as_of: dict[bytes, Held | None] = {}
+        """What was held at `as_of_version` where records behind it have changed it since."""
+        self._as_of_version: str | None = None
+        self._partitions, self._home, self._bare = partitions, home, bare
+        self._more = 0
+        self._holes = False
+        self._failing = False
+        self._restored = False
+        self._source = b""
+        self._before = -1
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def take(self, offset: int, before: int, record: Decoded, headers: Iterable[Header]) -> None:
+        """Check the record at `offset`.
+
+        Shape: `before` is the offset of the record before it in the partition, of whatever stream, -1 for none.
+        """
+        self.records += 1
+        state = self.state
+        epoch, last = state.epoch, state.last
+        ignored = state.admit(record.epoch, record.sequence)
+        if ignored is None and (state.epoch != epoch or state.last != last + 1):
+            self._jumped(offset, before, (epoch, last))
+        if isinstance(record, ObjectRecord):
+            self._object(offset, record, ignored)
+        elif ignored is None:
+            self._marker(offset, record, headers)
+
+    def _jumped(self, offset: int, before: int, was: tuple[int, int]) -> None:
+        """The position did not go on by one: a new epoch, compacted history, or records that never reached the log."""
+        state = self.state
+        if state.epoch != was[0] and state.last == 1:
+            return
+        if was == (0, 0) or before != offset - 1:
+            self._holes = True
+            return
+        expected = was[1] + 1 if state.epoch == was[0] else 1
+        missing = str(expected) if state.last == expected + 1 else f"{expected} to {state.last - 1}"
+        self._add("gap", offset, None, f"sequence {missing} of epoch {state.epoch} never reached the log")
+
+    def _object(self, offset: int, record: ObjectRecord, ignored: Ignored | None) -> None:
+        key, value, state = record.key, record.value, self.state
+        found = 0
+        if value is not None:
+            found = int.from_bytes(sha256(b"%b\0%b" % (key, value)).digest()[:8], "big")
+            if found != record.value_hash:
+                self._add("hash", offset, key, f"the value hashes to {found:016x}, its header says {record.value_hash:016x}")
+        if ignored is not None:
+            self._ignored(offset, record, found, ignored)
+            return
+        before = state.held.get(key)
+        if before is not None:
+            state.digest -= before.value_hash
+        elif value is not None and self._home(key, self._partitions) != self.partition:
+            self._add("partition", offset, key, f"the key belongs into partition {self._home(key, self._partitions)}")
+        if self._as_of_version is not None and key not in self.as_of and compare(record.version, self._as_of_version) == 1:
+            self.as_of[key] = before
+        if value is None:
+            state.held.pop(key, None)
+        else:
+            kept = bare_hash(value, record.version) if self._bare else b""
+            state.held[key] = Held(kept, found, record.uid, record.version, record.epoch, record.sequence)
+            state.digest += found
+            if record.trimmed or self.trimmed:
+                self._note_trimmed(key, record.trimmed)
+        state.digest &= DIGEST_MASK
+        if (
+            before is not None
+            and record.reason == "watch"
+            and (len(record.version), record.version) < (len(before.version), before.version)
+        ):
+            self._in_order(offset, record, before)
+
+    def _note_trimmed(self, key: bytes, trimmed: Trimmed) -> None:
+        if trimmed:
+            self.trimmed[key] = trimmed
+        else:
+            self.trimmed.pop(key, None)
+
+    def _in_order(self, offset: int, record: ObjectRecord, before: Held) -> None:
+        """What the watch brings is newer than what was said before, unless the API server itself was set back."""
+        if not self._restored and compare(record.version, before.version) == -1:
+            self._add("order", offset, record.key, f"resourceVersion {record.version} stands behind {before.version}")
+
+    def _ignored(self, offset: int, record: ObjectRecord, found: int, ignored: Ignored) -> None:
+        held = self.state.held.get(record.key)
+        if ignored.duplicate and held is not None and held.position == Position(record.epoch, record.sequence) and held.value_hash != found:
+            place = f"epoch {record.epoch}, sequence {record.sequence}"
+            self._add("resend", offset, record.key, f"another record was sent under {place} before")
+
+    def _marker(self, offset: int, marker: MarkerRecord, headers: Iterable[Header]) -> None:
+        source = next((value for name, value in headers if name == "ce_source"), b"")
+        if self._source and _without_version(source) != _without_version(self._source):
+            detail = f"{source.decode(errors='replace')} and {self._source.decode(errors='replace')} write the same stream"
+            self._add("source", offset, None, detail)
+        self._source = source
+        if marker.partition != self.partition:
+            self._add("partition", offset, None, f"a {marker.kind} of partition {marker.partition}")
+        if marker.partitions != self._partitions:
+            detail = f"a {marker.kind} speaks of {marker.partitions} partitions, the control topic of {self._partitions}"
+            self._add("partitions", offset, None, detail)
+        if marker.kind == "claim":
+            return
+        if self.frontier and compare(marker.frontier, self.frontier) == -1:
+            self._restored = True
+        self.frontier = marker.frontier
+        self._judge(offset, marker)
+
+    def _judge(self, offset: int, marker: MarkerRecord) -> None:
+        state = self.state
+        agrees = state.agrees(marker) or (marker.kind == "end" and state.sweep(marker) is not None)
+        if marker.kind == "end":
+            state.started_in = ""
+        state.proven = agrees
+        if agrees:
+            self._holes = self._failing = False
+        elif not state.started_in and not self._holes and not self._failing:
+            self._failing = True
+            held = f"{len(state.held)} objects with digest {state.digest:016x}"
+            said = f"{marker.count} with {marker.digest:016x}"
+            self._add("digest", offset, None, f"the log holds {held}, the {marker.kind} says {said}")
+
+    # ---- at the end --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Nothing more comes: what is held must be proven."""
+        if not self.state.proven and not self._failing:
+            why = (
+                "no marker with a digest stands there" if not self.frontier else "the newest marker does not agree, or records are missing"
+            )
+            self._add("unproven", None, None, f"what the log holds is not proven: {why}")
+        if self._more:
+            self.problems.append(Problem("unproven", None, None, f"and {self._more} problems more"))
+            self._more = 0
+
+    def freeze(self, version: str) -> None:
+        """From now on keep in `as_of` what was held at `version` of the cluster."""
+        self.as_of, self._as_of_version = {}, version
+
+    def held_as_of(self) -> dict[bytes, Held]:
+        """What the log held at the frozen version."""
+        held = dict(self.state.held)
+        for key, was in self.as_of.items():
+            if was is None:
+                held.pop(key, None)
+            else:
+                held[key] = was
+        return held
+
+    def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:
+        self.add(Problem(kind, offset, None if key is None else key.decode(errors="replace"), detail))
+
+    def add(self, problem: Problem) -> None:
+        """Keep a problem; beyond `PROBLEMS_MAX` they are counted."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+        else:
+            self._more += 1

@@ -1,0 +1,156 @@
+"""Which partitions to read, and where each is begun.
+
+Room: consumer. In: a started consumer, the control topic or topics. Out: places with an origin for each stream that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
+
+from watchrelay.codec import Decoded, decode
+from watchrelay.consumer.changes import Problem, Problems
+from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
+from watchrelay.errors import RecordRefused, SinkUnavailable
+
+_POLL_MS = 500
+_TAIL_RECORDS = 1_000
+_TAIL_GROWS = 8
+
+
+class Finder:
+    """Asks the control topic; where there is none to ask, the newest heartbeats."""
+
+    def __init__(self, consumer: Any, *, control_topic: str, topics: Sequence[str], streams: frozenset[str], problems: Problems) -> None:
+        self._consumer = consumer
+        self._topics, self._streams, self._problems = tuple(topics), streams, problems
+        self.control = TopicPartition(control_topic, 0) if control_topic else None
+        """The partition to follow for new streams; None when there is none, or no right to read it."""
+        self.control_at = 0
+        self._view = ControlView()
+
+    async def look(self) -> str:
+        """ "", or what is missing yet: look again later."""
+        there = await self._consumer.topics()
+        if self.control is not None and self.control.topic in there:
+            problem = await self._read_control(self.control)
+            if self.control is not None:
+                return problem
+        elif self.control is not None:
+            if not self._topics:
+                return (
+                    f"topic {self.control.topic} is not there, or may not be seen: start the relay, check cluster and kafka.topicPrefix, "
+                    "or grant READ and DESCRIBE on it"
+                )
+            self._without(self.control, "it is not there, or may not be seen")
+        missing = [topic for topic in self._topics if topic not in there]
+        return f"topic {', '.join(missing)} is not there, or may not be seen" if missing else ""
+
+    def _without(self, control: TopicPartition, why: str) -> None:
+        """Go on without the control topic, and say so."""
+        self.control = None
+        detail = f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
+        self._problems.add(Problem("control", control.topic, 0, 0, detail))
+
+    async def _read_control(self, control: TopicPartition) -> str:
+        consumer = self._consumer
+        try:
+            # Asked before `assign`: behind it each question would wait for a fetch that is on its way.
+            begin = (await consumer.beginning_offsets([control]))[control]
+            end = (await consumer.end_offsets([control]))[control]
+            # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
+            consumer.assign([control])
+            consumer.seek(control, begin)
+            while (at := await consumer.position(control)) < end:
+                for messages in (await consumer.getmany(control, timeout_ms=_POLL_MS)).values():
+                    self.learn(messages)
+        except TopicAuthorizationFailedError as error:
+            if not self._topics:
+                raise SinkUnavailable(f"topic {control.topic} may not be read: grant READ on it, or name the topics") from error
+            self._without(control, "READ is not granted")
+            return ""
+        self.control_at = at
+        consumer.pause(control)  # what is asked next would wait behind its fetches; `assign` lets it go on
+        described = self._view.described()
+        missing = sorted(self._streams - described.keys())
+        if missing:
+            known = ", ".join(described) or "none"
+            return f"stream {', '.join(missing)} has not been published yet; published: {known}"
+        return "" if self.described() else f"no stream has been published yet: {control.topic} describes none"
+
+    def learn(self, messages: Sequence[Any]) -> bool:
+        """Take records of the control topic. True: a stream was described."""
+        before = self._view.described()
+        for message in messages:
+            self.control_at = message.offset + 1
+            try:
+                self._view.read(message.offset, message.key, message.value)
+            except RecordRefused as error:
+                self._problems.add(Problem("foreign", message.topic, message.partition, message.offset, str(error)))
+        return self._view.described() != before
+
+    def described(self) -> Mapping[str, Described] | None:
+        """The streams wanted, as the control topic describes them; None without it."""
+        if self.control is None:
+            return None
+        return {
+            stream: each
+            for stream, each in self._view.described().items()
+            if (not self._streams or stream in self._streams) and (not self._topics or each.topic in self._topics)
+        }
+
+    async def places(self, known: frozenset[TopicPartition]) -> dict[TopicPartition, dict[str, Origin]]:
+        """The partitions that are not `known` yet, with the origin of each stream that is."""
+        described = self.described()
+        if described is None:
+            return {} if known else await self._places_by_heartbeat()
+        there = await self._consumer.topics()
+        found: dict[TopicPartition, dict[str, Origin]] = {}
+        for stream, each in described.items():
+            if each.topic not in there:
+                continue
+            for partition, origin in enumerate(self._view.origins(stream)):
+                place = TopicPartition(each.topic, partition)
+                if place not in known:
+                    found.setdefault(place, {})[stream] = origin
+        return found
+
+    async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:
+        found: dict[TopicPartition, dict[str, Origin]] = {}
+        for topic in self._topics:
+            partitions = await self._consumer._client._wait_on_metadata(topic)
+            for partition in sorted(partitions):
+                place = TopicPartition(topic, partition)
+                found[place] = await self._newest_heartbeats(place)
+        return found
+
+    async def _newest_heartbeats(self, place: TopicPartition) -> dict[str, Origin]:
+        """Look at the partition's tail, further and further back until there is a heartbeat."""
+        begin = (await self._consumer.beginning_offsets([place]))[place]
+        end = (await self._consumer.end_offsets([place]))[place]
+        span = _TAIL_RECORDS
+        while end > begin:
+            start = max(begin, end - span)
+            beats = newest_heartbeats(await self._span(place, start, end))
+            if beats or start == begin:
+                return {stream: origin for stream, origin in beats.items() if not self._streams or stream in self._streams}
+            span *= _TAIL_GROWS
+        return {}
+
+    async def _span(self, place: TopicPartition, start: int, end: int) -> list[Decoded]:
+        self._consumer.assign([place])
+        self._consumer.seek(place, start)
+        records: list[Decoded] = []
+        while await self._consumer.position(place) < end:
+            for messages in (await self._consumer.getmany(place, timeout_ms=_POLL_MS)).values():
+                for message in messages:
+                    if b"heartbeat" not in (message.key or b""):
+                        continue
+                    try:
+                        records.append(decode(message.key, message.value, message.headers))
+                    except RecordRefused:
+                        continue  # counted when it is read for good
+        return records

@@ -1,0 +1,113 @@
+"""Where a reader starts: the begin of the newest snapshot that can be believed.
+
+Room: consumer (pure). In: records of the control topic, or the newest heartbeats of a partition. Out: an `Origin` per partition.
+Why the newest index record alone will not do: a former writer that does not know it yet may have written it (record contract, F3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from watchrelay.codec import Decoded, MarkerRecord
+from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value, starting_point
+from watchrelay.errors import RecordRefused
+from watchrelay.printable import short
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one partition is read from. Shape: `offset` None is the partition's start; `snapshot` begins there, "" for none."""
+
+    offset: int | None = None
+    snapshot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A stream as its writer described it on the control topic."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(slots=True)
+class _Stream:
+    instances: dict[str, int] = field(default_factory=dict)
+    claimed: int = -1
+    claimed_from: object = None
+    epoch_base: int = 0
+    described: Described | None = None
+    index: dict[str, object] | None = None
+
+
+class ControlView:
+    """The control topic as a reader needs it. Law: reading the same records again changes nothing."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
+
+    def read(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take one record. Raises: RecordRefused: it is not of the contract; nothing changed, read on."""
+        kind, stream = parse_control_key(key)
+        parsed = None if value is None else parse_control_value(value)
+        held = self._streams.setdefault(stream, _Stream())
+        match kind:
+            case "claim" if parsed is not None:
+                instance = parsed.get("instance")
+                if not isinstance(instance, str):
+                    raise RecordRefused(f"claim of {short(stream)} at offset {offset} without instance")
+                first = held.instances.setdefault(instance, offset)
+                if first > held.claimed:
+                    held.claimed, held.claimed_from = first, parsed.get("from")
+            case "claim":
+                held.instances, held.claimed, held.claimed_from = {}, -1, None
+            case "stream":
+                match parsed:
+                    case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if is_count(base) and is_count(
+                        partitions, PARTITIONS_MAX
+                    ):
+                        held.described = Described(topic, partitions)
+                        held.epoch_base = max(base, held.epoch_base)
+                    case None:
+                        held.described = None
+                    case _:
+                        raise RecordRefused(f"description of {short(stream)} at offset {offset} without topic, partitions or epochBase")
+            case "snapshot":
+                held.index = parsed
+
+    def described(self) -> dict[str, Described]:
+        """Every stream that has a description: one that was retired has none."""
+        return {name: held.described for name, held in sorted(self._streams.items()) if held.described is not None}
+
+    def origins(self, stream: str) -> list[Origin]:
+        """Where to start, by partition. Shape: empty for a stream that nobody described.
+
+        The index record if its epoch is that of the newest claim, else the `from` of that claim. Source: record contract, section 5.
+        """
+        held = self._streams.get(stream)
+        if held is None or held.described is None:
+            return []
+        partitions = held.described.partitions
+        point: object = held.claimed_from
+        if held.claimed >= 0 and held.index is not None and held.index.get("epoch") == held.epoch_base + held.claimed:
+            point = starting_point(held.index, partitions) or point
+        match point:
+            case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
+                return [Origin(begin, snapshot) if is_count(begin) else Origin() for begin in begins]
+            case _:
+                return [Origin()] * partitions
+
+
+def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
+    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in log order) says to start.
+
+    Shape: a stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at the partition's start.
+    """
+    newest: dict[str, MarkerRecord] = {}
+    for record in records:
+        if isinstance(record, MarkerRecord) and record.kind == "heartbeat":
+            held = newest.get(record.stream)
+            if held is None or (record.epoch, record.sequence) > (held.epoch, held.sequence):
+                newest[record.stream] = record
+    return {stream: Origin(beat.last_snapshot_offset, beat.last_snapshot) for stream, beat in newest.items()}

@@ -1,0 +1,217 @@
+"""Topics read in order of arrival, decoded, for people and scripts that look on.
+
+Room: consumer. In: connection arguments for aiokafka, the control topic, which streams. Out: `Seen`, one per record, decoded or refused.
+Which topics there are is asked of the control topic: every writer describes its streams there, so no API server is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from watchrelay.codec import Decoded, decode
+from watchrelay.controlrecords import parse_control_key, parse_control_value
+from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
+from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame
+from watchrelay.model.headers import Header
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 3.0
+LOOK_AGAIN_S = 1.0
+_POLL_MS = 500
+_FETCH_BYTES = 4 * 1024 * 1024
+
+
+class NothingPublished(WatchrelayError):
+    """The control topic, or a stream that was asked for, is not there (yet)."""
+
+
+class _Message(Protocol):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One record on a topic. Shape: `record` is None where it does not follow the contract; `refused` then says why."""
+
+    topic: str
+    partition: int
+    offset: int
+    record: Decoded | None
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class _Follow:
+    """What is read: by partition, the next offset and (until_end) where to stop."""
+
+    next: dict[TopicPartition, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return all(self.next[partition] >= end for partition, end in self.ends.items())
+
+
+def make_consumer(arguments: Mapping[str, Any]) -> Any:
+    """A consumer of aiokafka's that is not started: without a group, without commits, blind to what was aborted."""
+    ours = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    consumer = AIOKafkaConsumer(**{"max_partition_fetch_bytes": _FETCH_BYTES, **arguments, **ours})
+    tame(consumer._client)
+    return consumer
+
+
+class TailReader:
+    """Reads the topics of some streams (all: none named) without a group, without commits; what is aborted is not shown.
+
+    `awaited` tells of a stream that is not described yet whether it is worth waiting for.
+    Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early (`contextlib.aclosing`).
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        control_topic: str,
+        streams: Sequence[str] = (),
+        from_beginning: bool = False,
+        until_end: bool = False,
+        waiting: Callable[[str], None] = lambda _: None,
+        awaited: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self._arguments = dict(arguments)
+        self._control = TopicPartition(control_topic, 0)
+        self._streams = frozenset(streams)
+        self._from_beginning, self._until_end = from_beginning, until_end
+        self._waiting, self._awaited = waiting, awaited
+        self._described: dict[str, tuple[str, int]] = {}
+
+    async def batches(self) -> AsyncGenerator[list[Seen], None]:
+        """The records as they come, some at a time; ends only with `until_end`.
+
+        Raises: SinkUnavailable when no broker answers at the start; NothingPublished where waiting would be for ever: with `until_end`,
+        or for a stream that nobody awaits.
+        """
+        consumer = make_consumer(self._arguments)
+        try:
+            await self._start(consumer)
+            follow = await self._find(consumer)
+            while not (self._until_end and follow.done):
+                fetched = await consumer.getmany(timeout_ms=_POLL_MS)
+                seen: list[Seen] = []
+                for partition, messages in fetched.items():
+                    if partition == self._control:
+                        self._learn(messages)
+                    else:
+                        span = (follow.next[partition], follow.ends.get(partition))
+                        seen += [one for message in messages if (one := self._look(message, *span)) is not None]
+                for partition in follow.next:
+                    follow.next[partition] = await consumer.position(partition)
+                if not self._until_end:
+                    await self._extend(consumer, follow, from_beginning=True)
+                if seen:
+                    yield seen
+        except KafkaError as error:
+            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {plain_words(error)}") from error
+        finally:
+            await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
+
+    @property
+    def _servers(self) -> str:
+        return servers_text(self._arguments)
+
+    async def _start(self, consumer: Any) -> None:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await consumer.start()
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise SinkUnavailable(f"kafka at {self._servers} is not usable: {plain_words(error)} (check kafka.bootstrapServers)") from error
+
+    async def _find(self, consumer: Any) -> _Follow:
+        """Wait until what was asked for is described on the control topic, then stand where reading starts."""
+        while True:
+            problem = await self._read_control(consumer)
+            if not problem:
+                break
+            strange = [stream for stream in sorted(self._streams - self._described.keys()) if not self._awaited(stream)]
+            if strange:
+                raise NothingPublished(f"{problem}; the config has no stream {', '.join(strange)} either")
+            if self._until_end:
+                raise NothingPublished(problem)
+            self._waiting(problem)
+            await asyncio.sleep(LOOK_AGAIN_S)
+        follow = _Follow()
+        await self._extend(consumer, follow, from_beginning=self._from_beginning)
+        if self._until_end:
+            follow.ends = await consumer.end_offsets(list(follow.next))
+        return follow
+
+    async def _read_control(self, consumer: Any) -> str:
+        """Read the control topic to its end. Shape: "" or what is missing."""
+        if self._control.topic not in await consumer.topics():
+            return f"topic {self._control.topic} does not exist yet: start the relay, or check cluster and kafka.topicPrefix"
+        consumer.assign([self._control])
+        end = (await consumer.end_offsets([self._control]))[self._control]
+        # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
+        consumer.seek(self._control, (await consumer.beginning_offsets([self._control]))[self._control])
+        while await consumer.position(self._control) < end:
+            for messages in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+                self._learn(messages)
+        missing = sorted(self._streams - self._described.keys())
+        if missing:
+            known = ", ".join(sorted(self._described)) or "none"
+            return f"stream {', '.join(missing)} has not been published yet; published: {known}"
+        return "" if self._described else f"no stream has been published yet: {self._control.topic} describes none"
+
+    def _learn(self, messages: Sequence[_Message]) -> None:
+        for message in messages:
+            try:
+                kind, stream = parse_control_key(message.key)
+                value = parse_control_value(message.value) if message.value is not None else {}
+            except RecordRefused:
+                continue  # the relay reports it; whoever only looks on misses nothing but a stream that is not described
+            if kind == "stream":
+                match value:
+                    case {"topic": str(topic), "partitions": int(partitions)}:
+                        self._described[stream] = (topic, partitions)
+                    case _:
+                        self._described.pop(stream, None)
+
+    async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
+        """Take in the topics described since; one that appears while we look on is read from its start."""
+        wanted = {place for stream, place in self._described.items() if not self._streams or stream in self._streams}
+        places = {TopicPartition(topic, partition) for topic, partitions in wanted for partition in range(partitions)}
+        new = sorted(places - follow.next.keys())
+        if new:
+            there = await consumer.topics()
+            new = [place for place in new if place.topic in there]
+        if not new:
+            return
+        control_at = await consumer.position(self._control)
+        consumer.assign([self._control, *follow.next, *new])
+        starts = await (consumer.beginning_offsets(new) if from_beginning else consumer.end_offsets(new))
+        follow.next.update(starts)
+        for partition, offset in follow.next.items():
+            consumer.seek(partition, offset)
+        consumer.seek(self._control, control_at)
+
+    def _look(self, message: _Message, start: int, end: int | None) -> Seen | None:
+        if message.offset < start or (end is not None and message.offset >= end):
+            return None
+        place = (message.topic, message.partition, message.offset)
+        try:
+            record = decode(message.key, message.value, message.headers)
+        except RecordRefused as error:
+            return Seen(*place, None, str(error))
+        return Seen(*place, record) if not self._streams or record.stream in self._streams else None

@@ -1,0 +1,245 @@
+"""Discovery documents -> what the server serves.
+
+Room: kube (pure). In: bodies of `/api`, `/apis` and `/apis/GROUP/VERSION`, in any of the three forms. Out: a `Catalog`.
+Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group. WATCH 8.1, 8.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from watchrelay.model.resources import Resource
+
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')},application/json"
+"""The order of the parameters matters to servers. Source: WATCH 8.1."""
+
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""What may stand in a URL path, a topic's name, a header and a metric's label. An aggregated API server names what it likes: anything else
+is passed over, and so is as good as not served."""
+
+
+class NotDiscovery(ValueError):
+    """The body is no discovery document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One resource as one version serves it. Shape: all names but the resource's kind are lower-case."""
+
+    resource: Resource
+    singular: str
+    short_names: tuple[str, ...]
+    watchable: bool
+    """Its verbs include list and watch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a group. `fresh` False: the server behind it does not answer now, so what it serves is unknown."""
+
+    name: str
+    fresh: bool
+    served: tuple[Served, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group; "" is the core group. Shape: versions in the server's order, the preferred one first."""
+
+    name: str
+    versions: tuple[Version, ...]
+
+    @property
+    def fresh(self) -> bool:
+        """True if all of it is known."""
+        return all(version.fresh for version in self.versions)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything served, in the server's order, the core group first."""
+
+    groups: tuple[Group, ...] = ()
+
+    def group(self, name: str) -> Group | None:
+        """The group called `name`."""
+        return next((group for group in self.groups if group.name == name), None)
+
+    def serves(self, resource: Resource) -> bool | None:
+        """Whether this very version of the resource is served with the same scope; None when that is unknown now."""
+        group = self.group(resource.group)
+        version = next((v for v in group.versions if v.name == resource.version), None) if group else None
+        if version is None:
+            return False
+        if not version.fresh:
+            return None
+        return any((s.resource.plural, s.resource.namespaced) == (resource.plural, resource.namespaced) for s in version.served)
+
+
+def is_aggregated(content_type: str) -> bool:
+    """True if a body of this type is an APIGroupDiscoveryList."""
+    return "as=apigroupdiscoverylist" in content_type.lower().replace(" ", "")
+
+
+# ---- the aggregated form --------------------------------------------------------------------------------------------
+
+
+class _Name(msgspec.Struct):
+    name: str | None = None
+
+
+class _ResponseKind(msgspec.Struct):
+    kind: str = ""
+
+
+class _Resource(msgspec.Struct, rename="camel"):
+    resource: str
+    response_kind: _ResponseKind | None = None
+    scope: str = ""
+    singular_resource: str | None = None
+    short_names: list[str] | None = None
+    verbs: list[str] | None = None
+
+
+class _Version(msgspec.Struct):
+    version: str
+    freshness: str | None = None
+    resources: list[_Resource] | None = None
+
+
+class _Group(msgspec.Struct):
+    metadata: _Name | None = None
+    versions: list[_Version] | None = None
+
+
+class _GroupList(msgspec.Struct):
+    items: list[_Group] | None = None
+
+
+def parse_aggregated(body: bytes) -> tuple[Group, ...]:
+    """The groups of an APIGroupDiscoveryList, v2 or v2beta1. Raises: NotDiscovery."""
+    found = _decode(body, _GroupList)
+    named = [((item.metadata or _Name()).name or "", item.versions or ()) for item in found.items or ()]
+    return tuple(_group(name, versions) for name, versions in named if not name or _usable(name))
+
+
+def _group(name: str, versions: Iterable[_Version]) -> Group:
+    return Group(
+        name,
+        tuple(
+            Version(
+                v.version,
+                v.freshness != "Stale",
+                tuple(_served(name, v.version, r) for r in v.resources or () if _usable(r.resource, _kind(r))),
+            )
+            for v in versions
+            if _usable(v.version)
+        ),
+    )
+
+
+def _served(group: str, version: str, found: _Resource) -> Served:
+    resource = Resource(group, version, found.resource, _kind(found), found.scope == "Namespaced")
+    return _entry(resource, found.singular_resource, found.short_names, found.verbs)
+
+
+def _kind(found: _Resource) -> str:
+    return found.response_kind.kind if found.response_kind else ""
+
+
+def _usable(name: str, kind: str = "") -> bool:
+    """Whether names are such that nothing can be smuggled in by them. Shape: a kind may be unknown."""
+    return _NAME.fullmatch(name) is not None and (not kind or _NAME.fullmatch(kind) is not None)
+
+
+def _entry(resource: Resource, singular: str | None, short_names: list[str] | None, verbs: list[str] | None) -> Served:
+    return Served(
+        resource,
+        (singular or resource.kind).lower(),
+        tuple(name.lower() for name in short_names or ()),
+        {"list", "watch"} <= set(verbs or ()),
+    )
+
+
+# ---- the older form -------------------------------------------------------------------------------------------------
+
+
+class _Legacy(msgspec.Struct, rename="camel"):
+    name: str
+    kind: str = ""
+    namespaced: bool = False
+    singular_name: str | None = None
+    short_names: list[str] | None = None
+    verbs: list[str] | None = None
+
+
+class _LegacyResources(msgspec.Struct):
+    resources: list[_Legacy] | None = None
+
+
+class _GroupVersion(msgspec.Struct):
+    version: str = ""
+
+
+class _LegacyGroup(msgspec.Struct, rename="camel"):
+    name: str
+    versions: list[_GroupVersion] | None = None
+    preferred_version: _GroupVersion | None = None
+
+
+class _LegacyGroups(msgspec.Struct):
+    groups: list[_LegacyGroup] | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _CoreVersions(msgspec.Struct):
+    versions: list[str]
+
+
+def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
+    """Of the legacy `/api`: the core group's name and versions. Raises: NotDiscovery."""
+    return [("", [version for version in _decode(body, _CoreVersions).versions if _usable(version)])]
+
+
+def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
+    """Of the legacy `/apis`: each group with its versions, the preferred one first. Raises: NotDiscovery."""
+    found = _decode(body, _LegacyGroups)
+    if found.groups is msgspec.UNSET:
+        raise NotDiscovery("it lists no groups")
+    listed = []
+    for group in found.groups or ():
+        if not _usable(group.name):
+            continue
+        versions = [v.version for v in group.versions or () if _usable(v.version)]
+        preferred = group.preferred_version.version if group.preferred_version else ""
+        listed.append((group.name, sorted(versions, key=lambda version: version != preferred)))
+    return listed
+
+
+def parse_resources(group: str, version: str, body: bytes) -> Version:
+    """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises: NotDiscovery."""
+    found = _decode(body, _LegacyResources)
+    return Version(
+        version,
+        fresh=True,
+        served=tuple(
+            _entry(Resource(group, version, r.name, r.kind, r.namespaced), r.singular_name, r.short_names, r.verbs)
+            for r in found.resources or ()
+            if _usable(r.name, r.kind)
+        ),
+    )
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise NotDiscovery("it is no discovery document") from None

@@ -1,0 +1,124 @@
+"""One object's raw JSON -> `ObjectFrame`, in the same form whether it came by a list or a watch.
+
+Room: kube (pure). In: the object as `dict[str, Raw]`, one level decoded. Out: frames; `Odd` for what is not a Kubernetes object.
+
+The values of a frame are views into the buffer that came from the socket: copy what is kept, or the whole buffer stays in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+import msgspec
+from msgspec import Raw
+
+from watchrelay.model.frames import FrameType, ObjectFrame
+from watchrelay.model.resources import Resource
+
+Fields = dict[str, Raw]
+
+_fields: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
+_text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+decode_fields = _fields.decode
+decode_text = _text.decode
+
+BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a DecodeError)."""
+
+
+class Odd(ValueError):
+    """Says in a few words why something is not what the protocol promises. Shape: never an excerpt of the object."""
+
+
+def compact_size(fields: Fields) -> int:
+    """Length in bytes of `fields` written as a JSON object without whitespace: shorter than what came if a key stood there twice."""
+    return sum(map(len, fields)) + sum(map(len, fields.values())) + 4 * len(fields) + 1
+
+
+class ObjectReader:
+    """Makes frames of objects of one resource.
+
+    Shape: `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list of a built-in resource leaves both
+    out of its items; `kind` and `api_version` fill them in. With `metadata_only` both are always the resource's own, and of the
+    object's other fields only `metadata` is kept, whether the server trimmed or not. Source: WATCH 1.3, 9.1, 9.2.
+    """
+
+    def __init__(self, resource: Resource, *, metadata_only: bool = False) -> None:
+        self._resource = resource
+        self._metadata_only = metadata_only
+        self.named(resource.kind, resource.api_version)
+
+    def named(self, kind: str, api_version: str) -> None:
+        """From here on, objects that do not say what they are, are this."""
+        if self._metadata_only:
+            kind, api_version = self._resource.kind, self._resource.api_version
+        self._kind = Raw(json.dumps(kind, ensure_ascii=False).encode())
+        self._api_version = Raw(json.dumps(api_version, ensure_ascii=False).encode())
+
+    def read(self, verb: FrameType, fields: Fields) -> ObjectFrame:
+        """The frame of an object.
+
+        Raises: Odd, or one of `BROKEN`, if the object has no usable metadata.
+        """
+        raw = fields.get("metadata")
+        if raw is None:
+            raise Odd("the object has no metadata")
+        metadata = decode_fields(raw)
+        if compact_size(metadata) != len(raw):
+            refuse_duplicates(bytes(raw), metadata)
+        try:
+            name = decode_text(metadata["name"])
+            version = decode_text(metadata["resourceVersion"])
+        except KeyError as error:
+            raise Odd(f"the object has no metadata.{error.args[0]}") from None
+        uid = metadata.get("uid")
+        namespace = metadata.get("namespace")
+        within = "" if namespace is None else decode_text(namespace) or ""
+        if not name or not version or "/" in name or "/" in within:
+            _refuse_identity(name, version)
+        if self._metadata_only:
+            kept = {"apiVersion": self._api_version, "kind": self._kind, "metadata": raw}
+        else:
+            kept = {"apiVersion": self._api_version, "kind": self._kind}
+            kept.update(fields)
+        return ObjectFrame(
+            verb, within, name or "", "" if uid is None else decode_text(uid) or "", version or "", kept, metadata, compact_size(fields)
+        )
+
+
+def _refuse_identity(name: str | None, version: str | None) -> NoReturn:
+    if not name:
+        raise Odd("the object's metadata.name is empty")
+    if not version:
+        raise Odd("the object's metadata.resourceVersion is empty")
+    raise Odd("the object's namespace or name contains a slash")
+
+
+def refuse_duplicates(data: bytes, fields: Fields) -> None:
+    """Pass if no key stands twice in `data`, of which `fields` is the top level: which of the two counts would be anyone's guess.
+
+    Raises: Odd. Slow (the whole tree is built) where the length does not prove it: asked only if `compact_size` is not the length.
+    """
+    first = next(iter(fields), "")
+    spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + 2 * len(fields) - 1 == len(data)
+    if not spaced:  # as `json.dumps` of Python writes by default
+        json.loads(data, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise Odd("a JSON object has the same key twice")
+
+
+def why(error: Exception) -> str:
+    """What is wrong, in words that quote nothing of the object."""
+    if isinstance(error, Odd):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, msgspec.ValidationError):
+        return "it has not the shape of a Kubernetes object"
+    return "it is not JSON"

@@ -1,0 +1,229 @@
+"""The body of a list, as it arrives -> one `Page`.
+
+Room: kube (pure). In: chunks of the body. Out: a page whose objects look exactly as a watch would have brought them.
+
+A list without paging may be hundreds of megabytes, and a decoder holds the interpreter until it is done. So items are taken off while
+they arrive, each chunk a few milliseconds at most. Where an item ends is guessed from how the first one begins and proved by decoding:
+no proper prefix of a JSON object is a JSON object. What cannot be taken that way waits for the end and is decoded in one piece.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from watchrelay.errors import KubeError, Undecodable
+from watchrelay.kube.frame import BROKEN, Fields, ObjectReader, Odd, compact_size, decode_fields, refuse_duplicates, why
+from watchrelay.model.frames import ObjectFrame, Page
+from watchrelay.model.resources import Selection
+
+_ITEMS = re.compile(rb'"items"\s*:\s*\[(\s*)')
+_FIRST_KEY = re.compile(rb'\{\s*"[^"\\]*"\s*:\s*')
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+_HEAD_MAX = 64 << 10
+_ITEM_MAX = 8 << 20
+"""Bytes without the end of an item until the rest of the page is left for the end: what waits is copied with each chunk."""
+PAGE_BYTES_MAX = 2 << 30
+"""Of one answer, unpacked: a list without paging may hold every object of a large cluster."""
+ITEM_BYTES_MAX = 32 << 20
+"""Of one object, as in a watch: what begins like a list and goes on like nothing, or unpacks to no end, is given up here."""
+_GUESSES = 16
+"""Wrong guesses about one item's end until the rest of the page is left for the end: keeps the cost linear."""
+
+
+class _Metadata(msgspec.Struct, gc=False, rename="camel"):
+    resource_version: str | None = None
+    continue_: str | None = msgspec.field(default=None, name="continue")
+    shard_info: Raw = msgspec.field(default_factory=Raw)
+
+
+class _List(msgspec.Struct, gc=False, rename="camel"):
+    kind: str | None = None
+    api_version: str | None = None
+    metadata: _Metadata | None = None
+    items: list[Raw] | UnsetType | None = UNSET
+
+
+_list: msgspec.json.Decoder[_List] = msgspec.json.Decoder(_List)
+
+
+class TooLong(ValueError):
+    """The body is longer than this program is ready to hold; says what of it, and the cure."""
+
+
+class NotAList(ValueError):
+    """The body is no list: a Status, HTML, nothing, or cut short."""
+
+
+class PageReader:
+    """Reads one response of a list."""
+
+    def __init__(self, selection: Selection, *, page_bytes_max: int = PAGE_BYTES_MAX, item_bytes_max: int = ITEM_BYTES_MAX) -> None:
+        self._selection = selection
+        self._left, self._page_bytes_max, self._item_bytes_max = page_bytes_max, page_bytes_max, item_bytes_max
+        self._unbroken = False
+        self._reader = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
+        self._objects: list[ObjectFrame] = []
+        self._failures: list[KubeError] = []
+        self._head = b""
+        self._rest = b""
+        self._parts: list[bytes] = []
+        self._starts: tuple[bytes, ...] = ()
+        """How the text from one item's end to the next one's first value may read; one, once it was seen."""
+        self._searched = 0
+        self._given_up = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body, and the items that they complete. Raises: TooLong."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise self._too_long()
+        if self._given_up:
+            self._parts.append(chunk)
+            return
+        data = self._rest + chunk
+        if not self._starts:
+            data = self._begin(data)
+        self._rest = self._take(data) if self._starts else data
+        if len(self._rest) > (_ITEM_MAX if self._starts else _HEAD_MAX):
+            self._given_up = self._unbroken = True
+            self._left = min(self._left, self._item_bytes_max - len(self._rest))
+
+    def finish(self) -> Page:
+        """The page, once the body is complete.
+
+        Raises: NotAList; Undecodable if the server says that this is one shard of the list.
+        """
+        rest = b"".join((self._rest, *self._parts))
+        try:
+            found = _list.decode(self._head + rest)
+        except BROKEN as error:
+            found = self._apart(rest, error)
+        if found.items is UNSET or found.kind == "Status":
+            raise NotAList("it has no items")
+        metadata = found.metadata or _Metadata()
+        if bytes(metadata.shard_info) not in {b"", b"null"}:
+            raise Undecodable("the server answered with one shard of the list; a shard is never taken for the whole")
+        self._name(found)
+        for item in found.items or ():
+            self._keep(bytes(item))
+        return Page(metadata.resource_version or "", metadata.continue_ or None, self._objects, tuple(self._failures))
+
+    def _too_long(self) -> TooLong:
+        if self._unbroken:
+            return TooLong(f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without the end of an object")
+        return TooLong(f"the list is longer than {self._page_bytes_max >> 20} MiB; pageSize or metadataOnly would make it shorter")
+
+    def _apart(self, rest: bytes, error: Exception) -> _List:
+        """The list when it does not decode as a whole: one item that no decoder takes must not hide the others."""
+        split = split_items(rest) if self._head else None
+        if split is None:
+            raise NotAList(why(error)) from None
+        items, tail = split
+        try:
+            found = _list.decode(self._head + tail)
+        except BROKEN:
+            raise NotAList(why(error)) from None
+        found.items = [Raw(item) for item in items]
+        return found
+
+    def _begin(self, data: bytes) -> bytes:
+        """Find where the items begin and how each of them does; what is left are items."""
+        found = _ITEMS.search(data, 0, _HEAD_MAX)
+        first = _FIRST_KEY.match(data, found.end()) if found else None
+        if found is None or first is None:
+            return data
+        head = data[: found.end()]
+        try:
+            begun = _list.decode(head + b"]}")
+        except BROKEN:
+            begun = _List()
+        if begun.items is UNSET:
+            self._given_up = True  # an `items` deeper down
+            return data
+        self._head = head
+        self._starts = (b"}," + found.group(1) + first.group(), b"}, " + first.group())
+        self._name(begun)
+        return data[found.end() :]
+
+    def _name(self, found: _List) -> None:
+        kind = found.kind or ""
+        if kind.endswith("List") and kind != "List" and found.api_version:
+            self._reader.named(kind.removesuffix("List"), found.api_version)
+
+    def _take(self, data: bytes) -> bytes:
+        """Take every item that another one follows; what is left begins with an item."""
+        begin = guesses = 0
+        scan = self._searched
+        while (end := self._next(data, scan)) >= 0:
+            if self._keep(data[begin : end + 1], sure=False):
+                begin = scan = data.index(b"{", end)
+                guesses = 0
+                continue
+            scan = end + 1
+            guesses += 1
+            if guesses == _GUESSES:
+                self._given_up = True
+                break
+        self._searched = max(0, len(data) - begin - max(map(len, self._starts)))
+        return data[begin:]
+
+    def _next(self, data: bytes, scan: int) -> int:
+        """Where an item may end, -1 if nowhere."""
+        for start in self._starts:
+            end = data.find(start, scan)
+            if end >= 0:
+                self._starts = (start,)
+                return end
+        return -1
+
+    def _keep(self, item: bytes, *, sure: bool = True) -> bool:
+        """Add the object of `item`. False if it is no JSON object, so perhaps not the whole item; when `sure`, that is a failure."""
+        try:
+            fields = decode_fields(item)
+        except BROKEN as error:
+            if sure:
+                self._failures.append(self._undecodable(error))
+            return False
+        try:
+            self._objects.append(self._read(item, fields))
+        except (*BROKEN, Odd) as error:
+            self._failures.append(self._undecodable(error))
+        return True
+
+    def _read(self, item: bytes, fields: Fields) -> ObjectFrame:
+        if not item.isascii():
+            item.decode()
+        if compact_size(fields) != len(item):
+            refuse_duplicates(item, fields)
+        return self._reader.read("ADDED", fields)
+
+    def _undecodable(self, error: Exception) -> Undecodable:
+        return Undecodable(f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}")
+
+
+def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
+    """The items of an array behind its `[`, and what stands from its `]` on; None if it has no end or holds other than objects.
+
+    Shape: by brackets and quotes alone, so that an item may be nested without limit or hold what is no JSON. Slow.
+    """
+    items: list[bytes] = []
+    depth = begin = last = 0
+    for token in _TOKEN.finditer(rest):
+        sign = token[0]
+        if sign in {b"{", b"["}:
+            if depth == 0:
+                begin = token.start()
+                if rest[last:begin].strip(b" \t\r\n,"):
+                    return None
+            depth += 1
+        elif sign in {b"}", b"]"}:
+            depth -= 1
+            if depth < 0:
+                return None if rest[last : token.start()].strip() else (items, rest[token.start() :])
+            if depth == 0:
+                last = token.end()
+                items.append(rest[begin:last])
+    return None

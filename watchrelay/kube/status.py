@@ -1,0 +1,219 @@
+"""HTTP code and Status body -> the error class that says what to do next.
+
+Room: kube (pure). In: a response that is not what was asked for, or the object of an ERROR line. Out: a `KubeError`.
+The code decides first, the Status second: many error bodies are plain text or a proxy's HTML (WATCH 1.13).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from watchrelay.errors import (
+    Expired,
+    Forbidden,
+    Interrupted,
+    Invalid,
+    KubeError,
+    NotAcceptable,
+    NotFound,
+    NotWatchable,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+    VersionTooLarge,
+)
+
+RETRY_AFTER_MAX_S = 300.0
+"""No server keeps us away for longer. Source: WATCH 6.3."""
+
+_QUOTED = 300
+_CLASSES: dict[int, type[KubeError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: NotWatchable,
+    406: NotAcceptable,
+    407: Unavailable,
+    408: Unavailable,
+    429: Throttled,
+    500: Throttled,
+    501: NotWatchable,
+    503: Throttled,
+}
+"""Source: WATCH 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living server (Unavailable)."""
+
+_CURES = {
+    401: " (the token or client certificate was refused)",
+    403: " (grant list and watch; `watchrelay rbac` prints the rules)",
+    407: " (the proxy wants a user and password in proxy-url)",
+}
+_TOO_LARGE = "ResourceVersionTooLarge"
+
+
+class Status(msgspec.Struct, frozen=True, gc=False):
+    """What is understood of a `kind: Status`. Shape: code 0, reason "" and empty tuples where it says nothing (or nonsense)."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    retry_after_s: float = 0.0
+    causes: tuple[str, ...] = ()
+    cause_fields: tuple[str, ...] = ()
+
+
+def read_status(data: bytes | msgspec.Raw) -> Status | None:
+    """The Status in `data`, or None when it holds none. Never raises: codes may be strings, details null, metadata absent."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if found.get("kind") != "Status" and "code" not in found and "reason" not in found:
+        return None
+    details = found.get("details")
+    details = details if isinstance(details, dict) else {}
+    listed = details.get("causes")
+    causes = [cause for cause in listed if isinstance(cause, dict)] if isinstance(listed, list) else []
+    return Status(
+        code=_integer(found.get("code")),
+        reason=_text(found.get("reason")),
+        message=_text(found.get("message")),
+        retry_after_s=min(max(0.0, float(_integer(details.get("retryAfterSeconds")))), RETRY_AFTER_MAX_S),
+        causes=tuple(_text(cause.get("reason")) for cause in causes),
+        cause_fields=tuple(_text(cause.get("field")) for cause in causes),
+    )
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int | float):
+        return int(value) if -1e9 < value < 1e9 else 0
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value, re.ASCII):
+        return int(value)
+    return 0
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
+    """Seconds that a `Retry-After` header asks for, clamped to 0..300; None when it is absent or garbage.
+
+    Shape: whole seconds, or an HTTP date (seen from `wall_ms`). Source: RFC 9110 10.2.3, WATCH 6.3.
+    """
+    if header is None:
+        return None
+    text = header.strip()
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+        return min(float(text[:10]), RETRY_AFTER_MAX_S)
+    try:
+        at = parsedate_to_datetime(text)
+        seconds = at.timestamp() - wall_ms / 1000
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
+
+
+def from_response(code: int, headers: Mapping[str, str], body: bytes, *, what: str, wall_ms: int) -> KubeError:
+    """The error for an HTTP answer that is not the one asked for, or a 2xx that carries a Status.
+
+    Shape: `what` names the request for people ("list pods at host:6443"); `headers` is looked up case-insensitively by its owner.
+    """
+    status = read_status(body)
+    effective = code
+    if 200 <= code < 300:
+        if status is None or status.code < 300:
+            return Unavailable(f"{what}: the answer is not what was asked for ({_said(status, headers, body)})", status=code)
+        effective = status.code
+    asked = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
+    wait_s = asked if asked is not None else (status.retry_after_s if status else 0.0)
+    said = _said(status, headers, body)
+    if 300 <= code < 400:
+        return Unavailable(f"{what}: answered {code}, a redirect, which is never followed; is this URL the API server's?", status=code)
+    return _classed(
+        effective, status or Status(), f"{what}: {effective} {said.removeprefix(f'{effective} ')}", wait_s=wait_s, headers=headers
+    )
+
+
+def _classed(code: int, status: Status, message: str, *, wait_s: float, headers: Mapping[str, str]) -> KubeError:
+    """Source: WATCH 6.4."""
+    if code == 410 or status.reason in {"Expired", "Gone"}:
+        return Expired(message, status=code, retry_after_s=wait_s)
+    if _too_large(code, status):
+        return VersionTooLarge(message, status=code, retry_after_s=wait_s)
+    if code in {400, 422}:
+        return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
+    if code in {429, 500, 503}:
+        message += _flow(headers)
+    kind = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable)
+    return kind(message + _CURES.get(code, ""), status=code, retry_after_s=wait_s)
+
+
+def from_stream(data: bytes | msgspec.Raw) -> KubeError:
+    """The error for the object of an ERROR line, or for a bare Status in a watch. Source: WATCH 2.5-2.7.
+
+    Shape: what would shut the endpoint's gate as an HTTP answer is `Interrupted` here: the server lives, this stream ended.
+    """
+    status = read_status(data) or Status()
+    said = _clean(status.message) or _clean(status.reason) or "without a reason"
+    message = f"the server ended the watch: {status.code or 'no code'} {said}"
+    if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
+        return Invalid(message, about="streaming", status=status.code, retry_after_s=status.retry_after_s)
+    error = _classed(status.code, status, message, wait_s=status.retry_after_s, headers={})
+    if isinstance(error, Unavailable) or status.code in {405, 406}:
+        return Interrupted(message, status=status.code, retry_after_s=status.retry_after_s)
+    return error
+
+
+def _too_large(code: int, status: Status) -> bool:
+    """Servers up to 1.18.5 say it in the message alone. Source: WATCH 2.7."""
+    if _TOO_LARGE in status.causes or status.reason == _TOO_LARGE:
+        return True
+    return code in {500, 504} and "too large resource version" in status.message.lower()
+
+
+def _about(status: Status) -> str:
+    """Which part of our request was refused. Source: WATCH 1.6, 1.7, 3.4, 4.4."""
+    message = status.message.lower()
+    fields = {field.rsplit(".", 1)[-1].lower() for field in status.cause_fields}
+    if "sendinitialevents" in fields or "sendinitialevents" in message or "forbidden for watch" in message:
+        return "streaming"
+    if "continue" in fields or "continue" in message:
+        return "continue"
+    if fields & {"resourceversion", "resourceversionmatch"} or "resourceversion" in message or "resource version" in message:
+        return "version"
+    return "selector"
+
+
+def _flow(headers: Mapping[str, str]) -> str:
+    """Who turned us away, for whoever tunes API priority and fairness. Source: WATCH 10.1."""
+    schema, level = headers.get("X-Kubernetes-PF-FlowSchema-UID"), headers.get("X-Kubernetes-PF-PriorityLevel-UID")
+    return f" (flow schema {_clean(schema)}, priority level {_clean(level)})" if schema and level else ""
+
+
+def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
+    """The server's own words, short and on one line; of a body that is no Status only plain text is quoted."""
+    if status is not None and (status.message or status.reason):
+        return _clean(status.message) or _clean(status.reason)
+    kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if not body.strip():
+        return "an empty body"
+    if kind == "text/html" or body.lstrip()[:1] == b"<":
+        return "an HTML page, as a proxy or login page sends"
+    if b"{" in body or b'":' in body:  # it may be an object or a part of one, under whatever type
+        return "JSON that is no Status"
+    if kind == "text/plain" or (not kind and body.isascii()):  # Go's TLS port answers plain HTTP so, without a type
+        return _clean(body[: 4 * _QUOTED].decode("utf-8", "replace"))
+    return f"a body of type {_clean(kind) or 'unknown'}"
+
+
+def _clean(text: str) -> str:
+    words = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _QUOTED]).split())
+    return words if len(words) <= _QUOTED else words[: _QUOTED - 3] + "..."

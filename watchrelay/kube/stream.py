@@ -1,0 +1,208 @@
+"""Chunks -> lines -> frames of one watch.
+
+Room: kube (pure). In: chunks of a watch's body, cut anywhere. Out: frames in the order of the lines; the object's own bytes are kept.
+
+The hot path decodes all whole lines of a chunk in one call and looks at `type` and `metadata` alone. Whatever that path does not expect
+(an ERROR line, blanks between tokens, damage) sends the chunk through the careful path, line by line, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from watchrelay.errors import Undecodable
+from watchrelay.kube import status
+from watchrelay.kube.frame import BROKEN, Fields, ObjectReader, Odd, compact_size, decode_fields, decode_text, refuse_duplicates, why
+from watchrelay.model.frames import Bookmark, Failure, Frame
+from watchrelay.model.resources import Selection
+
+LINE_MAX = 32 << 20
+"""Bytes of one line. Objects are at most ~1.5 MiB in etcd and a few times that as JSON. Source: WATCH 2.15."""
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class _Line(msgspec.Struct, gc=False):
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Fields
+
+
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+_AROUND = len('{"type":"","object":}\n')
+
+
+class LineSplitter:
+    """Collects bytes until lines are whole. Splits on LF alone: a JSON string may hold U+0085 or U+2028 unescaped (WATCH 2.16)."""
+
+    def __init__(self, line_max: int = LINE_MAX) -> None:
+        self._line_max = line_max
+        self._parts: list[bytes] = []
+        self._held = 0
+        self.overflowed = False
+        """True once a line that is not whole yet is longer than allowed; its bytes are let go."""
+
+    def feed(self, chunk: bytes) -> bytes | None:
+        """The block of whole lines that `chunk` completes, without its last LF; None if it completes none."""
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            self._keep(chunk)
+            return None
+        block = chunk[:end]
+        if self._parts:
+            self._parts.append(block)
+            block = b"".join(self._parts)
+            self._parts.clear()
+            self._held = 0
+        if end + 1 < len(chunk):
+            self._keep(chunk[end + 1 :])
+        return block
+
+    def rest(self) -> bytes:
+        """What stands behind the last LF."""
+        return b"".join(self._parts)
+
+    def _keep(self, part: bytes) -> None:
+        self._held += len(part)
+        if self._held > self._line_max:
+            self._parts.clear()
+            self.overflowed = True
+        else:
+            self._parts.append(part)
+
+
+def too_long(line_max: int) -> Undecodable:
+    """The error for a line over the limit."""
+    return Undecodable(f"a watch line is longer than {line_max >> 20} MiB; metadataOnly would leave out what makes it so")
+
+
+class FrameStream:
+    """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the limit) it takes nothing more.
+
+    Law: frames do not depend on where the chunks were cut.
+    """
+
+    def __init__(self, selection: Selection, *, line_max: int = LINE_MAX) -> None:
+        self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
+        self._line_max = line_max
+        self._lines = LineSplitter(line_max)
+        self.ended = False
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """The frames that `chunk` completes, often none.
+
+        Shape: an undecodable line is a Failure(Undecodable) in its place and others follow; any other Failure is the last frame.
+        """
+        if self.ended:
+            return []
+        block = self._lines.feed(chunk)
+        frames = [] if block is None else self._decode(block)
+        if self._lines.overflowed and not self.ended:
+            self.ended = True
+            frames.append(Failure(too_long(self._line_max)))
+        return frames
+
+    def finish(self) -> list[Frame]:
+        """The frame behind the last LF, if what stands there is whole: a clean end in mid-line is not an error (WATCH 2.13)."""
+        rest = self._lines.rest().strip()
+        if self.ended or not rest:
+            return []
+        try:
+            decode_fields(rest)
+        except BROKEN:
+            return []
+        return self._carefully(rest)
+
+    def _decode(self, block: bytes) -> list[Frame]:
+        frames = self._quickly(block) if len(block) <= self._line_max else None
+        return self._carefully(block) if frames is None else frames
+
+    def _quickly(self, block: bytes) -> list[Frame] | None:
+        """The frames of a block in which all is as kube-apiserver writes it, None of any other."""
+        frames: list[Frame] = []
+        seen = -1  # bytes accounted for, if nothing is blank
+        blanks = 0  # and those between tokens, if written as `json.dumps` of Python does by default
+        read = self._objects.read
+        try:
+            if not block.isascii():
+                block.decode()  # msgspec leaves the strings in a Raw unchecked
+            for line in _decode_lines(block):
+                verb, fields = line.type, line.object
+                if verb == "BOOKMARK":
+                    frames.append(_bookmark(fields))
+                    seen += compact_size(fields) + _AROUND + 8
+                else:
+                    frame = read(verb, fields)
+                    frames.append(frame)
+                    seen += frame.size + _AROUND + len(verb)
+                blanks += 2 * len(fields) + 2
+        except (*BROKEN, Odd):
+            return None
+        if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
+            return frames
+        return None  # other blanks, or a key that stood there twice
+
+    def _carefully(self, block: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        for part in block.split(b"\n"):
+            line = part.strip()
+            if not line:
+                continue
+            frames.append(self._one(line))
+            if self.ended:
+                break
+        return frames
+
+    def _one(self, line: bytes) -> Frame:
+        """The frame of one line; whatever is wrong with it becomes a Failure."""
+        if len(line) > self._line_max:
+            self.ended = True
+            return Failure(too_long(self._line_max))
+        try:
+            line.decode()
+            outer = decode_fields(line)
+            verb = decode_text(outer["type"]) if "type" in outer else None
+        except BROKEN as error:
+            return Failure(Undecodable(f"a watch line cannot be decoded: {why(error)}"))
+        if verb == "ERROR" or (verb is None and _is_status(outer)):
+            self.ended = True
+            return Failure(status.from_stream(outer.get("object", b"") if verb else line))
+        if verb not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+            return Failure(Undecodable("a watch line has no type" if verb is None else "a watch line is of a type unknown here"))
+        try:
+            decoded = _decode_line(line)
+            if compact_size(decoded.object) + _AROUND - 1 + len(verb) != len(line):
+                refuse_duplicates(line, outer)
+                refuse_duplicates(bytes(outer["object"]), decoded.object)
+            if decoded.type == "BOOKMARK":
+                return _bookmark(decoded.object)
+            return self._objects.read(decoded.type, decoded.object)
+        except (*BROKEN, Odd) as error:
+            return Failure(Undecodable(f"a watch line of type {verb} cannot be decoded: {why(error)}"))
+
+
+def _is_status(fields: Fields) -> bool:
+    try:
+        return decode_text(fields["kind"]) == "Status"
+    except (KeyError, *BROKEN):
+        return False
+
+
+def _bookmark(fields: Fields) -> Bookmark:
+    """Only version and annotations mean anything in a bookmark; one without a version moves nothing. Source: WATCH 2.4, 3.2."""
+    try:
+        metadata = decode_fields(fields["metadata"])
+        version = decode_text(metadata["resourceVersion"]) or ""
+    except (KeyError, msgspec.DecodeError):
+        return Bookmark("")
+    return Bookmark(version, _ends_initial_events(metadata))
+
+
+def _ends_initial_events(metadata: Fields) -> bool:
+    try:
+        return decode_text(decode_fields(metadata["annotations"])[INITIAL_EVENTS_END]) == "true"
+    except (KeyError, *BROKEN):
+        return False

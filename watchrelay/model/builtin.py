@@ -1,0 +1,291 @@
+"""The resources that a Kubernetes 1.36 API server serves by itself: what names mean when no server can be asked.
+
+Room: model. In: a resource name as an operator writes it. Out: the built-in resources it can mean, in kubectl's order of preference.
+Source: kubernetes v1.36.3, api/discovery/aggregated_v2.json and api__v1.json (every group and version, alpha ones included).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from watchrelay.model.names import ResourceName
+from watchrelay.model.resources import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """One built-in resource. `watchable`: it can be both listed and watched."""
+
+    resource: Resource
+    singular: str
+    short_names: tuple[str, ...]
+    watchable: bool
+
+    def called(self, name: str) -> bool:
+        """True when `name` is its plural, singular, Kind or one of its short names, whatever the case (kubectl lowers it too)."""
+        lowered = name.lower()
+        return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
+
+
+# Each row: plural, Kind, scope, short names or "-", and "unwatchable" where list or watch is missing.
+# The singular is the Kind in lower case.
+# The order of groups, and of versions in a group, is the server's order of preference.
+_TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "",
+        "v1",
+        (
+            "bindings Binding namespaced - unwatchable",
+            "componentstatuses ComponentStatus cluster cs unwatchable",
+            "configmaps ConfigMap namespaced cm",
+            "endpoints Endpoints namespaced ep",
+            "events Event namespaced ev",
+            "limitranges LimitRange namespaced limits",
+            "namespaces Namespace cluster ns",
+            "nodes Node cluster no",
+            "persistentvolumeclaims PersistentVolumeClaim namespaced pvc",
+            "persistentvolumes PersistentVolume cluster pv",
+            "pods Pod namespaced po",
+            "podtemplates PodTemplate namespaced -",
+            "replicationcontrollers ReplicationController namespaced rc",
+            "resourcequotas ResourceQuota namespaced quota",
+            "secrets Secret namespaced -",
+            "serviceaccounts ServiceAccount namespaced sa",
+            "services Service namespaced svc",
+        ),
+    ),
+    ("apiregistration.k8s.io", "v1", ("apiservices APIService cluster -",)),
+    (
+        "apps",
+        "v1",
+        (
+            "controllerrevisions ControllerRevision namespaced -",
+            "daemonsets DaemonSet namespaced ds",
+            "deployments Deployment namespaced deploy",
+            "replicasets ReplicaSet namespaced rs",
+            "statefulsets StatefulSet namespaced sts",
+        ),
+    ),
+    ("events.k8s.io", "v1", ("events Event namespaced ev",)),
+    (
+        "authentication.k8s.io",
+        "v1",
+        (
+            "selfsubjectreviews SelfSubjectReview cluster - unwatchable",
+            "tokenreviews TokenReview cluster - unwatchable",
+        ),
+    ),
+    (
+        "authorization.k8s.io",
+        "v1",
+        (
+            "localsubjectaccessreviews LocalSubjectAccessReview namespaced - unwatchable",
+            "selfsubjectaccessreviews SelfSubjectAccessReview cluster - unwatchable",
+            "selfsubjectrulesreviews SelfSubjectRulesReview cluster - unwatchable",
+            "subjectaccessreviews SubjectAccessReview cluster - unwatchable",
+        ),
+    ),
+    ("autoscaling", "v2", ("horizontalpodautoscalers HorizontalPodAutoscaler namespaced hpa",)),
+    ("autoscaling", "v1", ("horizontalpodautoscalers HorizontalPodAutoscaler namespaced hpa",)),
+    (
+        "batch",
+        "v1",
+        (
+            "cronjobs CronJob namespaced cj",
+            "jobs Job namespaced -",
+        ),
+    ),
+    ("certificates.k8s.io", "v1", ("certificatesigningrequests CertificateSigningRequest cluster csr",)),
+    (
+        "certificates.k8s.io",
+        "v1beta1",
+        (
+            "clustertrustbundles ClusterTrustBundle cluster -",
+            "podcertificaterequests PodCertificateRequest namespaced -",
+        ),
+    ),
+    ("certificates.k8s.io", "v1alpha1", ("clustertrustbundles ClusterTrustBundle cluster -",)),
+    (
+        "networking.k8s.io",
+        "v1",
+        (
+            "ingressclasses IngressClass cluster -",
+            "ingresses Ingress namespaced ing",
+            "ipaddresses IPAddress cluster ip",
+            "networkpolicies NetworkPolicy namespaced netpol",
+            "servicecidrs ServiceCIDR cluster -",
+        ),
+    ),
+    (
+        "networking.k8s.io",
+        "v1beta1",
+        (
+            "ipaddresses IPAddress cluster ip",
+            "servicecidrs ServiceCIDR cluster -",
+        ),
+    ),
+    ("policy", "v1", ("poddisruptionbudgets PodDisruptionBudget namespaced pdb",)),
+    (
+        "rbac.authorization.k8s.io",
+        "v1",
+        (
+            "clusterrolebindings ClusterRoleBinding cluster -",
+            "clusterroles ClusterRole cluster -",
+            "rolebindings RoleBinding namespaced -",
+            "roles Role namespaced -",
+        ),
+    ),
+    (
+        "storage.k8s.io",
+        "v1",
+        (
+            "csidrivers CSIDriver cluster -",
+            "csinodes CSINode cluster -",
+            "csistoragecapacities CSIStorageCapacity namespaced -",
+            "storageclasses StorageClass cluster sc",
+            "volumeattachments VolumeAttachment cluster -",
+            "volumeattributesclasses VolumeAttributesClass cluster vac",
+        ),
+    ),
+    ("storage.k8s.io", "v1beta1", ("volumeattributesclasses VolumeAttributesClass cluster vac",)),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        (
+            "mutatingadmissionpolicies MutatingAdmissionPolicy cluster -",
+            "mutatingadmissionpolicybindings MutatingAdmissionPolicyBinding cluster -",
+            "mutatingwebhookconfigurations MutatingWebhookConfiguration cluster -",
+            "validatingadmissionpolicies ValidatingAdmissionPolicy cluster -",
+            "validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding cluster -",
+            "validatingwebhookconfigurations ValidatingWebhookConfiguration cluster -",
+        ),
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "v1beta1",
+        (
+            "mutatingadmissionpolicies MutatingAdmissionPolicy cluster -",
+            "mutatingadmissionpolicybindings MutatingAdmissionPolicyBinding cluster -",
+        ),
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "v1alpha1",
+        (
+            "mutatingadmissionpolicies MutatingAdmissionPolicy cluster -",
+            "mutatingadmissionpolicybindings MutatingAdmissionPolicyBinding cluster -",
+        ),
+    ),
+    ("apiextensions.k8s.io", "v1", ("customresourcedefinitions CustomResourceDefinition cluster crd,crds",)),
+    ("scheduling.k8s.io", "v1", ("priorityclasses PriorityClass cluster pc",)),
+    (
+        "scheduling.k8s.io",
+        "v1alpha2",
+        (
+            "podgroups PodGroup namespaced -",
+            "workloads Workload namespaced -",
+        ),
+    ),
+    ("coordination.k8s.io", "v1", ("leases Lease namespaced -",)),
+    ("coordination.k8s.io", "v1beta1", ("leasecandidates LeaseCandidate namespaced -",)),
+    ("coordination.k8s.io", "v1alpha2", ("leasecandidates LeaseCandidate namespaced -",)),
+    ("node.k8s.io", "v1", ("runtimeclasses RuntimeClass cluster -",)),
+    ("discovery.k8s.io", "v1", ("endpointslices EndpointSlice namespaced -",)),
+    (
+        "resource.k8s.io",
+        "v1",
+        (
+            "deviceclasses DeviceClass cluster -",
+            "resourceclaims ResourceClaim namespaced -",
+            "resourceclaimtemplates ResourceClaimTemplate namespaced -",
+            "resourceslices ResourceSlice cluster -",
+        ),
+    ),
+    (
+        "resource.k8s.io",
+        "v1beta2",
+        (
+            "deviceclasses DeviceClass cluster -",
+            "devicetaintrules DeviceTaintRule cluster -",
+            "resourceclaims ResourceClaim namespaced -",
+            "resourceclaimtemplates ResourceClaimTemplate namespaced -",
+            "resourceslices ResourceSlice cluster -",
+        ),
+    ),
+    (
+        "resource.k8s.io",
+        "v1beta1",
+        (
+            "deviceclasses DeviceClass cluster -",
+            "resourceclaims ResourceClaim namespaced -",
+            "resourceclaimtemplates ResourceClaimTemplate namespaced -",
+            "resourceslices ResourceSlice cluster -",
+        ),
+    ),
+    (
+        "resource.k8s.io",
+        "v1alpha3",
+        (
+            "devicetaintrules DeviceTaintRule cluster -",
+            "resourcepoolstatusrequests ResourcePoolStatusRequest cluster -",
+        ),
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "v1",
+        (
+            "flowschemas FlowSchema cluster -",
+            "prioritylevelconfigurations PriorityLevelConfiguration cluster -",
+        ),
+    ),
+    ("internal.apiserver.k8s.io", "v1alpha1", ("storageversions StorageVersion cluster -",)),
+    ("storagemigration.k8s.io", "v1beta1", ("storageversionmigrations StorageVersionMigration cluster -",)),
+)
+
+
+def _rows() -> tuple[Builtin, ...]:
+    found: list[Builtin] = []
+    for group, version, rows in _TABLE:
+        for row in rows:
+            plural, kind, scope, short, *rest = row.split()
+            resource = Resource(group=group, version=version, plural=plural, kind=kind, namespaced=scope == "namespaced")
+            shorts = () if short == "-" else tuple(short.split(","))
+            found.append(Builtin(resource, kind.lower(), shorts, watchable="unwatchable" not in rest))
+    return tuple(found)
+
+
+BUILTIN: tuple[Builtin, ...] = _rows()
+"""Every built-in resource in every version served, preferred ones first."""
+
+GROUPS: frozenset[str] = frozenset(entry.resource.group for entry in BUILTIN)
+"""The groups of the table; "" is the core group."""
+
+
+def resolve(name: ResourceName) -> tuple[Builtin, ...]:
+    """The built-in resources that `name` can mean, preferred first, one version of each; empty when it is none of them.
+
+    Shape: a wildcard gives every watchable resource of its group.
+    """
+    found: dict[tuple[str, str], Builtin] = {}
+    for entry in BUILTIN:
+        resource = entry.resource
+        if name.group is not None and resource.group != name.group:
+            continue
+        if name.version and resource.version != name.version:
+            continue
+        if (name.wildcard and entry.watchable) or (not name.wildcard and entry.called(name.name)):
+            found.setdefault((resource.group, resource.plural), entry)
+    return tuple(found.values())
+
+
+def served_in(called: str) -> tuple[Builtin, ...]:
+    """Every built-in resource of that name, in each version that is served."""
+    return tuple(entry for entry in BUILTIN if entry.called(called))
+
+
+def known_names() -> list[str]:
+    """Every plural, singular and short name of the table, for "did you mean"."""
+    names: dict[str, None] = {}
+    for entry in BUILTIN:
+        names.update(dict.fromkeys((entry.resource.plural, entry.singular, *entry.short_names)))
+    return list(names)

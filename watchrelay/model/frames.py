@@ -1,0 +1,91 @@
+"""What the API server said, decoded no further than needed: the object's own fields stay the bytes that came.
+
+Room: model. In: kube decodes lines and pages into these. Out: watch reads types and versions, store reads the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from watchrelay.errors import KubeError
+
+FrameType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+class ObjectFrame(msgspec.Struct, gc=False):
+    """One object as the server sent it, in a watch line or a list page.
+
+    Shape: `fields` maps each top-level key of the object to its raw JSON, in the order it came; `metadata` does the same one level
+    down (and `fields["metadata"]` stays the raw whole). `namespace` is "" for a cluster-scoped object. `type` is "ADDED" in a page.
+    `size` is the length of the object's JSON in bytes.
+    """
+
+    type: FrameType
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    fields: dict[str, msgspec.Raw]
+    metadata: dict[str, msgspec.Raw]
+    size: int
+
+
+class Bookmark(msgspec.Struct, frozen=True, gc=False):
+    """A frame that only moves the cursor, never relayed. `initial_end` marks the end of a streaming list (value "true")."""
+
+    resource_version: str
+    initial_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An ERROR line, or a bare Status: it ends the stream. The error says what to do next."""
+
+    error: KubeError
+
+
+Frame = ObjectFrame | Bookmark | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One HTTP response of a list.
+
+    Shape: `resource_version` may be "" (then not watchable); `continue_token` is None at the end; `failures` has one error per item
+    that could not be decoded (the others stand in `objects`).
+    """
+
+    resource_version: str
+    continue_token: str | None
+    objects: list[ObjectFrame]
+    failures: tuple[KubeError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """The parameters of one list request, already legal together (WATCH 1.5-1.6). Empty string: do not send."""
+
+    limit: int = 0
+    continue_token: str = ""
+    resource_version: str = ""
+    version_match: str = ""
+    plain: bool = False
+    """True: do not ask for the metadata-only representation (the server answered 406 to it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchQuery:
+    """The parameters of one watch request.
+
+    Units: `timeout_s` is sent as timeoutSeconds; `idle_timeout_s` is our own deadline per receive.
+    """
+
+    resource_version: str
+    timeout_s: int
+    idle_timeout_s: float
+    bookmarks: bool = True
+    send_initial_events: bool = False
+    plain: bool = False

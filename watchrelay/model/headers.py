@@ -1,0 +1,82 @@
+"""Headers in the form in which a Kafka record holds them, so that what is the same for many records is written once.
+
+Room: model. In: names and values. Out: bytes that the sink puts into a record as they are, and that read like a list of pairs.
+Source: Kafka protocol guide, "Record": a varint count, then for each header the varint length and bytes of its name and of its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+Header = tuple[str, bytes]
+
+LENGTHS: Final = 320
+"""Values shorter than this have their varint made beforehand."""
+
+
+def varint(number: int) -> bytes:
+    """A non-negative number as Kafka writes record lengths: zigzag, seven bits a byte, lowest first."""
+    number <<= 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def starts_of(name: str) -> list[bytes]:
+    """What stands before the value of the header `name`, by the value's length below `LENGTHS`."""
+    encoded = name.encode()
+    start = varint(len(encoded)) + encoded
+    return [start + varint(length) for length in range(LENGTHS)]
+
+
+def encode_headers(headers: Iterable[Header]) -> bytes:
+    """`headers` one behind the other, without their count."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded, varint(len(value)), value)
+    return b"".join(parts)
+
+
+class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
+    """Headers, encoded. Shape: iterates and counts like the list of pairs that it was made of; `encoded` begins with the count."""
+
+    encoded: bytes
+
+    @classmethod
+    def of(cls, headers: Iterable[Header]) -> HeaderBlock:
+        """The block of `headers`."""
+        held = list(headers)
+        return cls(varint(len(held)) + encode_headers(held))
+
+    def __iter__(self) -> Iterator[Header]:
+        count, at = _read(self.encoded, 0)
+        for _ in range(count):
+            name, at = _take(self.encoded, at)
+            value, at = _take(self.encoded, at)
+            yield name.decode(), value
+
+    def __len__(self) -> int:
+        return _read(self.encoded, 0)[0]
+
+
+def _read(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 127) << shift
+        shift += 7
+        at += 1
+        if byte < 128:
+            return number >> 1, at
+
+
+def _take(data: bytes, at: int) -> tuple[bytes, int]:
+    length, at = _read(data, at)
+    return data[at : at + length], at + length

@@ -1,0 +1,77 @@
+"""How a resource is named in the config: `pods`, `po`, `Pod`, `deployments.apps`, `widgets.example.com/v1`, `*.example.com`.
+
+Room: model. In: the text of a `resource` key. Out: its parts; what they mean is said by discovery, or by `model/builtin.py` offline.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_NAME = re.compile(r"[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?\Z")
+_VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?\Z")
+
+_DNS_LABEL_MAX = 63
+_DNS_SUBDOMAIN_MAX = 253
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceName:
+    """A resource as it was named. Shape: group None: not said; version "": the server's choice."""
+
+    name: str
+    group: str | None = None
+    version: str = ""
+
+    @property
+    def wildcard(self) -> bool:
+        """True for `*.group`: every resource of the group that can be listed and watched."""
+        return self.name == "*"
+
+    def __str__(self) -> str:
+        group = f".{self.group}" if self.group else ""
+        return f"{self.name}{group}" + (f"/{self.version}" if self.version else "")
+
+
+def parse_name(text: str) -> ResourceName:
+    """The parts of a resource's name. kubectl's `deployments.v1.apps` is read as `deployments.apps/v1`.
+
+    Raises: ValueError with one line for the operator, cure included.
+    """
+    if not text:
+        raise ValueError("must not be empty: write a resource, such as pods or deployments.apps")
+    if text != text.strip() or any(c.isspace() for c in text):
+        raise ValueError(f'"{text}" has a space in it: one entry names one resource')
+    whole, slash, version = text.partition("/")
+    if slash and not _VERSION.match(version):
+        raise ValueError(f'"{text}" is not a resource name: behind the slash stands a version, as in widgets.example.com/v1')
+    name, dot, group = whole.partition(".")
+    first, _, rest = group.partition(".")
+    if _VERSION.match(first):
+        if slash:
+            raise ValueError(f'"{text}" says the version twice')
+        version, group = first, rest
+    if name == "*":
+        return _wildcard(text, group, version)
+    if not _NAME.match(name) or len(name) > _DNS_LABEL_MAX:
+        raise ValueError(f'"{text}" is not a resource name: write pods, deployments.apps, widgets.example.com/v1 or "*.example.com"')
+    if dot and not group and not version:
+        raise ValueError(f'"{text}" ends in a dot: leave it out for the core group')
+    if group:
+        _check_group(text, group)
+    return ResourceName(name, group or None, version)
+
+
+def _wildcard(text: str, group: str, version: str) -> ResourceName:
+    if not group:
+        raise ValueError('"*" needs a group, as in "*.example.com"; resources of the core group are named one by one')
+    _check_group(text, group)
+    return ResourceName("*", group, version)
+
+
+def _check_group(text: str, group: str) -> None:
+    if group == "core":
+        raise ValueError(f'"{text}": the core group has no name: write pods, not pods.core')
+    if len(group) > _DNS_SUBDOMAIN_MAX or not all(len(part) <= _DNS_LABEL_MAX and _LABEL.match(part) for part in group.split(".")):
+        raise ValueError(f'"{text}": "{group}" is not an API group: it is a lower-case domain name, such as apps or example.com')

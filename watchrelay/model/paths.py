@@ -1,0 +1,93 @@
+"""Paths into an object, as `drop` and `redact` name them: `spec.containers[*].env`, `data.*`, `metadata.annotations["a.b/c"]`.
+
+Room: model. In: the text of a config value. Out: a tuple of steps; config checks with it, store/transform.py walks with it.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+
+class Wild(Enum):
+    """A step that names no key: any key of a map, or every item of a list."""
+
+    KEY = "*"
+    ITEM = "[*]"
+
+
+Step = str | Wild
+Path = tuple[Step, ...]
+
+PROTECTED: Final = ("name", "namespace", "uid", "resourceVersion")
+"""Keys of `metadata` that no path removes or hides: without them there is neither a record key nor an order."""
+
+_KEY = re.compile(r'[^.\[\]"*\s]+|\*')
+_QUOTED = re.compile(r'\["((?:[^"\\]|\\["\\])*)"\]')
+_BARE = re.compile(r'[^.\[\]"*\s]+')
+
+
+def parse_path(text: str) -> Path:
+    """The steps that `text` names.
+
+    Shape: at least one step; the first is never `Wild.ITEM`, for an object is a map.
+    Raises: ValueError, one line that says what is wrong and where, when the text is no path or names what must stay.
+    Law: parse_path(format_path(p)) == p for every path p that this returns.
+    """
+    if not text:
+        raise ValueError("the path is empty")
+    if text.startswith(("$", "/")):
+        raise ValueError(f"{text!r}: a path starts with a key, as in spec.containers[*].env")
+    steps: list[Step] = []
+    at = 0
+    while at < len(text):
+        at = _step(text, at, steps)
+    path = tuple(steps)
+    _refuse_protected(text, path)
+    return path
+
+
+def _step(text: str, at: int, steps: list[Step]) -> int:
+    """Append the step that starts at `at`; returns where the next one starts."""
+    if text.startswith("[*]", at):
+        if not steps:
+            raise ValueError(f"{text!r}: a path starts with a key, not with [*]")
+        steps.append(Wild.ITEM)
+        return at + 3
+    if quoted := _QUOTED.match(text, at):
+        steps.append(re.sub(r"\\(.)", r"\1", quoted[1]))
+        return quoted.end()
+    if text[at] == "[":
+        raise ValueError(f'{text!r}: only [*] and ["quoted key"] may stand in brackets (at character {at + 1})')
+    if steps:
+        if text[at] != ".":
+            raise ValueError(f"{text!r}: a dot or a bracket is missing at character {at + 1}")
+        at += 1
+    key = _KEY.match(text, at)
+    if key is None:
+        raise ValueError(f"{text!r}: a key is missing at character {at + 1}")
+    steps.append(Wild.KEY if key[0] == "*" else key[0])
+    return key.end()
+
+
+def _refuse_protected(text: str, path: Path) -> None:
+    if path in {("apiVersion",), ("kind",)}:
+        raise ValueError(f"{text!r}: apiVersion and kind always stay")
+    if path == ("metadata",) or (path[0] == "metadata" and path[1] in PROTECTED):
+        raise ValueError(f"{text!r}: metadata and its {', '.join(PROTECTED)} always stay; name other keys of metadata")
+
+
+def format_path(path: Path) -> str:
+    """The shortest text that `parse_path` turns into `path`."""
+    text = ""
+    for step in path:
+        if step is Wild.ITEM:
+            text += "[*]"
+        elif isinstance(step, Wild) or _BARE.fullmatch(step):
+            key = step.value if isinstance(step, Wild) else step
+            text += f".{key}" if text else key
+        else:
+            escaped = step.replace("\\", "\\\\").replace('"', '\\"')
+            text += f'["{escaped}"]'
+    return text

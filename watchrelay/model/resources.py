@@ -1,0 +1,85 @@
+"""What is followed: a resource, the part of it that is asked for, and the versions the server speaks in.
+
+Room: model. In: discovery and config. Out: values every room may hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+ResourceVersion = NewType("ResourceVersion", str)
+"""Opaque string from the server: equality anywhere, order only through `compare`, and only within one resource."""
+
+ObjectKey = NewType("ObjectKey", bytes)
+"""The record key of an object: `<namespace>/<name>` or `/<name>`, behind the stream's key prefix where a topic holds several resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One group/version/plural: the thing that one list+watch follows. Shape: group is "" for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """As objects carry it: `v1`, `apps/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """`pods`, `deployments.apps`: the version is no part of it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str | None = None) -> str:
+        """The URL path of the collection. Source: WATCH 1.1."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
+
+    def __str__(self) -> str:
+        return f"{self.qualified}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a resource are asked of the server, and in which representation."""
+
+    resource: Resource
+    namespace: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+    metadata_only: bool = False
+
+    @property
+    def path(self) -> str:
+        """The URL path of the collection asked."""
+        return self.resource.path(self.namespace)
+
+
+_COMPARABLE_MAX = str(2**64 - 1)
+
+
+def comparable(version: str) -> bool:
+    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504, WATCH 4.1-4.2."""
+    return (
+        version.isascii()
+        and version.isdigit()
+        and not version.startswith("0")
+        and (len(version) < len(_COMPARABLE_MAX) or (len(version) == len(_COMPARABLE_MAX) and version <= _COMPARABLE_MAX))
+    )
+
+
+def compare(left: str, right: str) -> int | None:
+    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot be ordered.
+
+    Law: compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
+    """
+    if left == right:
+        return 0
+    if not (comparable(left) and comparable(right)):
+        return None
+    return -1 if (len(left), left) < (len(right), right) else 1

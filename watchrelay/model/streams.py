@@ -1,0 +1,56 @@
+"""What a stream is: one entry of the config, resolved. One watcher, one store, one writer, one epoch, one digest.
+
+Room: model. In: app builds these from config and discovery. Out: every room reads the part it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from watchrelay.model.resources import Selection
+
+InitialList = Literal["auto", "paged", "streaming"]
+ListSemantic = Literal["mostRecent", "any"]
+Format = Literal["cloudevents", "structured", "debezium"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlan:
+    """How a stream is followed. Units: `page_size` in objects, 0 for unbounded; `relist_interval_s` 0 for never."""
+
+    selection: Selection
+    initial_list: InitialList = "auto"
+    list_semantic: ListSemantic = "mostRecent"
+    page_size: int = 500
+    bookmarks: bool = True
+    relist_interval_s: float = 0.0
+    arrival_namespaces: frozenset[str] = frozenset()
+    """Not empty: a cluster-wide watch of which only these namespaces are kept (`scope: cluster`), filtered on arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """Everything that decides what a stream's topic holds, and where. Shape: see docs/record-contract.md.
+
+    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version, resource for metrics.
+    """
+
+    id: str
+    cluster: str
+    topic: str
+    partitions: int
+    plan: WatchPlan
+    config_hash: str
+    key_prefix: bytes = b""
+    format: Format = "cloudevents"
+    snapshot_interval_s: float = 3600.0
+    description: dict[str, object] = field(default_factory=dict)
+    """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
+
+    @property
+    def source(self) -> str:
+        """ce_source. Source: the record contract, section 3."""
+        resource = self.plan.selection.resource
+        api = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
+        return f"/clusters/{self.cluster}/{api}/{resource.plural}"

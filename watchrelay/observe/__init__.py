@@ -1,0 +1,1 @@
+"""The window: metrics, logs, health and status, for the people who keep this running."""

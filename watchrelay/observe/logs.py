@@ -1,0 +1,97 @@
+"""Logs for machines and for people, on stderr.
+
+Room: observe. In: records of the standard `logging` module: a constant phrase, the data in `extra`. Out: one line each.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import IO, Any, Literal
+
+from watchrelay import clock
+from watchrelay.printable import printable
+
+LogFormat = Literal["json", "console", "auto"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[41m"}
+_RESET = "\x1b[0m"
+
+
+def _data(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller put into `extra`, and a failure as one line; a traceback only where someone asked for DEBUG."""
+    data = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        data["error"] = f"{type(error).__name__}: {error}"
+        if logging.getLogger().isEnabledFor(logging.DEBUG):
+            data["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return data
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time`, `level`, `logger`, `message`, then the data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. Values that JSON does not know are written as text."""
+        line: dict[str, Any] = {
+            "time": clock.rfc3339(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in _data(record).items():
+            line.setdefault(name, value)
+        return printable(json.dumps(line, default=str, ensure_ascii=False))
+
+
+class ConsoleFormatter(logging.Formatter):
+    """One short line for a person at a terminal; control characters in data are escaped."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line: time of day, level, phrase, then `name=value` pairs."""
+        at = clock.rfc3339(int(record.created * 1000))[11:23]
+        level = f"{record.levelname:<7}"
+        if self._colour:
+            level = f"{_COLOURS.get(record.levelname, '')}{level}{_RESET}"
+        data = _data(record)
+        traceback = data.pop("traceback", None)
+        pairs = "".join(f" {name}={_plain(value)}" for name, value in data.items())
+        message = printable(record.getMessage())
+        return f"{at} {level} {message}{pairs}" + (f"\n{traceback}" if traceback else "")
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    if text.isprintable() and " " not in text and text:
+        return text
+    return printable(json.dumps(text, ensure_ascii=False))
+
+
+def configure(log_format: LogFormat, level: str, *, stream: IO[str] | None = None) -> None:
+    """Send every record to stderr in the format chosen; `auto` is console on a terminal and JSON elsewhere."""
+    target = stream or sys.stderr
+    terminal = target.isatty()
+    handler = logging.StreamHandler(target)
+    if log_format == "json" or (log_format == "auto" and not terminal):
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(ConsoleFormatter(colour=terminal))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Change the level of a running process; libraries stay one step quieter than we are."""
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    for name in ("aiohttp", "aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

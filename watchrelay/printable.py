@@ -1,0 +1,30 @@
+"""Text of others on one line of ours.
+
+Room: below every room. In: text that came from a server, a topic or a file. Out: the same text, safe to print: what would move the cursor,
+end the line, reverse the direction of writing or be no character at all is written as an escape.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+SHOWN_MAX: Final = 300
+"""Characters of a foreign value that a message of ours repeats."""
+
+_SUSPECT: Final = re.compile(r"[^\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    """`text` with every character escaped, as JSON does, that is not printable: controls, line ends, bidirectional marks, surrogates."""
+    return text if text.isprintable() else _SUSPECT.sub(_escape, text)
+
+
+def short(text: str, shown_max: int = SHOWN_MAX) -> str:
+    """`text`, printable, and cut where it is longer than anyone reads."""
+    return printable(text if len(text) <= shown_max else f"{text[: shown_max - 3]}...")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]

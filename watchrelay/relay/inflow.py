@@ -1,0 +1,53 @@
+"""How long the watch waits before more is read, so that what is queued stays small, and where the config wants that, within its bound.
+
+Room: relay. In: acknowledgements, bytes held. Out: the moment to read on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from watchrelay.observe.metrics import StreamMetrics
+from watchrelay.relay.sequencer import Sequencer
+
+SOFT_BYTES = 8 * 1024 * 1024
+"""Raw values are kept in the queue up to this (more than two full batches for each of six partitions); behind it a record keeps what
+the store holds anyway, and is unpacked again (6 us)."""
+YIELD_S = 0.05
+"""With that much queued the watch waits for the sink so long at most: a sink that keeps up is never given more to be unpacked."""
+
+
+class Inflow:
+    """Holds the watch back. Shape: from `soft_bytes` on for a moment, where that helps; over `bound_bytes` (None: none) for good."""
+
+    def __init__(
+        self, queues: Sequencer, metrics: StreamMetrics, *, soft_bytes: int, bound_bytes: int | None, now_s: Callable[[], float]
+    ) -> None:
+        self._queues, self._metrics, self._now_s = queues, metrics, now_s
+        self._soft_bytes, self._bound_bytes = soft_bytes, bound_bytes
+        self._flowing = True  # something was acknowledged since waiting for it was in vain
+        self._progress = asyncio.Event()
+
+    def progressed(self) -> None:
+        """Something was acknowledged, or need not be said any more."""
+        self._flowing = True
+        self._progress.set()
+
+    async def progress(self) -> None:
+        """The next time that `progressed` is called."""
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def room(self) -> None:
+        """Return when more may be read."""
+        if self._flowing and self._queues.held_bytes > self._soft_bytes:
+            try:  # let the sink catch up, if it does
+                async with asyncio.timeout(YIELD_S):
+                    await self.progress()
+            except TimeoutError:
+                self._flowing = False
+        while self._bound_bytes is not None and self._queues.held_bytes > self._bound_bytes:
+            began_s = self._now_s()
+            await self.progress()
+            self._metrics.backpressure_seconds_total.inc(max(0.0, self._now_s() - began_s))

@@ -1,0 +1,1 @@
+"""Room 5, Kafka's words: topics, partitions, acknowledgements."""

@@ -1,0 +1,85 @@
+"""What the Kafka client library says to itself, kept for the moment when somebody asks why.
+
+Room: sink. In: the `aiokafka` logger. Out: the last lines of one client for an error message, and the debug log.
+aiokafka hides why it could not connect: its exception says "Unable to bootstrap", the reason (wrong password, unknown CA) is only logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_LINES_MAX = 8
+_LINE_LENGTH_MAX = 300
+
+_NO_REASON = "Sending username and password in the clear"
+"""Said on each connection that does so; it explains no failure."""
+
+_CONSEQUENCES = ("Unable to update metadata from", "Unable to request metadata from")
+"""Said behind the reason why a connection failed; told only where nothing else is known."""
+
+_log = logging.getLogger(__name__)
+
+
+class LogTail:
+    """The newest warnings and errors of one client, oldest first. Shape: at most 8 lines of 300 characters."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=_LINES_MAX)
+
+    def add(self, level: int, line: str) -> None:
+        """Keep a line; an exact repetition of the newest one is not kept twice."""
+        entry = (level, line[:_LINE_LENGTH_MAX])
+        if not self._lines or self._lines[-1] != entry:
+            self._lines.append(entry)
+
+    def clear(self) -> None:
+        """Forget: what was said belongs to a trouble that is over."""
+        self._lines.clear()
+
+    @property
+    def reason(self) -> str:
+        """The newest error, else the newest warning, else ""; what only follows from another trouble stands behind both."""
+        for wanted in (False, True):
+            for least in (logging.ERROR, logging.WARNING):
+                for level, line in reversed(self._lines):
+                    if level >= least and line.startswith(_CONSEQUENCES) is wanted:
+                        return line
+        return ""
+
+
+_current: ContextVar[LogTail | None] = ContextVar("watchrelay_kafka_log_tail", default=None)
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        line = " ".join(record.getMessage().split())
+        tail = _current.get()
+        if tail is not None and not line.startswith(_NO_REASON):
+            tail.add(record.levelno, line)
+        _log.debug("kafka client said", extra={"said": line[:_LINE_LENGTH_MAX], "level_there": record.levelname})
+
+
+def quiet_client_log() -> None:
+    """Turn the `aiokafka` logger into our debug log, once; nothing of it reaches the log above debug."""
+    logger = logging.getLogger("aiokafka")
+    if not any(isinstance(handler, _Handler) for handler in logger.handlers):
+        logger.addHandler(_Handler())
+        # Its debug lines are formatted per request, its info lines repeat what we say ourselves.
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+
+
+@contextmanager
+def listening() -> Iterator[LogTail]:
+    """Within: what a client started here says goes to this tail; also later, since its tasks inherit the context."""
+    quiet_client_log()
+    tail = LogTail()
+    token = _current.set(tail)
+    try:
+        yield tail
+    finally:
+        _current.reset(token)

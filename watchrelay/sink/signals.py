@@ -1,0 +1,141 @@
+"""The signal topic: requests of consumers, read for ever and never lost.
+
+Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line with a count for what is no request.
+
+The relay keeps no place in the topic: at its start it reads what the topic holds and takes the requests of the last hour, so that one
+made while it was away is answered; what was answered already says the control topic (`answered`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from watchrelay import clock
+from watchrelay.errors import RecordRefused
+from watchrelay.kafkaclient import tame
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.printable import short
+from watchrelay.sink.clientlog import listening
+from watchrelay.sink.connection import KafkaConnection, unreachable
+from watchrelay.sink.signalrules import SnapshotRequest, parse_signal, signal_value
+from watchrelay.sink.tail import Tail
+
+_log = logging.getLogger(__name__)
+
+BACKLOG_MS = 3_600_000
+"""Requests older than this at the relay's start have nobody waiting for them any more."""
+_REQUEST_TIMEOUT_S = 15.0
+_SEND_TIMEOUT_S = 30.0
+_IDS_MAX = 10_000
+_STREAMS_SHOWN = 10
+
+
+class Take(Protocol):
+    """Whoever answers requests. Source: app/requests.py."""
+
+    def __call__(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
+        """Take one request. Shape: `backlog`: it was there before this relay looked."""
+        ...
+
+
+class SignalTopic:
+    """Reads the signal topic and hands on each request once. Use: `run()` as a task."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topic: str,
+        take: Take,
+        *,
+        metrics: Metrics,
+        board: Board,
+        rng: random.Random | None = None,
+        wall_ms: Callable[[], int] = clock.wall_ms,
+    ) -> None:
+        self.topic = topic
+        self._tail = Tail(connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng)
+        self._take = take
+        self._wall_ms = wall_ms
+        self._live_from: int | None = None
+        self._ids: dict[str, None] = {}
+        self._count = {result: metrics.counter("signals").labels(result) for result in ("taken", "repeated", "expired", "refused")}
+
+    async def run(self) -> None:
+        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or made anew: make it, then run again."""
+        await self._tail.run()
+
+    # ---- what the tail tells -----------------------------------------------------------------------------------------
+
+    def began(self, end: int) -> None:
+        """What stands there now was there before us."""
+        if self._live_from is None:
+            self._live_from = end
+
+    def take(self, record: Any) -> None:
+        """The next record."""
+        self._read(record.offset, record.value, record.timestamp)
+
+    def moved(self, position: int) -> None:
+        """Nothing to do."""
+
+    def started_over(self) -> None:
+        """All that stands in the new topic came while we were there."""
+        self._live_from = 0
+
+    def _read(self, offset: int, value: bytes | None, at_ms: int) -> None:
+        """Take one record; none of them stops the reading."""
+        assert self._live_from is not None, "a record before the topic was looked at"
+        backlog = offset < self._live_from
+        try:
+            request = parse_signal(value)
+        except RecordRefused as error:
+            # Those of the backlog were refused aloud by whoever was there when they came.
+            if not backlog or self._wall_ms() - at_ms <= BACKLOG_MS:
+                self._count["refused"].inc()
+                _log.warning("signal ignored", extra={"topic": self.topic, "offset": offset, "error": str(error)})
+            return
+        if backlog and self._wall_ms() - at_ms > BACKLOG_MS:
+            self._count["expired"].inc()
+            return
+        if request.id in self._ids:
+            self._count["repeated"].inc()
+            return
+        self._ids[request.id] = None
+        if len(self._ids) > _IDS_MAX:
+            del self._ids[next(iter(self._ids))]
+        self._count["taken"].inc()
+        _log.info("signal taken", extra={"topic": self.topic, "offset": offset, "request": request.id, "streams": _named(request.streams)})
+        self._take(request, at_ms, backlog=backlog)
+
+
+def _named(streams: Sequence[str]) -> list[str]:
+    """As many of the names as a log line can bear."""
+    return [short(stream, 100) for stream in streams[:_STREAMS_SHOWN]]
+
+
+async def send_signal(connection: KafkaConnection, topic: str, cluster: str, request: SnapshotRequest) -> int:
+    """Write a request and return its offset once it is acknowledged.
+
+    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is taken once.
+    """
+    with listening() as tail:
+        try:
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                producer = AIOKafkaProducer(**connection.arguments(), acks="all", request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+                tame(producer.client)
+                try:
+                    await producer.start()
+                    sent = await producer.send_and_wait(topic, signal_value(request), key=cluster.encode(), partition=0)
+                finally:
+                    await producer.stop()
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise unreachable(connection, error, tail.reason) from error
+    return int(sent.offset)

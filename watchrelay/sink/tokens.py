@@ -1,0 +1,134 @@
+"""Tokens for OAUTHBEARER: from a file, from a command, or signed for AWS MSK.
+
+Room: sink. In: where tokens come from. Out: a fresh one whenever the client opens a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import importlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import AuthenticationFailedError
+
+from watchrelay import clock
+from watchrelay.errors import SinkUnavailable
+
+_COMMAND_TIMEOUT_S = 60.0
+_EARLY_MS = 30_000
+"""A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
+
+
+_LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
+"""What a token or a key may look like in the complaint of a program: left out."""
+
+
+class TokenSource(Protocol):
+    """Where tokens come from."""
+
+    async def fetch(self) -> tuple[str, int]:
+        """A token and when it ends (wall milliseconds; 0: do not keep it). Raises: OSError or ValueError in one plain line."""
+
+
+class FileTokens:
+    """The token that a file holds now; whoever rotates it writes the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def fetch(self) -> tuple[str, int]:
+        token = (await asyncio.to_thread(Path(self._path).read_text, encoding="utf-8")).strip()
+        if not token:
+            raise ValueError(f"the token file {self._path} is empty")
+        return token, 0
+
+
+class CommandTokens:
+    """The token that a program prints; it is run again when the token ends (its `exp`, when it is a JWT)."""
+
+    def __init__(self, command: Sequence[str], *, timeout_s: float = _COMMAND_TIMEOUT_S) -> None:
+        self._command = tuple(command)
+        self._timeout_s = timeout_s
+
+    async def fetch(self) -> tuple[str, int]:
+        name = self._command[0]
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                out, said = await process.communicate()
+        except TimeoutError as error:
+            raise ValueError(f"the token command {name} did not end within {self._timeout_s:g} s") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            last = _LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))
+            raise ValueError(f"the token command {name} ended with status {process.returncode}: {last[:200]}")
+        token = out.decode(errors="replace").strip()
+        if not token or len(token.split()) != 1:
+            raise ValueError(f"the token command {name} must print the token and nothing else")
+        return token, expiry_ms(token)
+
+
+class MskTokens:
+    """Tokens signed with the pod's AWS identity. Source: aws-msk-iam-sasl-signer-python, `MSKAuthTokenProvider`.
+
+    Raises: SinkUnavailable naming the extra to install when the signer is missing.
+    """
+
+    def __init__(self, region: str) -> None:
+        try:
+            self._signer = importlib.import_module("aws_msk_iam_sasl_signer").MSKAuthTokenProvider
+        except ImportError as error:
+            message = "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS: pip install 'watchrelay[msk]'"
+            raise SinkUnavailable(message) from error
+        self._region = region
+
+    async def fetch(self) -> tuple[str, int]:
+        try:
+            token, ends_ms = await asyncio.to_thread(self._signer.generate_auth_token, self._region)
+        except Exception as error:  # botocore's errors share no base; each means that no token can be had
+            raise ValueError(f"AWS gave no identity to sign with: {error}") from error
+        return str(token), int(ends_ms)
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka carries no types
+    """What aiokafka asks for a token on each connection: the held one while it is good, else a new one, fetched once for all."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._token = ""
+        self._ends_ms = 0
+        self._fetching = asyncio.Lock()
+
+    async def token(self) -> str:
+        """Raises: AuthenticationFailedError, the one kind that aiokafka takes for a failed connection rather than a bug."""
+        async with self._fetching:
+            if clock.wall_ms() >= self._ends_ms - _EARLY_MS:
+                try:
+                    self._token, self._ends_ms = await self._source.fetch()
+                except (OSError, ValueError) as error:
+                    raise AuthenticationFailedError(f"no token for OAUTHBEARER: {error}") from error
+            return self._token
+
+
+def expiry_ms(token: str) -> int:
+    """When a JWT ends, in wall milliseconds; 0 when it is none or does not say. Nothing is verified: that is the broker's part."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 0
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return int(float(claims["exp"]) * 1000)
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError):
+        return 0

@@ -1,0 +1,243 @@
+"""What of an object is published: `drop` and `redact`, the defaults, and a Secret's payload kept home.
+
+Room: store (pure). In: frames, whose fields are raw JSON. Out: the published bytes.
+No object is decoded as a whole: only the maps that a path enters are split into keys and raw values, one level at a time, so every
+value that no path names keeps its bytes (numbers that no float can hold, the server's way of escaping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Union
+
+import msgspec
+from msgspec import Raw
+
+from watchrelay.model.frames import ObjectFrame
+from watchrelay.model.paths import PROTECTED, Path, Wild, format_path, parse_path
+from watchrelay.model.resources import Resource
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+REDACTED: Final = Raw(b'"<redacted>"')
+
+_LAST_APPLIED_MARK: Final = b"last-applied-configuration"
+_ESCAPE: Final = b"\\"
+_NULL: Final = b"null"
+_MAP, _LIST = b"{["
+
+# A subtree on its way out: raw as it came, or split one level for each level that a path entered.
+_Value = Union[Raw, dict[str, "_Value"], list["_Value"]]  # noqa: UP007 - "|" takes no name that is not there yet
+
+_split_map = msgspec.json.Decoder(dict[str, Raw]).decode
+_split_list = msgspec.json.Decoder(list[Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Do(Enum):
+    ENTER = "enter"
+    KEEP = "keep"
+    REDACT = "redact"
+    DROP = "drop"
+
+
+_REDACT, _DROP, _KEPT = _Do.REDACT, _Do.DROP, _Do.KEEP  # looking a member up in its class costs as much as the rest of a visit
+
+
+@dataclass(slots=True)
+class _Node:
+    """What to do at one place. Shape: `keys` wins over `other` (any other key); `items` is each item of a list.
+
+    `sealed`: here stands a map of secrets; should something else stand here, it is redacted whole.
+    """
+
+    do: _Do = _Do.ENTER
+    keys: dict[str, _Node] = field(default_factory=dict)
+    other: _Node | None = None
+    items: _Node | None = None
+    sealed: bool = False
+
+
+_KEEP: Final = _Node(_Do.KEEP)
+
+
+def _grow(steps: Path, do: _Do) -> _Node:
+    """The tree of one path."""
+    node = _Node(do)
+    for step in reversed(steps):
+        if step is Wild.ITEM:
+            node = _Node(items=node)
+        elif isinstance(step, Wild):
+            node = _Node(other=node)
+        else:
+            node = _Node(keys={step: node})
+    return node
+
+
+def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
+    """One tree that does what both do; where one drops, nothing is left to redact; where one redacts, nothing is left to enter."""
+    if left is None or right is None:
+        return left or right
+    for do in (_Do.KEEP, _Do.DROP, _Do.REDACT):
+        if do in {left.do, right.do}:
+            return _Node(do)
+    keys: dict[str, _Node] = {}
+    for key in (*left.keys, *right.keys):
+        merged = _merge(left.keys.get(key, left.other), right.keys.get(key, right.other))
+        assert merged is not None, "a key of either tree is in their union"
+        keys[key] = merged
+    return _Node(
+        keys=keys, other=_merge(left.other, right.other), items=_merge(left.items, right.items), sealed=left.sealed or right.sealed
+    )
+
+
+def _tree(dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[str]) -> _Node | None:
+    """All paths in one tree; None when there are none."""
+    root: _Node | None = None
+    for path in dropped:
+        root = _merge(root, _grow(path, _Do.DROP))
+    for path in hidden:
+        root = _merge(root, _grow(path, _Do.REDACT))
+    for key in sealed:
+        root = _merge(root, _Node(keys={key: _Node(other=_Node(_Do.REDACT), sealed=True)}))
+    return None if root is None else _protect(root)
+
+
+def _protect(root: _Node) -> _Node:
+    """`root`, but for what every object needs: apiVersion and kind, and the identity within metadata."""
+    metadata = root.keys.get("metadata", root.other)
+    if metadata is None:
+        return root
+    if metadata.do is not _Do.ENTER:
+        metadata = _Node(other=_Node(metadata.do))
+    if metadata.other is not None:
+        metadata = _Node(keys=metadata.keys | dict.fromkeys(PROTECTED, _KEEP), other=metadata.other)
+    named = {} if root.other is None else {"apiVersion": _KEEP, "kind": _KEEP}
+    return _Node(keys=root.keys | named | {"metadata": metadata}, other=root.other)
+
+
+def _prune_map(values: dict[str, _Value], node: _Node) -> None:
+    """Do in `values` what `node` says."""
+    known, other = node.keys, node.other
+    for key in [key for key in known if key in values] if other is None else list(values):
+        child = known.get(key, other)
+        assert child is not None, "a key that is unknown was looked at for `other`"
+        if child.do is _DROP:
+            del values[key]
+        elif child.do is not _KEPT:
+            values[key] = _pruned(values[key], child)
+
+
+def _pruned(value: _Value, node: _Node) -> _Value:
+    """What is left of `value`. A subtree that cannot be read is redacted whole: better hidden than shown by mistake."""
+    if node.do is _REDACT:
+        return REDACTED
+    if isinstance(value, dict):
+        _prune_map(value, node)
+        return value
+    assert isinstance(value, Raw), "a list is split only here"
+    first = memoryview(value)[0]
+    try:
+        if first == _MAP and (node.keys or node.other is not None):
+            split: dict[str, _Value] = _split_map(value)  # type: ignore[assignment]  # dict is invariant; this one is ours
+            _prune_map(split, node)
+            return split
+        if first == _LIST and node.items is not None:
+            items = _split_list(value)
+            return [] if node.items.do is _DROP else [_pruned(item, node.items) for item in items]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return REDACTED
+    return REDACTED if node.sealed and bytes(value) != _NULL else value
+
+
+def _without_last_applied(annotations: Raw) -> _Value:
+    """`annotations` without kubectl's copy of the object."""
+    held = bytes(annotations)
+    if _LAST_APPLIED_MARK not in held and _ESCAPE not in held:  # a key may be written with escapes
+        return annotations
+    try:
+        split: dict[str, _Value] = _split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return REDACTED
+    return split if split.pop(LAST_APPLIED, None) is not None else annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """From a frame to published bytes, compiled once per stream.
+
+    Shape: `redacts` says that some values are hidden: a change may then not show in the bytes, and every new resourceVersion is
+    published.
+    Law: apply(f) is the same for a frame of a list and of a watch, and depends on nothing but the frame.
+    """
+
+    redacts: bool
+    _described: Mapping[str, object]
+    _root: _Node | None
+    _drop_managed: bool
+    _drop_last_applied: bool
+    _metadata_only: bool
+    _api_version: Raw
+    _kind: Raw
+
+    @classmethod
+    def compile(
+        cls,
+        resource: Resource,
+        *,
+        drop: Iterable[str] = (),
+        redact: Iterable[str] = (),
+        keep_managed_fields: bool = False,
+        keep_last_applied: bool = False,
+        include_secret_data: bool = False,
+        metadata_only: bool = False,
+    ) -> Transform:
+        """The transform of one stream.
+
+        Raises: ValueError, one line, for a path that `parse_path` refuses.
+        """
+        guarded = (resource.group, resource.plural) == ("", "secrets") and not include_secret_data
+        dropped, hidden = [parse_path(text) for text in drop], [parse_path(text) for text in redact]
+        drop_last_applied = guarded or not keep_last_applied
+        return cls(
+            redacts=bool(hidden) or (guarded and not metadata_only),
+            _described={
+                "drop": sorted(format_path(path) for path in dropped),
+                "redact": sorted(format_path(path) for path in hidden),
+                "managedFields": keep_managed_fields,
+                "lastApplied": not drop_last_applied,
+                "secretData": not guarded,
+                "metadataOnly": metadata_only,
+            },
+            _root=_tree(dropped, hidden, sealed=("data", "stringData") if guarded and not metadata_only else ()),
+            _drop_managed=not keep_managed_fields,
+            _drop_last_applied=drop_last_applied,
+            _metadata_only=metadata_only,
+            _api_version=Raw(_encode(resource.api_version)),
+            _kind=Raw(_encode(resource.kind)),
+        )
+
+    def describe(self) -> dict[str, object]:
+        """Everything that decides the published bytes, for the config hash. Law: equal descriptions, equal transforms."""
+        return dict(self._described)
+
+    def apply(self, frame: ObjectFrame) -> bytes:
+        """The published bytes: apiVersion, kind, then the rest in the order it came. The frame stays as it is."""
+        metadata: dict[str, _Value] = frame.metadata.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
+        if self._drop_managed:
+            metadata.pop("managedFields", None)
+        if self._drop_last_applied and (annotations := frame.metadata.get("annotations")) is not None:
+            metadata["annotations"] = _without_last_applied(annotations)
+        if self._metadata_only:
+            fields: dict[str, _Value] = {"apiVersion": self._api_version, "kind": self._kind, "metadata": metadata}
+        else:
+            fields = frame.fields.copy()  # type: ignore[assignment]  # as above
+            fields["metadata"] = metadata
+            order = iter(fields)
+            if next(order) != "apiVersion" or next(order, "") != "kind":
+                named: dict[str, _Value] = {"apiVersion": self._api_version, "kind": self._kind}
+                fields = {key: fields.get(key, value) for key, value in named.items()} | fields
+        if self._root is not None:
+            _prune_map(fields, self._root)
+        return _encode(fields)
