@@ -1,15 +1,28 @@
-"""Room: tests.  In: whatever the test before left of the logging module.  Out: loggers that pass everything on, as at the start."""
+"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one, whatever the test did to them."""
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
 
+def _loggers() -> Iterator[logging.Logger]:
+    yield logging.root
+    for logger in list(logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield logger
+
+
 @pytest.fixture(autouse=True)
-def loggers_as_at_the_start() -> None:
-    """No test silences the next: files run side by side in any order."""
-    logging.disable(logging.NOTSET)
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.split(".")[0] in {"watchrelay", "aiokafka"} and isinstance(logger, logging.Logger):
-            logger.disabled, logger.propagate = False, True
-            logger.setLevel(logging.NOTSET)
+def loggers_as_before() -> Iterator[None]:
+    """No test silences the next: a command run in the test's own process sets levels, as it would in a process of its own."""
+    before = {logger: (logger.level, logger.propagate, logger.disabled, logger.handlers[:]) for logger in _loggers()}
+    disabled_up_to = logging.root.manager.disable
+    yield
+    logging.disable(disabled_up_to)
+    for logger in _loggers():
+        level, propagate, disabled, handlers = before.get(logger, (logging.NOTSET, True, False, []))
+        logger.setLevel(level)
+        logger.propagate, logger.disabled = propagate, disabled
+        if logger is not logging.root:  # pytest puts its own handlers there, others for each phase of a test
+            logger.handlers[:] = handlers
