@@ -111,6 +111,7 @@ lock: install ## resolve the pins anew (hashes, no addresses)
 	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
 	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
 	@echo zensical | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/docs.txt
+	@printf 'pip-audit\ncyclonedx-bom\npypi-attestations\nsigstore\nuv\n' | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/release.txt
 	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
 
 .PHONY: ci

@@ -23,6 +23,8 @@ from tools.docs.pages import ROOT
 PAGES = sorted({block.page for block in all_blocks() if block.verb == "run"})
 PORT = "8080"
 READY, DRAINED = "demo: ready", "drained; goodbye"
+MAKE_INTERRUPTED = 130
+"""What make returns after Ctrl-C, whatever its program did."""
 NOT_LINKED = {"watchrelay.yaml", "build", "dist", ".git"}
 
 
@@ -65,7 +67,7 @@ class Reader:
             demo.await_ready(lambda: READY in self.log.read_text(errors="replace"))
             yield
             os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to make and to the program
-            assert demo.exit_code(30.0) == 0, demo.tail()
+            assert demo.exit_code(30.0) == MAKE_INTERRUPTED, demo.tail()
             assert DRAINED in self.log.read_text(errors="replace"), demo.tail()
         finally:
             demo.kill()
