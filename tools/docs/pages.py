@@ -76,25 +76,33 @@ def resolve(name: str, target: str) -> str:
 
 
 def staged(name: str, pages: dict[str, str]) -> str:
-    """The text of the page `name` as the site reads it.
+    """The page `name` as the site reads it.
+
+    Raises: BrokenLink for a link to what is not there.
+    """
+    return rewritten(name, (ROOT / name).read_text(), pages)
+
+
+def rewritten(name: str, text: str, pages: dict[str, str]) -> str:
+    """`text` of the page `name` with its links as the site has them; what is fenced stays as it is.
 
     Raises: BrokenLink for a link to what is not there.
     """
     here = PurePosixPath(pages[name]).parent
 
-    def rewritten(found: re.Match[str]) -> str:
-        text, target = found["text"], found["target"]
+    def link(found: re.Match[str]) -> str:
+        said, target = found["text"], found["target"]
         if re.match(r"[a-z]+:", target) or target.startswith("#"):
             return found[0]
         path, _, anchor = target.partition("#")
         meant = resolve(name, path)
         if meant in pages:
-            return f"{text}({os.path.relpath(pages[meant], here)}{'#' + anchor if anchor else ''})"
+            return f"{said}({os.path.relpath(pages[meant], here)}{'#' + anchor if anchor else ''})"
         if not (ROOT / meant).exists():
             raise BrokenLink(f"{name}: {target} leads nowhere")
-        if text.startswith("!"):
+        if said.startswith("!"):
             return found[0]
-        said = text[1:-1]
-        return said if said.strip("`") == meant else f"{said} (`{meant}`)"
+        words = said[1:-1]
+        return words if words.strip("`") == meant else f"{words} (`{meant}`)"
 
-    return "".join(_LINK.sub(rewritten, line) if outside else line for _, line, outside in lines_outside_fences((ROOT / name).read_text()))
+    return "".join(_LINK.sub(link, line) if outside else line for _, line, outside in lines_outside_fences(text))
