@@ -77,6 +77,10 @@ class Generation:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._cluster = producer.client.cluster
+        self._followed: set[str] = producer.client._topics
+        """The topics that the client asks about. It adds only those that it did not know: one that it found when it asked about all, as it
+        does while there are none here, is forgotten once it asks about another, and what waits for it then waits for nothing, until it
+        fails for want of a leader and costs the producer."""
         self._accumulator = producer._message_accumulator
         self._sent: dict[TopicPartition, int] = {}
 
@@ -118,6 +122,7 @@ class Generation:
 
         Raises: Cut, Refused.
         """
+        self._followed.add(partition.topic)
         if partition.partition not in (self._cluster.partitions_for_topic(partition.topic) or ()):
             await self._learn(partition)
         if self.is_cut:
