@@ -184,6 +184,25 @@ async def test_a_topic_met_later_does_not_make_the_producer_forget_those_it_foun
         assert running.rebuilds("error") == 0
 
 
+async def test_what_is_on_its_way_when_another_partition_gets_an_error_is_not_sent_twice() -> None:
+    settings = SinkSettings(request_timeout_s=5.0, start_timeout_s=2.0, stop_timeout_s=0.5)
+    with EmbeddedKafka.start(2) as kafka:
+        kafka.create_topic("t", 2)
+        kafka.set_leader("t", 0, 1)
+        kafka.set_leader("t", 1, 2)
+        async with running_sink(kafka.bootstrap, settings) as running, asyncio.TaskGroup() as deliveries:
+            for partition in (0, 1):
+                await running.sink.deliver(batch("t", partition, "before"))
+            kafka.set_rtt(700, broker=2)
+            slow = deliveries.create_task(running.sink.deliver(batch("t", 1, "slow")), name="delivery")
+            await running.sink.deliver(batch("t", 0, "meanwhile"))
+            kafka.push_request_errors(PRODUCE, [INVALID_RECORD])
+            assert await running.sink.deliver(batch("t", 0, "refused")) == Receipt([2])
+        assert slow.result() == Receipt([1])
+        assert running.rebuilds("error") == 1
+        assert await keys_on(kafka.bootstrap, "t", 2) == [[b"before", b"meanwhile", b"refused"], [b"before", b"slow"]]
+
+
 async def test_the_trouble_of_a_delivery_that_was_stopped_is_over(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap) as running, asyncio.TaskGroup() as deliveries:
         kafka.set_leader("t", 0, NO_LEADER)
