@@ -97,6 +97,7 @@ class StreamRelay:
             bound_bytes=queue_bytes if conflate else None,
             overflown=self._overflown,
         )
+        self._queues.parts = self._oversize.parts
         self._inflow = Inflow(self._queues, metrics, soft_bytes=raw_bytes, bound_bytes=None if conflate else queue_bytes, now_s=now_s)
         self._names = [f"deliver {spec.id}/{lane}" for lane in range(spec.partitions)]
         self._schedule = Schedule(spec.snapshot_interval_s, rng or random.Random())
