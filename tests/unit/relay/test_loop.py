@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 
@@ -495,5 +496,44 @@ def test_cancelled_at_any_moment_it_has_advanced_no_further_than_the_log(seed: i
         if rig.status.frontier is not None:
             assert all(any(isinstance(record, ObjectRecord) for record in rig.records(partition)) for partition in range(2))
             assert rig.status.frontier in {marker.frontier for marker in rig.markers("end") + rig.markers("heartbeat")}
+
+    run_virtually(body())
+
+
+def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> None:
+    noise = random.Random(1).randbytes(4000)
+
+    async def body() -> None:
+        sink = FakeSink(faults=Faults(delay_s=0.2))
+        rig = Rig(partitions=1, queue_bytes=4 << 20, conflate=False, sink=sink, heartbeat_interval_s=1.0)
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            busy, waited = True, 0
+
+            async def load() -> None:
+                nonlocal waited
+                for number in itertools.count():
+                    before_s = asyncio.get_running_loop().time()
+                    await rig.relay.room()
+                    waited += asyncio.get_running_loop().time() > before_s
+                    if not busy:
+                        return
+                    rig.say(rig.store.put(b"busy/%d" % (number % 5), b"%d" % number + noise))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(load(), name="load")
+                await asyncio.sleep(2)
+                assert waited > 10, "the load is none"
+                rig.relay.request_snapshot("under load")
+                await asyncio.sleep(6)
+                ended, said = rig.markers("end"), len(rig.objects())
+                busy = False
+            await asyncio.sleep(10)
+        assert [marker.snapshot for marker in ended] == ["1-1", "1-2"]
+        assert said > 4000, "the watch is read on"
+        assert rig.rebuilt() == rig.store.values()
+        assert_hashes_are_of_their_values(rig)
 
     run_virtually(body())
