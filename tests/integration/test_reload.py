@@ -143,3 +143,26 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     real_cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}", widget_definition())
     real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS]))
     _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster, operations=2500)
+
+
+def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
+    def entry(name: str, namespace: str) -> dict[str, Any]:
+        return {"resource": "configmaps", "id": name, "scope": "cluster", "namespaces": [namespace], "topic": trial.topic("configmaps")}
+
+    shop, pay = trial.namespaces(2)
+    edited = Edited(trial, entry("first", shop), entry("second", pay))
+    with edited.relay as relay:
+        epochs = edited.await_live("first", "second")
+        edited.edit(entry("first", pay), entry("second", shop))
+        relay.wait("the edit is refused", lambda: "reload" in relay.readyz()[1].get("problems", {}))
+        said = relay.readyz()[1]["problems"]["reload"]
+        assert "stream first takes objects that stream second on the same topic" in said
+        assert "neither can let go before the other does" in said
+        assert "`watchrelay retire first`" in said
+        assert edited.await_live("first", "second") == epochs
+        edited.edit(entry("first", shop), entry("second", pay), "namespaces")
+        edited.await_live("first", "second", "namespaces")
+        assert "reload" not in relay.readyz()[1].get("problems", {})
+        assert relay.stop() == 0

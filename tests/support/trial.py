@@ -33,6 +33,7 @@ class Trial:
         self.cluster = cluster
         self.broker = broker
         self.directory = directory
+        self._relays: list[Daemon] = []
 
     def namespaces(self, count: int) -> list[str]:
         """Makes so many namespaces of this trial's own."""
@@ -52,11 +53,13 @@ class Trial:
 
     def relay(self, *resources: Any, name: str = "relay", kubeconfig: Path | None = None, **more: Any) -> Daemon:
         """A daemon that follows these resources; not started."""
-        return Daemon(self.config(*resources, kubeconfig=kubeconfig, **more), self.directory, name=name)
+        relay = Daemon(self.config(*resources, kubeconfig=kubeconfig, **more), self.directory, name=name)
+        self._relays.append(relay)
+        return relay
 
     def reader(self, *topics: str) -> TopicReader:
-        """A reader of these topics."""
-        return TopicReader(self.broker.bootstrap, *topics)
+        """A reader of these topics, which knows the trial's relays."""
+        return TopicReader(self.broker.bootstrap, *topics, writers=self._relays)
 
     def make(self, path: str, bodies: Sequence[dict[str, Any]]) -> None:
         """Creates objects in the collection at `path`."""
