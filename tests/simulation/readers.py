@@ -114,12 +114,6 @@ class Reader:
         """Everywhere."""
         return all(self.replica(partition).proven for partition in range(len(self.lanes)))
 
-    @property
-    def waits(self) -> bool:
-        """A partition was read again from a begin whose end was compacted away: nothing is judged there before the next end."""
-        replicas = (self.replica(partition) for partition in range(len(self.lanes)))
-        return any(not replica.proven and replica._shown.started_in for replica in replicas)
-
     def held(self) -> dict[bytes, bytes]:
         """The state, all partitions."""
         return {key: held.value for partition in range(len(self.lanes)) for key, held in self.replica(partition).held.items()}

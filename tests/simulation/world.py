@@ -295,7 +295,7 @@ class World:
         while not await self._caught_up(life):  # late claims of the dead may stop one more
             life = await self._last(tasks, 0.0)
         self.pull(10**6)
-        if self.lost or self.lossy.waits:
+        if self.lost:
             await self._snapshot(life)
         if self.plan.cleaned and rng.random() < 0.5:
             await asyncio.sleep(self.plan.lag_s + 1)
