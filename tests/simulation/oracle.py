@@ -46,6 +46,14 @@ def judge(world: World) -> list[str]:
     return world.broken
 
 
+def watch_over(world: World) -> None:
+    """What must be true at any moment: memory is bounded by the objects there are, whatever comes and goes while Kafka is away."""
+    for life in world.running:
+        if not life.over and life.number not in world.grown and (overdue := life.overdue()):
+            world.grown.add(life.number)
+            world.broken.append(f"life {life.number}: of {overdue} nothing is held or published, and it waits to be said")
+
+
 def _judge_readers(world: World, state: State) -> None:
     broken = world.broken
     for reader in (world.lived, world.lossy, *world.late):

@@ -16,10 +16,11 @@ from aiokafka import TopicPartition
 
 from tests.simulation.apiserver import FRONT, TIERS, Server
 from tests.simulation.broker import Broker, Loss, Stored, proves
-from tests.simulation.oracle import judge
+from tests.simulation.history import History
+from tests.simulation.oracle import judge, watch_over
 from tests.simulation.plan import Plan
 from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
-from tests.simulation.readers import History, Lossy, Reader, Table
+from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.relays import run_virtually
 from watchrelay.codec import ObjectRecord
@@ -30,6 +31,8 @@ READ_EVERY_S = 0.4
 SETTLE_S = 1200.0
 GENERATIONS_MAX = 6
 NARROWS = 0.5
+DARKS, DARK = 0.2, 0.6
+"""So many runs have processes that find no API server, and so many of theirs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class World:
         self.weather = Weather() if calm else Weather.drawn(self.rng)
         self.shape = calm or self.plan.shape
         apart = random.Random(f"queues of {seed}")
+        self._darkness = random.Random(f"darkness of {seed}")
+        self._dark = DARK if not calm and self._darkness.random() < DARKS else 0.0
         if self.kinds.narrow and not calm and apart.random() < NARROWS:
             self.shape.narrow(apart)
         if self.plan.night and not calm:
@@ -91,6 +96,7 @@ class World:
         self.trace: list[object] = []
         self.lost: set[Loss] = set()
         self.stale = 0
+        self.grown: set[int] = set()
         self.resting = False
         self.broken: list[str] = []
         self.config = PLAIN
@@ -159,6 +165,7 @@ class World:
         while True:
             await asyncio.sleep(self.rng.random() * 2 * READ_EVERY_S)
             self.pull(self.rng.choice([1, 5, 100]))
+            watch_over(self)
             if self.rng.random() < 0.05 and len(self.late) < 2:
                 self.late.append(self.kinds.reader(f"late {len(self.late)}", self.origins()))
 
@@ -237,6 +244,7 @@ class World:
     async def _life(self, tasks: asyncio.TaskGroup) -> None:
         """One process, until it is killed, stopped, or left alone with a newer one."""
         rng, plan = self.rng, self.plan
+        self.server.away = self._darkness.random() < self._dark
         life = self._begin(tasks)
         left_s = rng.expovariate(1 / plan.lasts_s)
         nasty = rng.random() < plan.nasty
@@ -251,6 +259,7 @@ class World:
                 await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
                 break  # the moments in which something is owed
         await self._steps()
+        self.server.away = False
         if rng.random() < plan.zombies and life.claimed:
             life.control.blind = True
             self.note("blind", life.number)

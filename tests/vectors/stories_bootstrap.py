@@ -134,7 +134,7 @@ def by_heartbeat() -> Vector:
     )  # fmt: skip
 
 
-def _slow() -> tuple[Log, list[tuple[int, str, object]]]:
+def _slow() -> tuple[Log, list[tuple[int, str, dict[str, object] | None]]]:
     """A log of which compaction took the end of the snapshot that a reader starts in, and a tombstone that it never saw."""
     log, writer = _history()
     origin = writer.origin()
