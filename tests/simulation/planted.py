@@ -415,7 +415,7 @@ PLANTS: dict[str, Plant] = {
     "F3": Plant(
         "a former writer's index record is believed",
         Kinds(life=NewestIndexLife),
-        (_ALARMED, "goes back in time", *_READERS),
+        (_ALARMED, "without a delete", *_READERS),
         second=Kinds(life=DeafLife),
     ),
     "F4": Plant("a change of config is not on the markers", Kinds(life=OneHashLife), _READERS),

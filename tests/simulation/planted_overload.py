@@ -17,6 +17,7 @@ from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.overload import Conflator
 from watchrelay.relay.ports import StateView
 from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker, Sequencer
+from watchrelay.relay.snapshot import Snapshot
 
 
 class OtherQueues(StreamRelay):
@@ -136,15 +137,25 @@ class DirtyFrontier(OtherQueues):
 class Unvoided(StreamRelay):
     """F6 (d): a snapshot goes on when a queue overflows, and its end is queued while keys wait.
 
-    Shape: one whose begin or end went with the queue is void all the same: it could never end.
+    Shape: one whose begin or end went with the queue is void all the same: it could never be whole.
     """
 
     def _overflown(self) -> None:
         snapshot = self._snapshot
-        if snapshot is None or snapshot._ended or len(snapshot._begins) < self.spec.partitions:
+        if snapshot is None or not self._stands(snapshot):
             super()._overflown()
         else:
             self._accounts.overflown(self._queues, self._now_s())
+
+    def _stands(self, snapshot: Snapshot) -> bool:
+        """Its newest markers are acknowledged, on their way, or queued, on every partition."""
+        kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
+        for lane in self._queues.lanes:
+            sent = [handed.said for cut in (lane.outstanding, lane.next) if cut is not None for handed in cut.markers]
+            queued = [item for item in lane.queue if isinstance(item, QueuedMarker)]
+            if lane.partition not in done and not any(each.kind == kind and each.snapshot == snapshot.id for each in (*sent, *queued)):
+                return False
+        return True
 
 
 # ---- (e) ------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Shape:
     def narrow(self, rng: random.Random) -> None:
         """Have queues that hold some records only, so that they overflow, or keep the watch from being read."""
         self.queue_bytes = rng.choice([600, 1500, 1500, 3000, 6000, 12_000])
-        self.relay_bytes = rng.choice([BATCH_BYTES, BATCH_BYTES, 9000, 4096])
+        self.relay_bytes = rng.choice([BATCH_BYTES, 9000, 4096, 1500])
         self.conflate = rng.random() < 0.8
 
 

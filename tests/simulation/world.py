@@ -31,8 +31,8 @@ READ_EVERY_S = 0.4
 SETTLE_S = 1200.0
 GENERATIONS_MAX = 6
 NARROWS = 0.5
-DARKS, DARK = 0.2, 0.6
-"""So many runs have processes that find no API server, and so many of theirs do."""
+DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
+"""So many runs are dawns, and so many of their processes find no API server; so many runs are dusks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,14 @@ class World:
         self.shape = calm or self.plan.shape
         apart = random.Random(f"queues of {seed}")
         self._darkness = random.Random(f"darkness of {seed}")
-        self._dark = DARK if not calm and self._darkness.random() < DARKS else 0.0
+        self._dark = 0.0
+        drawn = 1.0 if calm else self._darkness.random()
+        if drawn < DAWNS:
+            self._dark = DARK
+            self.plan.dawn()
+            self.weather.delay_s, self.weather.api_delay_s, self.weather.lost = 0.02, 0.05, 0.0
+        elif drawn < DAWNS + DUSKS:
+            self.plan.dusk()
         if self.kinds.narrow and not calm and apart.random() < NARROWS:
             self.shape.narrow(apart)
         if self.plan.night and not calm:
