@@ -198,8 +198,7 @@ class Audit:
     def _judge(self, offset: int, marker: MarkerRecord) -> None:
         state = self.state
         agrees = state.agrees(marker) or (marker.kind == "end" and state.sweep(marker) is not None)
-        if marker.kind == "end":
-            state.started_in = ""
+        state.reached(marker)
         state.proven = agrees
         if agrees:
             self._holes = self._failing = False
