@@ -11,11 +11,12 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from watchrelay import __version__
+from watchrelay import __version__, interrupts
 
 OK: Final = 0
 FAILED: Final = 1
@@ -23,7 +24,6 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 69
 OUTCLAIMED: Final = 75
 BAD_CONFIG: Final = 78
-INTERRUPTED: Final = 130
 
 _EPILOG = """\
 where settings come from, the later wins:
@@ -44,6 +44,7 @@ examples:
 exit codes:
   0 done, or drained    1 failed    2 wrong usage    69 a dependency is unavailable    75 another relay took over
   78 the config is wrong, or something that a person must change
+  130, 143 interrupted by Ctrl-C, by SIGTERM; run, demo and tail without --until-end go on until then, and end with 0
 
 stdout is data, stderr is messages. `watchrelay COMMAND --help` says more.
 """
@@ -213,8 +214,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser().parse_args(argv)
     except SystemExit as done:  # argparse ends --help and wrong usage so
         return done.code if isinstance(done.code, int) else USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
     _open_streams()
     try:
         code = _dispatch(args)
@@ -228,8 +227,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         _say(f"watchrelay: cannot write to stdout: {error.strerror}")
         return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as told:
+        number = told.number if isinstance(told, interrupts.ToldToStop) else signal.SIGINT
+        return interrupts.exit_code(sys.argv[1:] if argv is None else argv, number)
     return code
 
 

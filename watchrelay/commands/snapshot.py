@@ -7,13 +7,13 @@ stream is not published or no relay answers in time, 69 when Kafka is away.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from watchrelay.app.ask import Taken, ask_for_snapshots
 from watchrelay.config import Settings, load_settings
+from watchrelay.interrupts import finish
 from watchrelay.observe import logs
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
-    asyncio.run(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
+    finish(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
     return 0
 
 

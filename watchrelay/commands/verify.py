@@ -8,7 +8,6 @@ all holds, 1 otherwise, 69 when Kafka or the API server cannot be reached, 78 wh
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import sys
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from watchrelay.codec import DIGEST_MASK
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.audit import Audit
 from watchrelay.consumer.auditing import Auditor
+from watchrelay.interrupts import finish
 from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
 from watchrelay.printable import printable
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
     collect_rarely()
-    return asyncio.run(_verify(settings, args))
+    return finish(_verify(settings, args))
 
 
 def collect_rarely() -> None:

@@ -69,6 +69,9 @@ class Auditor:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._consumer.start()
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
         except (KafkaError, OSError, TimeoutError) as error:
             await self._stop()
             servers = servers_text(self._arguments)
