@@ -13,6 +13,7 @@ from watchrelay.app.retire import Plan, look, refuse_configured, retire
 from watchrelay.config import load_settings
 from watchrelay.interrupts import finish
 from watchrelay.observe import logs
+from watchrelay.printable import counted
 
 FAILED, USAGE = 1, 2
 
@@ -34,8 +35,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"stream {args.stream} is left as it is", file=sys.stderr)
         return FAILED
     done = finish(retire(settings, args.stream))
-    objects = "1 object" if done.deletes == 1 else f"{done.deletes} objects"
-    wrote = f"topic {done.topic} is gone" if done.deletes is None else f"{objects} deleted from {done.topic}, an empty snapshot published"
+    wrote = f"topic {done.topic} is gone"
+    if done.deletes is not None:
+        wrote = f"{counted(done.deletes, 'object')} deleted from {done.topic}, an empty snapshot published"
     print(f"{done.stream}: retired: {wrote}, control records removed")
     return 0
 

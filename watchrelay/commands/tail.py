@@ -23,7 +23,7 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.interrupts import finish
-from watchrelay.printable import printable
+from watchrelay.printable import counted, printable
 
 Printer = Callable[[Seen], str]
 
@@ -190,7 +190,7 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
         rest = f"{record.key.decode():<44} rv {record.version:<10} {where:<10} {record.reason}{note}"
     else:
         what, colour = record.kind, _MARKER_COLOUR
-        told = "" if record.kind == "claim" else f"{record.count} objects, digest {record.digest:016x}, rv {record.frontier}, "
+        told = "" if record.kind == "claim" else f"{counted(record.count, 'object')}, digest {record.digest:016x}, rv {record.frontier}, "
         name = f"snapshot {record.snapshot}, " if record.snapshot else ""
         rest = f"{name}{told}epoch {record.epoch}  {where}"
     rest = printable(rest)
