@@ -246,7 +246,7 @@ def _open_streams() -> None:
 
 
 def _dispatch(args: argparse.Namespace) -> int:
-    from watchrelay.errors import ConfigError, Fenced, SinkUnavailable, Unavailable, WatchrelayError
+    from watchrelay.errors import PERSON, ConfigError, Fenced, SinkUnavailable, Unavailable, WatchrelayError
 
     try:
         return _command(args)
@@ -258,6 +258,9 @@ def _dispatch(args: argparse.Namespace) -> int:
     except Fenced as error:
         _say(f"watchrelay: {error}")
         return OUTCLAIMED
+    except PERSON as error:
+        _say(f"watchrelay: {error}")
+        return BAD_CONFIG
     except (SinkUnavailable, Unavailable) as error:
         _say(f"watchrelay: {error}")
         return UNAVAILABLE

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from watchrelay import __version__, cli
-from watchrelay.errors import Fenced, SinkError, SinkUnavailable, Unavailable
+from watchrelay.errors import Fenced, Forbidden, SinkError, SinkMisconfigured, SinkUnavailable, Unauthorized, Unavailable
 
 GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, namespaces: [shop]}\n  - {resource: ev}\n"
 
@@ -171,6 +171,9 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Pa
         (Unavailable("connection refused"), 69, "watchrelay: connection refused"),
         (Fenced("a newer relay writes pods"), 75, "watchrelay: a newer relay writes pods"),
         (SinkError("what"), 1, "watchrelay: what"),
+        (Forbidden("no right to list pods"), 78, "watchrelay: no right to list pods"),
+        (Unauthorized("the token is not known"), 78, "watchrelay: the token is not known"),
+        (SinkMisconfigured("the broker refused the credentials"), 78, "watchrelay: the broker refused the credentials"),
         (KeyboardInterrupt(), 130, ""),
         (
             ExceptionGroup("of tasks", [ExceptionGroup("inner", [SinkUnavailable("no broker answers")])]),
