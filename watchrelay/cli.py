@@ -79,29 +79,33 @@ def build_parser() -> argparse.ArgumentParser:
     validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
-    demo.add_argument("--kubeconfig", metavar="FILE", help="watch this real cluster instead of the synthetic one")
+    demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
     demo.add_argument("--kafka", metavar="HOST:PORT", type=_broker, help="publish to this real Kafka instead of the embedded one")
 
     tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
-    tail.add_argument("streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all of the config")
+    tail.add_argument(
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all of the config"
+    )
     tail.add_argument("--from-beginning", action="store_true", help="start with the oldest record, not with the next")
     tail.add_argument("--until-end", action="store_true", help="stop at what is the end now")
     tail.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
     snapshot = _add(commands, "snapshot", "ask the running relay for snapshots, and wait for them", _SNAPSHOT)
     snapshot.add_argument(
-        "streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all that are published"
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
     snapshot.add_argument(
         "--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long to wait for the answer (default: 5m)"
     )
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
-    retire.add_argument("stream", metavar="STREAM", help="the id of a stream that is no longer in the config")
+    retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
     retire.add_argument("--yes", action="store_true", help="do not ask first; needed where stdin is no terminal")
 
     verify = _add(commands, "verify", "replay the topics and check every digest; compare with the cluster", _VERIFY)
-    verify.add_argument("streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all that are published")
+    verify.add_argument(
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
+    )
     verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
@@ -177,6 +181,12 @@ def _duration(text: str) -> float:
     if not seconds:
         raise argparse.ArgumentTypeError("must be over 0: write 30s or 5m")
     return seconds
+
+
+def _named(text: str) -> str:
+    if not text.strip():  # a script's variable that was not set must not come to mean "all", or "none"
+        raise argparse.ArgumentTypeError("must not be empty: write it, or leave the argument out")
+    return text
 
 
 def _broker(text: str) -> str:

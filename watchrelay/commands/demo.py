@@ -22,6 +22,7 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.reader import TailReader
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.errors import ConfigError, Problem
 from watchrelay.interrupts import finish
 from watchrelay.observe import logs
 
@@ -105,6 +106,8 @@ def _configure(args: argparse.Namespace, directory: Path, cluster: SyntheticClus
     """Write the config that an operator would write, and read it as `run` does."""
     if cluster is None:
         kubeconfig = Path(args.kubeconfig).resolve()
+        if not kubeconfig.exists():
+            raise ConfigError([Problem("there is no such file", source=args.kubeconfig, hint="named by --kubeconfig")])
     else:
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(cluster.kubeconfig())

@@ -20,6 +20,7 @@ from watchrelay.app.connect import Fact, connected
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import PlannedStream, control_topic
 from watchrelay.codec import DIGEST_MASK
+from watchrelay.commands.tail import client_words
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.audit import Audit
 from watchrelay.consumer.auditing import Auditor
@@ -44,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
     collect_rarely()
-    return finish(_verify(settings, args))
+    with client_words(sys.stderr):
+        return finish(_verify(settings, args))
 
 
 def collect_rarely() -> None:
