@@ -116,7 +116,7 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial
     assert all(not each for each in problems.values())
     text = verify(file)
     assert text.code == 1
-    assert "1 of 3 partitions do not hold" in text.stdout
+    assert "1 of 3 partitions does not hold" in text.stdout
     assert f"gap @{foreign - 2}: sequence" in text.stdout
 
 
@@ -140,6 +140,11 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
     no_kafka = verify(away_file)
     assert no_kafka.code == 69, no_kafka.stderr
     assert dead in no_kafka.stderr
+    cluster.do(lambda: cluster.server.behaviour.forbidden.add(("list", "configmaps")))
+    no_right = verify(relay.file, "--cluster")
+    assert (no_right.code, no_right.stdout) == (78, "")
+    assert "configmaps" in no_right.stderr
+    assert no_right.stderr.count("\n") == 1
     cluster.kill()
     no_cluster = verify(relay.file, "--cluster")
     assert no_cluster.code == 69, no_cluster.stderr
