@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
 from tests.support.daemon import command
+from tests.support.pace import measure_for
 from tests.support.process import PartError
 
 OBJECTS, RATE = 20_000, 2_000
@@ -108,5 +109,5 @@ def _sample(seen: Watched, relay: Relay, for_s: float, *, ask_every_s: float = 0
         if ask_every_s and time.monotonic() >= ask_s:
             seen.ask(relay)
             ask_s += ask_every_s
-        time.sleep(min(left_s, _SAMPLE_S))  # what is measured happens meanwhile
+        measure_for(min(left_s, _SAMPLE_S))
     seen.ask(relay)

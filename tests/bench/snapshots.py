@@ -6,6 +6,7 @@ source to a consumer, who reads the snapshot as well, as each consumer does.
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import time
@@ -16,6 +17,7 @@ from confluent_kafka import Producer
 from tests.bench.flood import Latencies
 from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
+from tests.support.pace import measure_for
 
 OBJECTS, RATE, RUNS = 100_000, 1_000, 3
 BEFORE_S, SECONDS = 8, 36
@@ -37,13 +39,13 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
             try:
                 said = relay.daemon.log_bytes
                 source.begin(f"pace {events} {RATE}")
-                time.sleep(BEFORE_S)  # live events alone: the load that is compared with
+                measure_for(BEFORE_S)  # live events alone: what is compared with
                 _ask(rig, relay)
                 source.finish()
-                wait_for("all events arrived", lambda reader=reader: len(reader.ms) >= events)  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+                reader.await_count("all events arrived", events)
             finally:
                 reader.close()
-            wait_for("the snapshot is complete", lambda said=said: _span(relay, said))  # type: ignore[misc]  # as above
+            wait_for("the snapshot is complete", functools.partial(_span, relay, said))
             begun_s, complete_s = _span(relay, said)
             during = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if begun_s <= sent_s <= complete_s]
             before = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if sent_s < begun_s]

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -188,18 +189,26 @@ def test_T56_where_history_is_gone_at_most_three_list_at_once() -> None:
     virtualtime.run(scene())
 
 
+class TroubledForOne(Api):
+    """Answers every watch of the first follower with `answer`, those of the others truly."""
+
+    def __init__(self, answer: Answer, *objects: dict[str, Any]) -> None:
+        super().__init__(*objects)
+        self._answer = answer
+
+    async def watch(self, request: Request, reply: Reply) -> None:
+        if request.headers["user-agent"].endswith("pods-0"):
+            await self._answer(request, reply)
+        else:
+            await super().watch(request, reply)
+
+
 @pytest.mark.parametrize(
     "answer", [status(403, "Forbidden"), status(404, "NotFound"), says(EXPIRED, 410), status(422, "Invalid", "bad selector")]
 )
 def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Answer) -> None:
     async def scene() -> None:
-        api = Api(pod("a", 1))
-        normal = api.watch
-
-        async def watch(request: Request, reply: Reply) -> None:
-            await (answer if request.headers["user-agent"].endswith("pods-0") else normal)(request, reply)
-
-        api.watch = watch  # type: ignore[method-assign]  # the scripted server of this test, not the product
+        api = TroubledForOne(answer, pod("a", 1))
         async with following(api, watchers=3) as s:
             await s.until(lambda: all(f.status.state == "watching" for f in s.followers[1:]))
             await s.run_for(120)

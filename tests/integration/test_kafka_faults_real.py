@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.faultproxy import FaultProxy
+from tests.support.kafkaadmin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -19,11 +24,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, n
     ResourcePatternType,
     ResourceType,
 )
-
-from tests.support.churn import Churn
-from tests.support.daemon import Daemon, command
-from tests.support.embedded import EmbeddedCluster
-from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.topicreader import TopicReader

@@ -23,6 +23,7 @@ from tests.support.daemon import command
 from tests.support.kills import Victim, aims
 from tests.support.listed import await_equal, expected_table, list_text
 from tests.support.livereader import LiveReader, fresh_tables
+from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.topicreader import TopicReader
@@ -145,7 +146,7 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
             victim.end(aim)
             reader.read()
             if number % 5 == 4:
-                time.sleep(rng.uniform(0, 2))  # how long the relay is down
+                last(rng.uniform(0, 2))  # how long the relay is down
             victim.start()
             assert churn.running, "the churn ended before the kills"
         relay.await_ready()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # exported, not declared so
 
 from tests.support.churn import Churn
 from tests.support.daemon import command, relay_config
+from tests.support.kafkaadmin import ConfigResource
 from tests.support.listed import await_equal
 from tests.support.process import free_port
 from tests.support.realparts import ControlPlane, KafkaBroker

@@ -4,7 +4,6 @@ The claims here are about the log: a restart adds what really changed, and nothi
 """
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.support.churn import Churn
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
+from tests.support.pace import random_instant
 from tests.support.process import wait_until
 from tests.support.topicreader import TopicReader, read_control
 from tests.support.trial import Trial
@@ -196,7 +196,7 @@ def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: 
     ):
         relay.await_ready()
         for _ in range(10):
-            time.sleep(rng.uniform(0.05, 1.5))  # the random instant of the kill; nothing is waited for
+            random_instant(rng.uniform(0.05, 1.5))
             relay.kill()
             relay.start()
         relay.await_ready()

@@ -4,6 +4,7 @@ import http.client
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
     with relay, trial.reader(topics[0]) as reader:
         relay.await_ready()
         for stream in ("secrets", gadgets, "nosuch.example.org"):
-            relay.wait(f"{stream} is shown as waiting", lambda stream=stream: _waits(relay, stream))  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+            relay.wait(f"{stream} is shown as waiting", partial(_waits, relay, stream))
         _, body = relay.readyz()
         refusal = str(body["streams"]["secrets"]["reason"])
         for word in ("secrets", "list"):

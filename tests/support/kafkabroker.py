@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.certs import Authority, Issued
+from tests.support.kafkaadmin import (
     AdminClient,
     NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-
-from tests.support.certs import Authority, Issued
 from tests.support.kafkaconfig import (
     NodePlan,
     Security,
