@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.churn import GROUP, widget_definition
 from tests.support.daemon import Daemon, command
 from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal, difference, expected_table, list_text
@@ -22,11 +22,6 @@ _PATHS = {"configmaps": "/api/v1/configmaps", "secrets": "/api/v1/secrets", "ser
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}"
 _WIDGETS = f"widgets.{GROUP}"
 _SOON_S = 90.0
-
-
-@pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture
@@ -82,12 +77,8 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
     trial: Trial, real_cluster: ControlPlane, path: FaultProxy, fault: str
 ) -> None:
     wanted = {"configmaps": _PATHS["configmaps"]}
-    with (
-        Churn(real_cluster, trial.namespaces(4), operations=400, per_s=60) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster)) as relay,
-    ):
-        relay.await_ready()
+    relay = trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster))
+    with trial.under_churn(relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60) as (churn, reader):
         churn.reach(churn.operations() + 40)
         match fault:
             case "cut":

@@ -5,7 +5,6 @@ The API server is the synthetic one: what is wrong here is on Kafka's side.
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ _OBJECTS = 30
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     return Trial(cluster, kafka_broker, tmp_path)
 
@@ -43,14 +36,7 @@ def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -
 @pytest.fixture
 def path(trial: Trial) -> str:
     """The path of the config maps that are followed."""
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}, "data": {"n": str(number)}} for number in range(_OBJECTS)])
-    return path
-
-
-def control(trial: Trial) -> str:
-    return f"k8s.{trial.name}.control"
+    return trial.config_maps(_OBJECTS)
 
 
 def put(trial: Trial, topic: str, key: str, value: bytes | None, headers: dict[str, bytes] | None = None, *, partition: int = 0) -> None:
@@ -91,7 +77,7 @@ def assert_held(trial: Trial, cluster: EmbeddedCluster, *, complains: bool = Fal
     wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     def equal() -> bool:
-        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
         return tables == wanted and bool(said) == complains
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
@@ -200,8 +186,8 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
         for _ in range(3):
             published(trial, cluster, reader, relay)
         epoch, before = reader.epoch("configmaps"), len(reader.records)
-        kafka_broker.admin.delete_topics([control(trial)])[control(trial)].result(20.0)
-        wait_until("it is gone", lambda: control(trial) not in kafka_broker.admin.list_topics(timeout=10.0).topics)
+        kafka_broker.admin.delete_topics([trial.control_topic])[trial.control_topic].result(20.0)
+        wait_until("it is gone", lambda: trial.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
         cluster.request("DELETE", f"{path}/c1")
         since = again(relay)
         assert warnings(relay, since) == ["control topic has lost the stream, its own topic holds it: epochs go on above"]
@@ -297,7 +283,7 @@ def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answer
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         for value in (b"snapshot!", b"{}", b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}', None):
-            put(trial, f"k8s.{trial.name}.signal", trial.name, value)
+            put(trial, trial.signal_topic, trial.name, value)
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked.stderr
         assert warnings(relay, 0).count("signal ignored") == 4

@@ -36,12 +36,6 @@ _SOON_S = 90.0
 """A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so and 60 s to build anew."""
 
 
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
 def problem(relay: Daemon) -> str:
     """What /readyz says of Kafka; "" when all is well."""
     return str(relay.readyz()[1].get("problems", {}).get("kafka", ""))
@@ -81,12 +75,7 @@ def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, fault: Call
     """Let `fault` happen under churn, and have everything end right."""
     trial = Trial(cluster, broker, directory)
     relay = trial.relay(*_PATHS, kafka=kafka)
-    with (
-        Churn(cluster, trial.namespaces(4), operations=400, per_s=60) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=400, per_s=60) as (churn, reader):
         churn.reach(churn.operations() + 60)
         scene = Scene(trial, relay, reader, churn)
         fault(scene)

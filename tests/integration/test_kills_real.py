@@ -38,16 +38,6 @@ _BULK = 1000
 """Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed in."""
 
 
-def topics(trial: Trial) -> list[str]:
-    """Those of the streams in `PATHS`."""
-    return [trial.topic("configmaps"), trial.topic("deployments", "apps"), trial.topic("pods")]
-
-
-def control(trial: Trial) -> str:
-    """The control topic."""
-    return f"k8s.{trial.name}.control"
-
-
 def fill(trial: Trial, cluster: ControlPlane) -> str:
     """A namespace with `_BULK` config maps of 2 KB; the path of them all."""
     (namespace,) = trial.namespaces(1)
@@ -64,7 +54,7 @@ def ask_snapshot(trial: Trial) -> None:
     """Write a request for a snapshot of the large stream, as any client of Kafka may."""
     producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
     request = {"id": f"kill-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["configmaps"]}}
-    producer.produce(f"k8s.{trial.name}.signal", json.dumps(request), key=trial.name)
+    producer.produce(trial.signal_topic, json.dumps(request), key=trial.name)
     assert producer.flush(20.0) == 0
 
 
@@ -113,13 +103,13 @@ def assert_all_agree(trial: Trial, cluster: ControlPlane, reader: TopicReader, l
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
     wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
     assert living.from_changes() == wanted, "its changes come to another state than it holds"
-    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
     assert (fresh, complaints) == (wanted, [])
-    with trial.reader(*topics(trial)) as late:
+    with trial.reader(*trial.topics(*PATHS)) as late:
         late.read()
     assert {stream: late.table(stream) for stream in PATHS} == wanted
     late.assert_right(*PATHS, duplicates=True)
-    for topic, stream in zip(topics(trial), PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*PATHS), PATHS, strict=True):
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
@@ -131,10 +121,10 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
     relay = trial.relay(*PATHS, defaults={"snapshotInterval": "10s"})
     with ExitStack() as stack:
         stack.callback(real_cluster.request, "DELETE", bulk, timeout_s=60.0)
-        reader = stack.enter_context(trial.reader(*topics(trial)))
+        reader = stack.enter_context(trial.reader(*trial.topics(*PATHS)))
         stack.enter_context(relay)
         relay.await_ready()
-        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, control(trial)))
+        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, trial.control_topic))
         witness = stack.enter_context(Witness(real_cluster, PATHS))
         kinds = ("configmaps", "deployments")
         namespaces = [f"{trial.name}-c{number}" for number in range(8)]

@@ -4,19 +4,18 @@ The API server is the synthetic one: it changes objects as fast as it is asked t
 """
 
 import http.client
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.churn import GROUP, widget_definition
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
+from tests.support.trial import Trial, UnderChurn
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
@@ -25,19 +24,14 @@ _PATHS = {"configmaps": "/api/v1/configmaps", _WIDGETS: f"/apis/{GROUP}/v1/widge
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
     return Trial(cluster, kafka_broker, tmp_path)
 
 
-def _topics(trial: Trial) -> list[str]:
-    return [trial.topic("configmaps"), trial.topic("widgets", GROUP)]
+def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int, per_s: int) -> UnderChurn:
+    kinds = ("configmaps", "widgets")
+    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds, per_s=per_s)
 
 
 def _overloaded(relay: Daemon, stream: str) -> bool:
@@ -62,12 +56,7 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with (
-        Churn(cluster, trial.namespaces(8), operations=2000, kinds=("configmaps", "widgets"), per_s=400) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
         kafka_broker.pause()
         try:
@@ -83,7 +72,7 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
         assert relay.metric("watchrelay_backpressure_seconds_total") == 0
         assert relay.metric("watchrelay_list_total", result="success") == len(_PATHS), "the watch was read all the time"
         _ended_right(relay, reader, *_PATHS)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert _conflated(reader, stream)
         assert reader.plain[topic] == reader.table(stream)
 
@@ -92,12 +81,7 @@ def test_a_relay_killed_while_it_skips_states_leaves_nothing_out_that_its_succes
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with (
-        Churn(cluster, trial.namespaces(8), operations=2000, kinds=("configmaps", "widgets"), per_s=400) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
         kafka_broker.pause()
         try:
@@ -116,12 +100,7 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="64KiB")
-    with (
-        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=50) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
         churn.reach(100)
         kafka_broker.pause()
         try:

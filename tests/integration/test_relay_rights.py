@@ -26,11 +26,6 @@ _HEALED_S = 75.0
 
 
 @pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
-
-
-@pytest.fixture
 def audited(real_parts: None) -> Iterator[ControlPlane]:
     with ControlPlane(audit=True) as cluster:
         yield cluster

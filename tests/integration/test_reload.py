@@ -4,7 +4,6 @@ What needs real parts runs with REAL=1 and says so when skipped.
 """
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,30 +51,11 @@ class Edited:
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
     trial = Trial(cluster, broker, tmp_path)
-    for topic in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{topic}")
-    for topic in _topics(trial).values():
-        broker.create_topic(topic, partitions=3)
+    trial.make_topics(*_PATHS)
     return trial
-
-
-def _topics(trial: Trial) -> dict[str, str]:
-    return {stream: trial.topic(stream.partition(".")[0], stream.partition(".")[2] or "core") for stream in _PATHS}
 
 
 def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn) -> None:
@@ -119,7 +99,7 @@ def _story(trial: Trial, cluster: Any, *, operations: int) -> None:
         churn = stack.enter_context(Churn(cluster, trial.namespaces(6), operations=operations, kinds=kinds, per_s=80))
         stack.enter_context(edited.relay)
         edited.relay.await_ready()
-        reader = stack.enter_context(trial.reader(*_topics(trial).values()))
+        reader = stack.enter_context(trial.reader(*trial.topics(*_PATHS)))
         _assert_story(trial, cluster, edited, reader, churn)
         edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS)
         edited.relay.wait("the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1])

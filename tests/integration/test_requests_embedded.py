@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -36,24 +36,9 @@ RESOURCES = ("configmaps", "namespaces")
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     trial = Trial(cluster, broker, tmp_path)
-    for own in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{own}")
-    for resource in RESOURCES:
-        broker.create_topic(trial.topic(resource), partitions=3)
+    trial.make_topics(*RESOURCES)
     return trial
 
 
@@ -68,7 +53,7 @@ def fill(trial: Trial, count: int) -> list[str]:
 def index_of(trial: Trial, stream: str) -> dict[str, Any]:
     """The newest index record of a stream, {} for none."""
     newest: dict[str, Any] = {}
-    for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control"):
+    for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic):
         if key == f"snapshot/{stream}":
             newest = value or {}
     return newest
@@ -82,7 +67,7 @@ def seen(trial: Trial, *streams: str) -> list[Seen]:
     """Everything on the topics of the streams."""
 
     async def read() -> list[Seen]:
-        tail = TailReader(arguments(trial), control_topic=f"k8s.{trial.name}.control", streams=streams, from_beginning=True, until_end=True)
+        tail = TailReader(arguments(trial), control_topic=trial.control_topic, streams=streams, from_beginning=True, until_end=True)
         async with aclosing(tail.batches()) as batches:
             return [one async for batch in batches for one in batch]
 
@@ -102,7 +87,7 @@ def signal(trial: Trial, *values: bytes) -> None:
     """Write these to the signal topic, as any client of Kafka may."""
     producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
     for value in values:
-        producer.produce(f"k8s.{trial.name}.signal", value, key=trial.name)
+        producer.produce(trial.signal_topic, value, key=trial.name)
     assert producer.flush(10.0) == 0
 
 
@@ -138,7 +123,7 @@ def test_a_snapshot_of_what_nobody_published_is_1_with_one_line(trial: Trial) ->
         assert relay.stop() == 0
     assert unknown.code == 1
     assert unknown.stdout == ""
-    topic = f"k8s.{trial.name}.control"
+    topic = trial.control_topic
     assert unknown.stderr == f"watchrelay: stream pods is not published: {topic} describes configmaps, namespaces\n"
     assert missing.code in {0, 1}
 
@@ -175,7 +160,7 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         assert relay.stop() == 0
     ids = [
         request
-        for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
         if key == "snapshot/configmaps" and value
         for request in value["requests"]
     ]
@@ -204,8 +189,8 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
 
 def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: Trial) -> None:
     config = {**trial.config("configmaps"), "cluster": f"{trial.name}-x"}
-    trial.broker.create_topic(f"k8s.{trial.name}-x.control")  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
-    trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
+    trial.broker.create_topic(f"k8s.{trial.name}-x.control")
+    trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)
     with Daemon(config, trial.directory, name="deaf") as relay:
         relay.await_ready()
         relay.wait("it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal"))
@@ -229,7 +214,7 @@ def published(trial: Trial, **kafka: Any) -> tuple[Path, list[str]]:
 
 def assert_retired(trial: Trial, keys: list[str], *, format_: str = "cloudevents") -> None:
     """Every reader of the topic ends with nothing, and the control topic knows the stream no more."""
-    control = f"k8s.{trial.name}.control"
+    control = trial.control_topic
     left = {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}
     assert [left[f"{kind}/configmaps"] for kind in ("claim", "stream", "snapshot")] == [None] * 3
     assert left["stream/namespaces"], "the other stream was forgotten too"
@@ -307,7 +292,7 @@ async def retire_interrupted(
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
     sink = Interrupted(connection, metrics=Metrics(), board=Board())
-    control = ControlTopic(connection, f"k8s.{trial.name}.control", sink)
+    control = ControlTopic(connection, trial.control_topic, sink)
     sink.at, sink.instead = at, lambda: instead(connection, control)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
@@ -354,7 +339,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
 
 
 def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
-    control = f"k8s.{trial.name}.control"
+    control = trial.control_topic
     described = {"topic": "gone", "partitions": 2, "keyFormat": "plain", "resource": "pods/v1", "configHash": "x", "epochBase": 1}
     producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
     producer.produce(control, json.dumps(described), key="stream/ghost")

@@ -1,7 +1,6 @@
 """Room: integration tests.  In: real Kafka of both versions, topics deleted under a relay.  Out: new ones that a reader can trust."""
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,13 @@ _LATE_S = 90.0
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     return Trial(cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture
 def path(trial: Trial) -> str:
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(20)])
-    return path
+    return trial.config_maps(20)
 
 
 def _delete(broker: KafkaBroker, topic: str) -> None:
@@ -68,13 +58,10 @@ def _settled(trial: Trial, relay: Daemon) -> None:
         reader.read_until("heartbeats follow", lambda: reader.of("configmaps", "heartbeat"))
 
 
-def _control(trial: Trial) -> str:
-    return f"k8s.{trial.name}.control"
-
-
 def _newest(trial: Trial, kind: str) -> Any:
     return next(
-        (value for _, key, value in reversed(read_control(trial.broker.bootstrap, _control(trial))) if key == f"{kind}/configmaps"), None
+        (value for _, key, value in reversed(read_control(trial.broker.bootstrap, trial.control_topic)) if key == f"{kind}/configmaps"),
+        None,
     )
 
 
@@ -97,7 +84,7 @@ def _whole_anew(trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *,
     assert {said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch} == {"0"}
     assert reader.proven("configmaps"), reader.describe()
     assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
-    (last,) = [value for _, key, value in read_control(trial.broker.bootstrap, _control(trial))[-1:] if key == "snapshot/configmaps"]
+    (last,) = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)[-1:] if key == "snapshot/configmaps"]
     assert (last["epoch"], last["count"]) == (claims[0].epoch, len(reader.table("configmaps")))
     assert _newest(trial, "claim")["from"] is None
 
@@ -144,7 +131,7 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
 ) -> None:
     topic = trial.topic("configmaps")
     _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((_control(trial), "compact"), (f"k8s.{trial.name}.signal", "delete")):
+    for name, policy in ((trial.control_topic, "compact"), (trial.signal_topic, "delete")):
         kafka_broker.create_topic(name, config={"cleanup.policy": policy})
     with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay:
         _settled(trial, relay)
@@ -187,7 +174,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
     with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
         _settled(trial, relay)
         epoch, former = relay.stream("configmaps")["epoch"], _newest(trial, "snapshot")
-        _delete(kafka_broker, _control(trial))
+        _delete(kafka_broker, trial.control_topic)
         _changes(trial, path)
         wait_until("it is restored", lambda: relay.said("control topic is restored"), deadline_s=_LATE_S)
         wait_until("the stream is claimed", lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch, deadline_s=_LATE_S)
@@ -210,9 +197,9 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
 def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_streams(
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic, control = trial.topic("configmaps"), _control(trial)
+    topic, control = trial.topic("configmaps"), trial.control_topic
     _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((control, "compact"), (f"k8s.{trial.name}.signal", "delete")):
+    for name, policy in ((control, "compact"), (trial.signal_topic, "delete")):
         kafka_broker.create_topic(name, config={"cleanup.policy": policy})
     with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay, trial.reader(topic) as reader:
         _settled(trial, relay)
@@ -235,7 +222,7 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
 
 
 def test_a_signal_topic_made_anew_is_heard_again(trial: Trial, kafka_broker: KafkaBroker, path: str) -> None:
-    signal = f"k8s.{trial.name}.signal"
+    signal = trial.signal_topic
     with trial.relay(*_PATHS) as relay:
         _settled(trial, relay)
         _delete(kafka_broker, signal)
@@ -259,8 +246,7 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
 ) -> None:
     with KafkaBroker("4.1", properties={"auto.create.topics.enable": "true"}) as broker:
         trial = Trial(cluster, broker, tmp_path)
-        (namespace,) = trial.namespaces(1)
-        trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": f"c{number}"}} for number in range(5)])
+        trial.config_maps(5)
         topic = trial.topic("configmaps")
         with trial.relay(*_PATHS) as relay:
             _settled(trial, relay)
