@@ -58,12 +58,9 @@ def frozen(rig: Rig) -> list[Row]:
         source.begin(f"churn {total} {RATE}")
         _sample(seen, relay, WARM_S)
         before_rss, before, began_s = max(seen.rss), relay.used(), time.monotonic()
-        broker.pause()
-        try:
+        with broker.frozen():
             _sample(seen, relay, rig.freeze_s, ask_every_s=30.0)
             share = (relay.used().cpu_s - before.cpu_s) / (time.monotonic() - began_s) * 100
-        finally:
-            broker.resume()
         back_s, aim = time.monotonic(), _newest(source)
         cpu_s = relay.used().cpu_s
         wait_for("all that was watched before Kafka came back is acknowledged", lambda: _frontier(relay, seen) >= aim, deadline_s=300.0)

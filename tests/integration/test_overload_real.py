@@ -39,6 +39,10 @@ def _overloaded(relay: Daemon, stream: str) -> bool:
     return bool(relay.stream(stream).get("dirtyKeys", 0) >= 20)
 
 
+def _await_overload(relay: Daemon) -> None:
+    relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+
+
 def _ended_right(relay: Daemon, reader: TopicReader, *streams: str) -> None:
     relay.wait("no key waits", lambda: all(relay.stream(stream)["dirtyKeys"] == 0 for stream in streams))
     assert relay.stop() == 0
@@ -58,15 +62,12 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
     with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
-        kafka_broker.pause()
-        try:
-            relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+        with kafka_broker.frozen():
+            _await_overload(relay)
             relay.wait("states are skipped", lambda: relay.metric("watchrelay_events_conflated_total", resource="configmaps") > 50)
             assert relay.livez() == http.client.OK
             assert relay.readyz()[0] == http.client.OK
             assert relay.metric("watchrelay_queue_bytes", stream="configmaps") < 256 * 1024
-        finally:
-            kafka_broker.resume()
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         assert relay.metric("watchrelay_backpressure_seconds_total") == 0
@@ -83,12 +84,9 @@ def test_a_relay_killed_while_it_skips_states_leaves_nothing_out_that_its_succes
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
     with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
-        kafka_broker.pause()
-        try:
-            relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+        with kafka_broker.frozen():
+            _await_overload(relay)
             relay.kill()
-        finally:
-            kafka_broker.resume()
         relay.start()
         relay.await_ready()
         churn.finish()
@@ -102,12 +100,9 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
     relay = trial.relay(*_PATHS, queueBytes="64KiB")
     with _under_churn(trial, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
         churn.reach(100)
-        kafka_broker.pause()
-        try:
+        with kafka_broker.frozen():
             relay.wait("the producer is thrown away", lambda: relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=90.0)
             relay.wait("the row says why", lambda: relay.stream("configmaps").get("lastError"))
-        finally:
-            kafka_broker.resume()
         relay.wait("the outage is over", lambda: relay.stream("configmaps").get("lastError") is None)
         churn.finish()
         await_equal(cluster, reader, _PATHS)

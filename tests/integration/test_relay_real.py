@@ -17,7 +17,7 @@ from tests.support.listed import (
     joined,
     list_text,
     members,
-    redacted,
+    redacted_data,
     without,
     without_defaults,
 )
@@ -117,10 +117,6 @@ def _no_text(data: str) -> str:
     return without(data, "text")
 
 
-def _redacted_data(item: str) -> str:
-    return edited(without_defaults(item), "data", redacted)
-
-
 def _as_it_is(item: str) -> str:
     return item
 
@@ -131,7 +127,7 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, re
     every = "/api/v1/configmaps"
     cases: dict[str, tuple[dict[str, object], str, Callable[[str], str]]] = {
         "dropped": ({"drop": ["data.text", "metadata.annotations.note"]}, every, _without_note),
-        "redacted": ({"redact": ["data.*"]}, every, _redacted_data),
+        "redacted": ({"redact": ["data.*"]}, every, redacted_data),
         "kept": ({"keepManagedFields": True, "keepLastApplied": True}, every, _as_it_is),
         "metadata": ({"metadataOnly": True, "suppressUnchanged": False}, every, _only_metadata),
         "labels": ({"labelSelector": "tier in (web),!gone"}, f"{every}?labelSelector=tier%20in%20(web),!gone", without_defaults),
@@ -185,7 +181,7 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(trial: Tria
     with relay, trial.reader(trial.topic("secrets"), f"{trial.name}.open") as reader:
         relay.await_ready()
         wanted: dict[str, str | tuple[str, Callable[[str], str]]] = {
-            f"secrets@{namespace}": (path, _redacted_data),
+            f"secrets@{namespace}": (path, redacted_data),
             f"open@{namespace}": path,
         }
         await_equal(real_cluster, reader, wanted)

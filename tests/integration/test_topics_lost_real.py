@@ -51,6 +51,13 @@ def _make(broker: KafkaBroker, topic: str, *, partitions: int) -> None:
     broker.create_topic(topic, partitions=partitions, config=spec.configs())
 
 
+def _make_by_hand(trial: Trial, broker: KafkaBroker) -> None:
+    """All that the relay needs, for one that may make no topics."""
+    _make(broker, trial.topic("configmaps"), partitions=3)
+    for name, policy in ((trial.control_topic, "compact"), (trial.signal_topic, "delete")):
+        broker.create_topic(name, config={"cleanup.policy": policy})
+
+
 def _settled(trial: Trial, relay: Daemon) -> None:
     with trial.reader(trial.topic("configmaps")) as reader:
         relay.await_ready()
@@ -130,9 +137,7 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = trial.topic("configmaps")
-    _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((trial.control_topic, "compact"), (trial.signal_topic, "delete")):
-        kafka_broker.create_topic(name, config={"cleanup.policy": policy})
+    _make_by_hand(trial, kafka_broker)
     with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay:
         _settled(trial, relay)
         epoch = relay.stream("configmaps")["epoch"]

@@ -86,6 +86,11 @@ def redacted(item: str) -> str:
     return joined([(name, '"<redacted>"') for name, _ in members(item)])
 
 
+def redacted_data(item: str) -> str:
+    """A Secret of a list as it is published: its values are gone."""
+    return edited(without_defaults(item), "data", redacted)
+
+
 def _lean_metadata(metadata: str) -> str:
     kept = [(name, value) for name, value in members(metadata) if name != "managedFields"]
     return joined([(name, without(value, _LAST_APPLIED) if name == "annotations" else value) for name, value in kept])
