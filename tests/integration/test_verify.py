@@ -39,7 +39,7 @@ def kinds(outcome: Outcome) -> set[tuple[str, str | None]]:
 def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(trial: Trial, cluster: EmbeddedCluster) -> None:
     relay = trial.relay(*_STREAMS, defaults={"snapshotInterval": "5s"})
     namespaces = trial.namespaces(4)
-    with Churn(cluster, namespaces, operations=4000, kinds=("configmaps", "widgets"), per_s=200) as churn, relay:
+    with Churn(cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=200) as churn, relay:
         relay.await_ready()
         churn.reach(200)
         live = verify(relay.file, "--cluster", "--output", "json")
