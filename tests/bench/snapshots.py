@@ -7,16 +7,13 @@ source to a consumer, who reads the snapshot as well, as each consumer does.
 from __future__ import annotations
 
 import functools
-import json
 import statistics
-import time
 from datetime import datetime
-
-from confluent_kafka import Producer
 
 from tests.bench.flood import Latencies
 from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
+from tests.support.anyclient import ask_snapshot
 from tests.support.pace import measure_for
 
 OBJECTS, RATE, RUNS = 100_000, 1_000, 3
@@ -40,7 +37,7 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
                 said = relay.daemon.log_bytes
                 source.begin(f"pace {events} {RATE}")
                 measure_for(BEFORE_S)  # live events alone: what is compared with
-                _ask(rig, relay)
+                ask_snapshot(rig.bootstrap, relay.cluster, "pods")
                 source.finish()
                 reader.await_count("all events arrived", events)
             finally:
@@ -63,13 +60,6 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
         Row("the slowest event during the snapshot", statistics.median(paused), "ms", runs=paused),
         Row("the snapshot, begin to index record", statistics.median(lasted), "s", runs=lasted),
     ]
-
-
-def _ask(rig: Rig, relay: Relay) -> None:
-    producer = Producer({"bootstrap.servers": rig.bootstrap, "log_level": 0})
-    request = {"id": f"bench-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["pods"]}}
-    producer.produce(f"k8s.{relay.cluster}.signal", json.dumps(request), key=relay.cluster)
-    assert producer.flush(10.0) == 0, "the request was not written"
 
 
 def _span(relay: Relay, since: int) -> tuple[float, ...]:

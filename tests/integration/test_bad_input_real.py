@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
-from tests.integration.test_requests_embedded import index_of
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.kafkaadmin import NewPartitions
@@ -19,6 +18,7 @@ from tests.support.kafkabroker import KafkaBroker
 from tests.support.listed import await_equal, expected_table, list_text
 from tests.support.livereader import fresh_tables
 from tests.support.process import wait_until
+from tests.support.published import index_of
 from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
@@ -37,13 +37,6 @@ def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -
 def path(trial: Trial) -> str:
     """The path of the config maps that are followed."""
     return trial.config_maps(_OBJECTS)
-
-
-def put(trial: Trial, topic: str, key: str, value: bytes | None, headers: dict[str, bytes] | None = None, *, partition: int = 0) -> None:
-    """Write a record as any client of Kafka may."""
-    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
-    producer.produce(topic, value, key=key, partition=partition, headers=dict(headers or {}))
-    assert producer.flush(20.0) == 0
 
 
 def warnings(relay: Daemon, since: int) -> list[str]:
@@ -97,12 +90,13 @@ def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(tri
     with trial.reader(topic) as reader, relay:
         published(trial, cluster, reader, relay)
         for partition in range(3):
-            put(trial, topic, "orders-17", b"{}", partition=partition)
-        put(trial, topic, "shop/other", b'{"kind":"ConfigMap"}', newer)
-        put(trial, topic, "%wr/claim/configmaps/0", None, newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"})
+            trial.write(topic, "orders-17", b"{}", partition=partition)
+        trial.write(topic, "shop/other", b'{"kind":"ConfigMap"}', headers=newer, partition=0)
+        claim = newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"}
+        trial.write(topic, "%wr/claim/configmaps/0", None, headers=claim, partition=0)
         since = again(relay)
         assert warnings(relay, since) == [message]
-        put(trial, topic, "orders-18", b"{}")
+        trial.write(topic, "orders-18", b"{}", partition=0)
         cluster.request("DELETE", f"{path}/c1")
         relay.wait("the delete is published", lambda: relay.stream("configmaps")["objects"] == _objects(cluster))
         assert warnings(relay, since) == [message]
@@ -232,7 +226,7 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_and_say_why(
     relay = trial.relay({"resource": "configmaps", "topic": topic})
     once = {"topic": topic, "partitions": 3, "keyFormat": "plain", "epochBase": 1}
     kafka_broker.create_topic(f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"})
-    put(trial, f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
+    trial.write(f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
     other_config = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
     with trial.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
         relay.await_ready()
@@ -282,8 +276,8 @@ def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answer
     with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
-        for value in (b"snapshot!", b"{}", b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}', None):
-            put(trial, trial.signal_topic, trial.name, value)
+        odd = b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}'
+        trial.write(trial.signal_topic, trial.name, b"snapshot!", b"{}", odd, None)
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked.stderr
         assert warnings(relay, 0).count("signal ignored") == 4

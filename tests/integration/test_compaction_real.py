@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.integration.test_kills_real import PATHS, accounts, ask_snapshot, listed
 from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.kills import Victim, aims
-from tests.support.listed import await_equal
+from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
+PATHS = {"configmaps": "/api/v1/configmaps", "deployments.apps": "/apis/apps/v1/deployments", "pods": "/api/v1/pods"}
 _INTERVAL_S = 5
 _TWICE_MS = str(2 * _INTERVAL_S * 1000)
 _EAGER = {"segment.ms": "500", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
@@ -120,7 +120,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     namespaces = trial.namespaces(8)
     with trial.reader(*trial.topics(*PATHS)) as reader, relay:
         relay.await_ready()
-        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: ask_snapshot(trial))
+        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
         with (
             LiveReader(eager.bootstrap, trial.control_topic) as living,
             Churn(real_cluster, namespaces, operations=500, kinds=("configmaps", "deployments"), per_s=50) as churn,
@@ -143,7 +143,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             assert verified.code == 0, verified.stdout + verified.stderr
             churn.finish()
             await_equal(real_cluster, reader, PATHS)
-            wanted = listed(real_cluster)
+            wanted = expected_tables(real_cluster, PATHS)
             wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
         assert relay.stop() == 0
         reader.read()
@@ -154,6 +154,6 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     assert verified.code == 0, verified.stdout + verified.stderr
     with capsys.disabled():
         print(
-            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(accounts(reader))}; "
+            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(reader.accounts())}; "
             f"offsets that hold nothing any more {cleaning.missing}, {cleaning.forgotten} deleted pods without a record"
         )

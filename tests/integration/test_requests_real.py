@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.integration.test_requests_embedded import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.daemon import Daemon, command
 from tests.support.kafkaadmin import ConfigResource
 from tests.support.process import wait_until
+from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 

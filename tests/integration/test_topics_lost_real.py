@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedCluster
@@ -234,16 +233,10 @@ def test_a_signal_topic_made_anew_is_heard_again(trial: Trial, kafka_broker: Kaf
         wait_until("the topic is there again", functools.partial(_exists, kafka_broker, signal), deadline_s=_LATE_S)
         before = _newest(trial, "snapshot")["snapshot"]
         value = b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["configmaps"]}}'
-        _send(kafka_broker, signal, value)
+        trial.write(signal, "test", value)
         wait_until("it is answered", lambda: _newest(trial, "snapshot")["requests"] == ["r-1"], deadline_s=_LATE_S)
         assert _newest(trial, "snapshot")["snapshot"] != before
         assert relay.stop() == 0
-
-
-def _send(broker: KafkaBroker, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    producer.produce(topic, value, b"test")
-    assert producer.flush(15) == 0
 
 
 def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_one(

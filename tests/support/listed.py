@@ -132,6 +132,11 @@ def list_text(cluster: Target, path: str) -> str:
     return text
 
 
+def expected_tables(cluster: Target, paths: Mapping[str, str]) -> dict[str, dict[bytes, bytes]]:
+    """What the API server lists now at these paths, as a relay publishes it, by stream."""
+    return {stream: expected_table(list_text(cluster, path)) for stream, path in paths.items()}
+
+
 def await_equal(
     cluster: Target, reader: TopicReader, wanted: Mapping[str, str | tuple[str, Callable[[str], str]]], *, deadline_s: float = 45.0
 ) -> None:

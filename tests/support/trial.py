@@ -1,11 +1,12 @@
 """Room: test support.  In: a control plane and a broker.  Out: a trial: namespaces of its own, a relay, a reader of its topics."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.support.anyclient import ask_snapshot, write
 from tests.support.churn import Churn, Target
 from tests.support.daemon import Daemon, relay_config
 from tests.support.topicreader import TopicReader
@@ -90,6 +91,14 @@ class Trial:
         """Creates objects in the collection at `path`."""
         for body in bodies:
             self.cluster.request("POST", path, body)
+
+    def write(self, topic: str, key: str, *values: bytes | None, headers: Mapping[str, bytes] | None = None, partition: int = -1) -> None:
+        """Writes records that are none of the relay's; without `partition` where the key leads to."""
+        write(self.broker.bootstrap, topic, key, *values, headers=headers, partition=partition)
+
+    def ask_snapshot(self, *streams: str) -> None:
+        """Asks the relay for snapshots, through its signal topic."""
+        ask_snapshot(self.broker.bootstrap, self.name, *streams)
 
     def config_maps(self, count: int) -> str:
         """The path of a new namespace's config maps, and so many in it: c0, c1, ..."""
