@@ -7,7 +7,8 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 from aiokafka import TopicPartition
@@ -286,6 +287,10 @@ async def test_partitions_delivered_in_one_step_leave_in_one_request(kafka: Embe
         assert {error: count for error, count in running.errors("t").items() if count} == {"UnknownError": 3}
 
 
+def _got_past(delivered: Sequence[int], least: int) -> bool:
+    return max(delivered) > least
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_nothing(seed: int) -> None:
     chance = random.Random(seed)
@@ -322,7 +327,7 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
                             kafka.set_leader("t", partition, NO_LEADER)
                             await asyncio.sleep(chance.random())
                             kafka.set_leader("t", partition, broker)
-                    await until(lambda least=reached + 5: max(delivered) > least)  # type: ignore[misc]  # bound for the loop
+                    await until(partial(_got_past, delivered, reached + 5))
                 kafka.clear_request_errors(PRODUCE)
                 calm = True
             await until(lambda: not running.problem)

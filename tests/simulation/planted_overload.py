@@ -151,9 +151,10 @@ class Unvoided(StreamRelay):
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
         for lane in self._queues.lanes:
-            sent = [handed.said for cut in (lane.outstanding, lane.next) if cut is not None for handed in cut.markers]
-            queued = [item for item in lane.queue if isinstance(item, QueuedMarker)]
-            if lane.partition not in done and not any(each.kind == kind and each.snapshot == snapshot.id for each in (*sent, *queued)):
+            cuts = [cut for cut in (lane.outstanding, lane.next) if cut is not None]
+            sent = [(handed.said.kind, handed.said.snapshot) for cut in cuts for handed in cut.markers]
+            queued = [(item.kind, item.snapshot) for item in lane.queue if isinstance(item, QueuedMarker)]
+            if lane.partition not in done and (kind, snapshot.id) not in (*sent, *queued):
                 return False
         return True
 

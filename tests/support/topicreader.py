@@ -6,6 +6,7 @@ are never compacted, so a gap is a problem here, and not merely a doubt.
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -323,6 +324,19 @@ class TopicReader:
     def sources(self, stream: str) -> set[str]:
         """Every ce_source that the stream's records name."""
         return {said.headers["ce_source"] for said in self.of(stream)}
+
+    def accounts(self) -> Counter[str]:
+        """Every object record on the topics, by why it stands there.
+
+        `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those cut short among them. `ignored`: landed
+        late, or twice, around a kill; readers pass over them. `healed`: said again because one of those stood there.
+        """
+        kinds: Counter[str] = Counter()
+        for said in self.records:
+            if said.is_object:
+                reason = said.headers["ce_wrreason"]
+                kinds["ignored" if said.place in self.ignored else reason if reason in {"snapshot", "healed"} else "changes"] += 1
+        return kinds
 
     def describe(self) -> str:
         """Where everything stands, in one line, for failures."""
