@@ -32,7 +32,8 @@ EXIT_CODES: Final = {
     UNAVAILABLE: "a dependency is unavailable",
     OUTCLAIMED: "another relay took over",
     BAD_CONFIG: "the config is wrong, or something that a person must change",
-    INTERRUPTED: "interrupted by Ctrl-C before it had anything to drain",
+    128 + signal.SIGINT: "interrupted by Ctrl-C",
+    128 + signal.SIGTERM: "interrupted by SIGTERM",
 }
 """What each means, for the reference page; --help says the same."""
 

@@ -192,6 +192,8 @@ def exit_codes() -> str:
 
 
 EXIT_NOTES = """\
+`run`, `demo` and `tail` without `--until-end` go on until they are interrupted, and end with 0 then.
+
 `run` ends only when it is told to (0 once drained, 1 when `shutdown.drainTimeout` passed), when another relay claimed its streams (75),
 when at start its config is wrong (78) or another program has its `observe.listen` (1), or by a defect (1). An outage of the API server or
 of Kafka, a missing right, a missing resource and a refused topic do not end it.
