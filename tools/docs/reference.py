@@ -123,9 +123,10 @@ The config is one YAML file: `-c FILE`, else `$WATCHRELAY_CONFIG`, else `./watch
 Unknown keys, wrong types and combinations that cannot work are refused together, each with file, line, key and what to write instead.
 
 - **Environment**: every key can be set by a variable. `WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s` sets `kafka.topicPrefix`: words in capitals
-joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable wins over the file. - **Command line**:
-`--set kafka.partitions=1` wins over both and may be repeated; list items are written `resources[0].labelSelector=app=web`. - **Editors**:
-`watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
+  joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable wins over the file.
+- **Command line**: `--set kafka.partitions=1` wins over both and may be repeated; list items are written
+  `resources[0].labelSelector=app=web`.
+- **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
 
 Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 turns a period off.
 """
