@@ -54,5 +54,14 @@ def test_a_link_to_nothing_stops_the_build() -> None:
     assert rewritten("docs/index.md", "```text\n[x](nothing.md)\n```\n", sources()) == "```text\n[x](nothing.md)\n```\n"
 
 
+def test_a_list_or_table_behind_text_is_shown_as_one(tmp_path: Path) -> None:
+    known = sources()
+    assert rewritten("docs/index.md", "text\n- a\n- b\n", known) == "text\n\n- a\n- b\n"
+    assert rewritten("docs/index.md", "text\n  | a |\n  |---|\n", known) == "text\n\n| a |\n|---|\n"
+    assert rewritten("docs/index.md", "## head\n- a\n  more\n- b\n", known) == "## head\n- a\n  more\n- b\n"
+    (found,) = built(tmp_path, "<p>text:\n| a | b |</p>")
+    assert "not shown as a list or table" in found
+
+
 def test_a_table_shows_what_looks_like_a_tag() -> None:
     assert "| &lt;name&gt; `<name>` a\\|b |" in table(("x",), [["<name> `<name>` a|b"]])

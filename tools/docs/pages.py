@@ -30,6 +30,7 @@ HOME = ("README.md", "CODE_OF_CONDUCT.md", "AGENTS.md")
 """Read in the tree alone; their links are checked all the same."""
 
 _LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]+)\)")
+_BLOCK = re.compile(r" {0,3}(\||- |\d+\. )")
 _FENCE = re.compile(r"^\s*(```+|~~~+)")
 
 
@@ -105,4 +106,15 @@ def rewritten(name: str, text: str, pages: dict[str, str]) -> str:
         words = said[1:-1]
         return words if words.strip("`") == meant else f"{words} (`{meant}`)"
 
-    return "".join(_LINK.sub(link, line) if outside else line for _, line, outside in lines_outside_fences(text))
+    return "".join(_LINK.sub(link, line) if outside else line for line, outside in _spaced(text))
+
+
+def _spaced(text: str) -> Iterator[tuple[str, bool]]:
+    """Lines, with an empty one before each list and table that follows text at once: the site's Markdown asks for it, others do not."""
+    before = ""
+    for _, line, outside in lines_outside_fences(text):
+        started = _BLOCK.match(line) if outside else None
+        if started and before.strip() and not before.startswith((" ", "#", "<!--")) and not _BLOCK.match(before):
+            yield "\n", True
+        yield (line.lstrip(" ") if started and started[1] == "|" else line), outside
+        before = line if outside else ""

@@ -11,6 +11,9 @@ FETCHED = {("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src
 """What a browser gets by itself, apart from `link`, some of whose kinds it does not."""
 _STYLED = re.compile(r"""(?:url\(\s*|@import\s+)["']?(https?:)?//""")
 
+_RAW = re.compile(r"<(?:p|li)>((?:(?!</?(?:p|li|pre)\b).)*?\n *(?:\||- |\d+\. ))", re.DOTALL)
+"""A line of a list or table that was taken for text."""
+
 
 class _Page(HTMLParser):
     def __init__(self, text: str) -> None:
@@ -56,5 +59,7 @@ def complaints(site: Path) -> list[str]:
                 and unquote(parts.fragment) not in pages[meant].ids
             ):
                 found.append(f"{here}: {target} has no such place")
+    raw = ((path.relative_to(site), _RAW.search(path.read_text())) for path in pages)
+    found += [f"{path}: not shown as a list or table: {lost[1][:60]!r}" for path, lost in raw if lost]
     styles = [style.relative_to(site) for style in sorted(site.rglob("*.css")) if _STYLED.search(style.read_text())]
     return found + [f"{style}: gets something from elsewhere" for style in styles]
