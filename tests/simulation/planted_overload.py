@@ -1,6 +1,9 @@
 """Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what was true when they queued it.
 
-Room: simulation.  In: nothing.  Out: classes of lives for `planted.py`. Source: WIRE-WHY F6.
+Room: simulation.  In: nothing.  Out: classes of relays for `planted.py`. Source: WIRE-WHY F6.
+
+Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the store's frontier can be expressed, but is
+seen only where a process dies between that marker and the last dirty key, and that key is never written again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from watchrelay.relay.dirty import STATES_MAX, Dirty, DirtyKeys
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.overload import Conflator
 from watchrelay.relay.ports import StateView
-from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker, Sequencer
+from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker
 from watchrelay.relay.snapshot import Snapshot
 
 
@@ -111,26 +114,6 @@ class FrontierOfNow(StreamRelay):
         return super()._cut(lane)
 
 
-class ClaimsTheDirty(Conflator):
-    """A marker's frontier is the store's, whatever waits to be said."""
-
-    def mark_lane(self, lane: Lane, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = "") -> None:
-        """As within the bound."""
-        if lane.dirty is None:
-            super().mark_lane(lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
-        elif not lane.differs:
-            Sequencer.mark_lane(self, lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
-            marker = lane.queue[-1]
-            assert isinstance(marker, QueuedMarker)
-            marker.partial = True
-
-
-class DirtyFrontier(OtherQueues):
-    """F6 (c)."""
-
-    queues_class = ClaimsTheDirty
-
-
 # ---- (d) ------------------------------------------------------------------------------------------------------------
 
 
@@ -151,9 +134,10 @@ class Unvoided(StreamRelay):
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
         for lane in self._queues.lanes:
-            sent = [handed.said for cut in (lane.outstanding, lane.next) if cut is not None for handed in cut.markers]
-            queued = [item for item in lane.queue if isinstance(item, QueuedMarker)]
-            if lane.partition not in done and not any(each.kind == kind and each.snapshot == snapshot.id for each in (*sent, *queued)):
+            cuts = [cut for cut in (lane.outstanding, lane.next) if cut is not None]
+            sent = [(handed.said.kind, handed.said.snapshot) for cut in cuts for handed in cut.markers]
+            queued = [(item.kind, item.snapshot) for item in lane.queue if isinstance(item, QueuedMarker)]
+            if lane.partition not in done and (kind, snapshot.id) not in (*sent, *queued):
                 return False
         return True
 
