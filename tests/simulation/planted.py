@@ -7,7 +7,7 @@ Where a second rule of today's writer makes a fault harmless, it is broken as we
 - F3: a former writer whose begin stands behind a newer claim has that claim between two of its own acknowledgements. It looks there before
   its end (record contract 4.3, "it precedes the next end"), and stops (F26): so its end, and its index record, never come. Readers are
   safe without F26 (WIRE-WHY), so what is found is F3.
-The other letters of F6 stand in `planted_overload.py`.
+The letters of F6 stand in `planted_overload.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import msgspec
 
 from tests.simulation.broker import Producer, Raw, Stored, Wire
 from tests.simulation.planted_overload import (
-    DirtyFrontier,
     EarlyMarkers,
     EarlySequences,
     FrontierOfNow,
@@ -423,7 +422,6 @@ PLANTS: dict[str, Plant] = {
     "F6a": Plant("a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)),
     "F6b": Plant("a sequence is taken when a record is queued", _overloaded(EarlySequences), ("skips from sequence",)),
     "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS),
-    "F6cd": Plant("a marker's frontier claims what is dirty", _overloaded(DirtyFrontier), _READERS),
     "F6d": Plant("a snapshot goes on while a queue overflows", _overloaded(Unvoided), ("does not say the whole state",)),
     "F6e": Plant("a read's value is that of its hand-over", Kinds(life=life_of(ReadOfNow)), ("goes back in time",)),
     "F6f": Plant("a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)),

@@ -1,6 +1,9 @@
 """Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what was true when they queued it.
 
-Room: simulation.  In: nothing.  Out: classes of lives for `planted.py`. Source: WIRE-WHY F6.
+Room: simulation.  In: nothing.  Out: classes of relays for `planted.py`. Source: WIRE-WHY F6.
+
+Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the store's frontier can be expressed, but is
+seen only where a process dies between that marker and the last dirty key, and that key is never written again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from watchrelay.relay.dirty import STATES_MAX, Dirty, DirtyKeys
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.overload import Conflator
 from watchrelay.relay.ports import StateView
-from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker, Sequencer
+from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker
 from watchrelay.relay.snapshot import Snapshot
 
 
@@ -109,26 +112,6 @@ class FrontierOfNow(StreamRelay):
             if isinstance(item, QueuedMarker) and item.kind != "claim":
                 item.frontier = self._course.frontier
         return super()._cut(lane)
-
-
-class ClaimsTheDirty(Conflator):
-    """A marker's frontier is the store's, whatever waits to be said."""
-
-    def mark_lane(self, lane: Lane, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = "") -> None:
-        """As within the bound."""
-        if lane.dirty is None:
-            super().mark_lane(lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
-        elif not lane.differs:
-            Sequencer.mark_lane(self, lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
-            marker = lane.queue[-1]
-            assert isinstance(marker, QueuedMarker)
-            marker.partial = True
-
-
-class DirtyFrontier(OtherQueues):
-    """F6 (c)."""
-
-    queues_class = ClaimsTheDirty
 
 
 # ---- (d) ------------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class World:
         self.weather = Weather() if calm else Weather.drawn(self.rng)
         self.shape = calm or self.plan.shape
         apart = random.Random(f"queues of {seed}")
-        self._darkness = random.Random(f"darkness of {seed}")
+        self._darkness = random.Random(f"light of {seed}")
         self._dark = 0.0
         drawn = 1.0 if calm else self._darkness.random()
         if drawn < DAWNS:
