@@ -59,6 +59,7 @@ format: install ## write the format that check asks for
 .PHONY: bench
 bench: install ## measure the hot path, the whole relay and its memory; writes the table of docs/performance.md
 	@$(BIN)/python -m tests.bench $(ARGS)
+	@$(BIN)/python -m tools.docs.generate
 
 .PHONY: soak
 soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED, then verify --cluster
@@ -89,15 +90,35 @@ image-check: install ## build the image twice, compare, and run it restricted (r
 generate: install chart-tools ## write what is made from one source: the chart's schema and README, dashboards, manifests
 	@$(BIN)/python -m tools.chart.generate
 
+.PHONY: docs
+docs: install .venv/docs/.installed ## build the site of docs/ into build/docs/site, strictly: broken links, anchors and foreign assets fail
+	@$(BIN)/python -m tools.docs.build
+
+.venv/docs/.installed: requirements/docs.txt | .venv/.installed
+	@test -x .venv/docs/bin/python || $(PYTHON) -m venv .venv/docs
+	@.venv/docs/bin/pip --disable-pip-version-check -q install --require-hashes -r requirements/docs.txt
+	@touch $@
+
+.PHONY: docs-check
+docs-check: docs ## the site, and its tests: every command runs, every config is valid, what is generated is fresh
+	@$(BIN)/python -m pytest -q tests/docs $(ARGS)
+
+.PHONY: generate-docs
+generate-docs: install ## write the reference pages from their sources, and the figures of docs/capacity.md
+	@$(BIN)/python -m tools.docs.generate
+
 .PHONY: lock
 lock: install ## resolve the pins anew (hashes, no addresses)
 	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
 	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
+	@echo zensical | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/docs.txt
+	@printf 'pip-audit\ncyclonedx-bom\npypi-attestations\nsigstore\nuv\n' | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/release.txt
 	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
 
 .PHONY: ci
-ci: ## what CI runs: check, then the tests with the real parts and those of the chart
+ci: ## what CI runs: check, the site, then the tests with the real parts and those of the chart and of the docs
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory docs
 	@$(MAKE) --no-print-directory test REAL=1 CHART=1
 
 .PHONY: clean

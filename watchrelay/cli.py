@@ -25,6 +25,18 @@ UNAVAILABLE: Final = 69
 OUTCLAIMED: Final = 75
 BAD_CONFIG: Final = 78
 
+EXIT_CODES: Final = {
+    OK: "done, or drained",
+    FAILED: "failed",
+    USAGE: "wrong usage",
+    UNAVAILABLE: "a dependency is unavailable",
+    OUTCLAIMED: "another relay took over",
+    BAD_CONFIG: "the config is wrong, or something that a person must change",
+    128 + signal.SIGINT: "interrupted by Ctrl-C",
+    128 + signal.SIGTERM: "interrupted by SIGTERM",
+}
+"""What each means, for the reference page; --help says the same."""
+
 _EPILOG = """\
 where settings come from, the later wins:
   1. the file: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml, else /etc/watchrelay/config.yaml

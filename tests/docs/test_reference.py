@@ -1,0 +1,74 @@
+"""Room: docs tests.  In: the pages and what they are made from.  Out: proof that nothing drifted and that every link leads somewhere."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.support.docpages import pages
+from tools.docs.build import unreachable
+from tools.docs.capacity import figures, with_figures
+from tools.docs.generate import drifted
+from tools.docs.pages import DOCS, ROOT, local_links, resolve
+from watchrelay.cli import EXIT_CODES, build_parser
+from watchrelay.config.refusals import LATER
+from watchrelay.observe.status import StreamStatus
+
+
+def test_generated_pages_are_fresh() -> None:
+    assert drifted() == [], "run `make generate-docs`"
+
+
+def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
+    assert unreachable() == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_link_in_the_tree_leads_somewhere(page: str) -> None:
+    broken = []
+    for number, target in local_links((ROOT / page).read_text()):
+        meant = resolve(page, target) or page
+        anchor = target.partition("#")[2]
+        if not (ROOT / meant).exists() or (anchor and anchor not in _anchors(ROOT / meant)):
+            broken.append(f"{page}:{number}: {target}")
+    assert broken == []
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_help_tells_the_exit_codes_of_the_reference() -> None:
+    text = " ".join(build_parser().format_help().split())
+    for code, said in EXIT_CODES.items():
+        if code < 128:  # what a shell makes of a signal is not ours to explain there
+            assert f"{code} {said}" in text
+
+
+def test_every_field_of_a_streams_row_is_explained() -> None:
+    text = (DOCS / "observe.md").read_text().partition("## A stream's row")[2].partition("\n## ")[0]
+    told = {name for row in text.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert told == set(StreamStatus("pods").as_json())
+    assert asdict(StreamStatus("pods"))["stream"] == "pods"
+
+
+def test_what_this_release_does_not_have_is_not_promised() -> None:
+    """Pages say "not in this release" of what the config refuses. When a row of LATER goes, these pages are due."""
+    text = (DOCS / "guarantees.md").read_text()
+    delivery = any(row.path == ("kafka", "delivery") for row in LATER)
+    sharding = any(row.path == ("sharding", "enabled") for row in LATER)
+    assert ("`delivery: transactional` is not in this release" in text) == delivery
+    assert ("sharding, which is not in this release" in text) == sharding
+    assert ("not in this release" in (DOCS / "capacity.md").read_text()) == sharding
+
+
+def test_capacity_takes_its_figures_from_the_benchmark_alone() -> None:
+    performance = "| figure | measured |\n| --- | --- |\n| memory: idle | 40 MB |\n"
+    assert figures(performance) == {"memory: idle": "40 MB"}
+    assert with_figures("| x | <!-- figure: memory: idle --> old |\n", performance) == "| x | <!-- figure: memory: idle --> 40 MB |\n"
+    with pytest.raises(KeyError):
+        with_figures("| x | <!-- figure: nothing --> |\n", performance)
+    page = re.sub(r"<!-- figure:[^|\n]*", "", (DOCS / "capacity.md").read_text())
+    assert re.findall(r"\b[\d.,]+ ?(?:us|ms|MB|KiB(?!/)|1/s)\b", page.replace("5.1 KB", "")) == []

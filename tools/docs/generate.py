@@ -1,0 +1,67 @@
+"""Writes the reference pages, or checks that nothing drifted.
+
+    python -m tools.docs.generate             writes
+    python -m tools.docs.generate --check     changes nothing, names what differs, exits 1
+
+| file | source |
+|---|---|
+| docs/reference/config.md | the settings model, what is hot, what comes later |
+| docs/reference/cli.md, exit-codes.md | the command line |
+| docs/reference/metrics.md | the metric catalogue |
+| docs/reference/alerts.md | helm/watchrelay/files/rules/watchrelay.yaml |
+| docs/reference/headers.md | the headers' schemas |
+| docs/reference/topics.md | the rules for topics |
+| docs/capacity.md, between its marks | docs/performance.md |
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from tools.docs import reference
+from tools.docs.capacity import with_figures
+from tools.docs.pages import DOCS, ROOT
+
+RULES = ROOT / "helm" / "watchrelay" / "files" / "rules" / "watchrelay.yaml"
+REFERENCE = DOCS / "reference"
+
+
+def made() -> dict[Path, str]:
+    """Every generated file with its text."""
+    capacity = DOCS / "capacity.md"
+    return {
+        REFERENCE / "config.md": reference.config(),
+        REFERENCE / "cli.md": reference.cli(),
+        REFERENCE / "exit-codes.md": reference.exit_codes(),
+        REFERENCE / "metrics.md": reference.metrics(),
+        REFERENCE / "alerts.md": reference.alerts(yaml.safe_load(RULES.read_text())),
+        REFERENCE / "headers.md": reference.headers(),
+        REFERENCE / "topics.md": reference.topics(),
+        capacity: with_figures(capacity.read_text(), (DOCS / "performance.md").read_text()),
+    }
+
+
+def drifted() -> list[str]:
+    """The generated files that are not what they would be now."""
+    return [str(path.relative_to(ROOT)) for path, text in made().items() if not path.is_file() or path.read_text() != text]
+
+
+def main() -> int:
+    """Exit code 1 when checking found a difference."""
+    if "--check" in sys.argv[1:]:
+        for name in (stale := drifted()):
+            print(f"{name}: run `make generate-docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in made().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+            print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""The reference pages, each made from the one place where its facts stand. Pure: values in, Markdown out."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from watchrelay.app.headers import HEADERS, MARKER_TYPES, OBJECT_TYPES, OPTIONAL, REQUIRED, TYPES
+from watchrelay.cli import EXIT_CODES, build_parser
+from watchrelay.config.edits import COLD
+from watchrelay.config.refusals import LATER
+from watchrelay.config.schema import json_schema
+from watchrelay.observe.metrics import CATALOGUE, Described
+from watchrelay.sink.topicrules import TopicKind, TopicSpec
+
+MADE = "<!-- Made by tools/docs/generate.py from {source}: `make generate-docs` writes it anew. -->\n"
+
+
+def page(title: str, source: str, *parts: str) -> str:
+    """One page, its source named on top."""
+    return "\n".join([MADE.format(source=source), f"# {title}\n", *(part.rstrip("\n") + "\n" for part in parts)])
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; what looks like a tag is text."""
+    names = list(head)
+    lines = [names, ["---"] * len(names), *([_cell(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    parts = text.replace("|", "\\|").split("`")
+    return "`".join(part if index % 2 else part.replace("<", "&lt;").replace(">", "&gt;") for index, part in enumerate(parts))
+
+
+def code(text: object) -> str:
+    """As code, if there is anything."""
+    return f"`{text}`" if text != "" else ""
+
+
+# ---- config ---------------------------------------------------------------------------------------------------------
+
+
+def takes(key: Mapping[str, Any]) -> str:
+    """What may be written as the value of a key."""
+    if "enum" in key:
+        return ", ".join(code(value) for value in key["enum"])
+    if "examples" in key:
+        return "size, such as `64MiB`" if key["examples"] == ["64MiB"] else "duration, such as `10s`"
+    kinds = key.get("type", "string")
+    if "array" in kinds:
+        return "list of strings" if kinds == "array" else "string or list of strings"
+    if kinds == "integer" and "minimum" in key:
+        return f"integer, {key['minimum']} to {key['maximum']}"
+    return str(kinds)
+
+
+def when(path: tuple[str, ...]) -> str:
+    """Whether a running relay takes another value of the key."""
+    return "restart" if any(path[: len(cold)] == cold for cold in COLD) else "while running"
+
+
+def later(path: tuple[str, ...]) -> str:
+    """What this release refuses of the key, in one sentence."""
+    for row in LATER:
+        if row.path == path:
+            return f" **Not in this release{f': only {code(row.written)}' if row.only else ''}.**"
+    return ""
+
+
+def keys(section: Mapping[str, Any], at: tuple[str, ...], definitions: Mapping[str, Any]) -> str:
+    """The table of a section's own keys; a subsection is a link to its heading."""
+    rows = []
+    for name, key in section["properties"].items():
+        path = (*at, name)
+        said = key.get("description", "") + later(path)
+        inner = definition(key, definitions) or definition(key.get("items", {}), definitions)
+        if inner is not None:
+            said = said or str(inner.get("description", ""))
+            rows.append([f"[`{name}`](#{anchor('.'.join(path))})", "list of entries" if "items" in key else "section", "", said])
+        else:
+            rows.append([code(name), takes(key), when(path), said])
+    return table(("key", "value", "an edit takes effect", "meaning"), rows)
+
+
+def definition(key: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The section that a key stands for, if it does."""
+    return definitions[key["$ref"].rpartition("/")[2]] if "$ref" in key else None
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading on the site."""
+    return re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-"))
+
+
+def config() -> str:
+    """Every key of the config file."""
+    schema = json_schema()
+    definitions = schema["$defs"]
+    parts = [CONFIG_INTRODUCTION, "## Top level\n", keys(schema, (), definitions)]
+
+    def sections(section: Mapping[str, Any], at: tuple[str, ...]) -> None:
+        for name, key in section["properties"].items():
+            path = (*at, name)
+            inner = definition(key, definitions)
+            entry = definition(key.get("items", {}), definitions)
+            if inner is not None:
+                parts.extend([f"## {'.'.join(path)}\n", inner["description"] + "\n", keys(inner, path, definitions)])
+                sections(inner, path)
+            elif entry is not None:
+                own = {each: key for each, key in entry["properties"].items() if each not in definitions["Defaults"]["properties"]}
+                parts.extend([f"## {'.'.join(path)}\n", f"{entry['description']} Besides these, each key of [`defaults`](#defaults).\n"])
+                parts.append(keys({"properties": own}, path, definitions))
+
+    sections(schema, ())
+    return page("Configuration", "the settings model (watchrelay/config/settings.py)", *parts)
+
+
+CONFIG_INTRODUCTION = """\
+The config is one YAML file: `-c FILE`, else `$WATCHRELAY_CONFIG`, else `./watchrelay.yaml`, else `/etc/watchrelay/config.yaml`.
+Unknown keys, wrong types and combinations that cannot work are refused together, each with file, line, key and what to write instead.
+
+- **Environment**: every key can be set by a variable. `WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s` sets `kafka.topicPrefix`: words in capitals
+  joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable wins over the file.
+- **Command line**: `--set kafka.partitions=1` wins over both and may be repeated; list items are written
+  `resources[0].labelSelector=app=web`.
+- **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
+
+Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 turns a period off.
+"""
+
+# ---- command line ---------------------------------------------------------------------------------------------------
+
+
+def cli() -> str:
+    """Every command with its arguments."""
+    parser = build_parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    said = {choice.dest: choice.help or "" for choice in commands._choices_actions}
+    parts = [CLI_INTRODUCTION, table(("command", "does"), ([f"[`{name}`](#{name})", said[name]] for name in commands.choices))]
+    shared = {"-c", "--set"}
+    for name, command in commands.choices.items():
+        parts.append(f"## {name}\n")
+        parts.append(f"`{usage(command)}`\n")
+        parts.append((command.description or "") + "\n")
+        own = [action for action in command._actions if not isinstance(action, argparse._HelpAction)]
+        if rows := [argument(action) for action in own if not shared & set(action.option_strings)]:
+            parts.append(table(("argument", "meaning"), rows))
+        if any(shared & set(action.option_strings) for action in own):
+            parts.append("Also `-c FILE` and `--set PATH=VALUE`.\n")
+    return page("Commands", "the command line (watchrelay/cli.py)", *parts)
+
+
+CLI_INTRODUCTION = """\
+stdout is data, stderr is messages. A command that needs the config finds it as [Configuration](config.md) says, and takes
+`-c FILE` (`--config FILE`) and `--set PATH=VALUE`. What the process returns: [Exit codes](exit-codes.md).
+"""
+
+
+def usage(command: argparse.ArgumentParser) -> str:
+    """One line. Made here, as argparse's own differs between versions of Python."""
+    words = [command.prog]
+    for action in command._actions:
+        name = value_name(action)
+        if isinstance(action, argparse._HelpAction):
+            continue
+        if action.option_strings:
+            words.append(f"[{action.option_strings[0]}{' ' + name if action.nargs != 0 else ''}]")
+        else:
+            words.append(f"[{name}...]" if action.nargs == "*" else name)
+    return " ".join(words)
+
+
+def value_name(action: argparse.Action) -> str:
+    """How the value of an argument is called."""
+    return "|".join(map(str, action.choices)) if action.choices else str(action.metavar or action.dest.upper())
+
+
+def argument(action: argparse.Action) -> list[str]:
+    """One line of a command's table."""
+    if not action.option_strings:
+        return [code(value_name(action)), action.help or ""]
+    name = ", ".join(action.option_strings)
+    return [code(name if action.nargs == 0 else f"{name} {value_name(action)}"), action.help or ""]
+
+
+def exit_codes() -> str:
+    """What the process returns."""
+    rows = [[code(number), said] for number, said in EXIT_CODES.items()]
+    return page("Exit codes", "watchrelay/cli.py", table(("code", "meaning"), rows), EXIT_NOTES)
+
+
+EXIT_NOTES = """\
+`run`, `demo` and `tail` without `--until-end` go on until they are interrupted, and end with 0 then.
+
+`run` ends only when it is told to (0 once drained, 1 when `shutdown.drainTimeout` passed), when another relay claimed its streams (75),
+when at start its config is wrong (78) or another program has its `observe.listen` (1), or by a defect (1). An outage of the API server or
+of Kafka, a missing right, a missing resource and a refused topic do not end it.
+
+`validate --connect` returns 69 when something cannot be reached, 78 when a person must change something (rights, topic, replication
+factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only when everything holds.
+"""
+
+# ---- metrics, alerts ------------------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """Every metric."""
+    rows = [[code(exported(each)), each.kind, ", ".join(map(code, each.labels)), each.help] for each in CATALOGUE.values()]
+    return page(
+        "Metrics", "the catalogue (watchrelay/observe/metrics.py)", METRICS_INTRODUCTION, table(("name", "kind", "labels", "meaning"), rows)
+    )
+
+
+METRICS_INTRODUCTION = """\
+Served on `/metrics` of `observe.listen`. Labels come from closed sets: no label holds the name, namespace or uid of an object. Timestamps
+are gauges in Unix time; ages are computed in PromQL (`time() - ...`). All series of a stream exist from its start, so that rates begin at
+zero. A histogram has the series `_bucket`, `_sum` and `_count`.
+"""
+
+
+def exported(metric: Described) -> str:
+    """The name on `/metrics`."""
+    return f"watchrelay_{metric.name}{'_total' if metric.kind == 'counter' else ''}"
+
+
+def alerts(rules: Mapping[str, Any]) -> str:
+    """Every alert."""
+    parts = [ALERTS_INTRODUCTION]
+    rows, details = [], []
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        name, said = rule["alert"], rule["annotations"]
+        rows.append([f"[{name}](../runbooks/{name}.md)", rule["labels"]["severity"], rule.get("for", "at once"), plain(said["summary"])])
+        details += [f"### {name}\n", plain(said["description"]) + "\n", "```promql\n" + rule["expr"].strip() + "\n```\n"]
+    parts += [table(("alert, runbook", "severity", "after", "says"), rows), "## Expressions\n", *details]
+    return page("Alerts", "helm/watchrelay/files/rules/watchrelay.yaml", *parts)
+
+
+ALERTS_INTRODUCTION = """\
+The chart makes them with `prometheusRule.enabled: true`; `prometheusRule.disabled` leaves some out by name. Without the operator of
+Prometheus, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
+fires and one in which it does not.
+"""
+
+
+def plain(text: str) -> str:
+    """An annotation without its templates."""
+    text = re.sub(r"{{ with \$labels\.instance }}.*?{{ end }}", "", text)
+    return re.sub(r"{{ ?\$labels\.(\w+) ?}}", r"*\1*", re.sub(r"{{ ?\$value[^}]*}}", "*value*", text))
+
+
+# ---- records --------------------------------------------------------------------------------------------------------
+
+
+def headers() -> str:
+    """Every header, and which record carries it."""
+    order = (*OBJECT_TYPES, *MARKER_TYPES)
+    mark = {True: "yes"}
+    rows = [
+        [code(name), *(mark.get(name in REQUIRED[said], "maybe" if name in OPTIONAL[said] else "") for said in order), about["description"]]
+        for name, about in HEADERS.items()
+    ]
+    kinds = table(("in the table", "`ce_type`"), ([said, code(TYPES[said])] for said in order))
+    return page(
+        "Headers", "watchrelay/app/headers.py", HEADERS_INTRODUCTION, kinds, "## By record\n", table(("header", *order, "meaning"), rows)
+    )
+
+
+HEADERS_INTRODUCTION = """\
+What each header means, precisely, stands in [section 3 of the record contract](../record-contract.md#3-records-of-a-state-topic); this
+table shows which record carries it. "yes": always; "maybe": where it applies; empty: never. `watchrelay asyncapi` prints the same for the
+topics of your config, as an AsyncAPI 3.0 document.
+"""
+
+TOPIC_KINDS: dict[TopicKind, str] = {"state": "state topic", "control": "control topic", "signal": "signal topic"}
+
+
+def topics() -> str:
+    """What topics are created with."""
+    specs = {
+        kind: TopicSpec(name="", kind=kind, partitions=6 if kind == "state" else 1, snapshot_interval_s=3600.0).configs()
+        for kind in TOPIC_KINDS
+    }
+    names = list(dict.fromkeys(name for configs in specs.values() for name in configs))
+    rows = [[code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names]
+    return page(
+        "Topics", "watchrelay/sink/topicrules.py", TOPICS_INTRODUCTION, table(("setting", *TOPIC_KINDS.values()), rows), TOPICS_NOTES
+    )
+
+
+TOPICS_INTRODUCTION = """\
+What a topic is created with where `kafka.createTopics` is true, for a snapshot interval of one hour and the other defaults. `watchrelay
+topics` lists the topics of your config and checks them, `watchrelay topics --create` makes those that are missing.
+"""
+TOPICS_NOTES = """\
+Whoever makes the topics otherwise should give them these settings. A topic with compaction whose `min.compaction.lag.ms` or
+`delete.retention.ms` is under twice the snapshot interval is refused, and so is one with deletion whose `retention.ms` is; one with fewer
+partitions than the stream was begun with; one whose `min.insync.replicas` is over its replication factor. A refused topic stops its
+stream alone, and the message names the setting and the command that mends it. Why: [record contract, section
+2](../record-contract.md#2-topics).
+"""
