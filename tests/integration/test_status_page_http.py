@@ -149,8 +149,12 @@ def test_a_viewer_that_reads_nothing_is_cut_off(window: Window) -> None:
         connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n")
         wait_until("it looks", lambda: viewers_of(window) == 1)
 
+        def change() -> None:
+            for status in window.board.streams.values():
+                status.objects += 1
+
         def cut() -> bool:
-            window.do(lambda: [setattr(status, "objects", status.objects + 1) for status in window.board.streams.values()])
+            window.do(change)
             return viewers_of(window) == 0
 
         wait_until("it is cut off", cut, deadline_s=60.0)

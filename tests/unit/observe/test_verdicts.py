@@ -55,9 +55,10 @@ def test_what_is_retried_is_told_by_its_cause(state: State, message: str, cause:
 def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
     board = Board()
     levels = {}
-    for state in ("watching", "listing", "resuming", "waiting", "standby", "stopped"):
+    states: tuple[State, ...] = ("watching", "listing", "resuming", "waiting", "standby", "stopped")
+    for state in states:
         status = live(board, state)
-        status.state = state  # type: ignore[assignment]
+        status.state = state
         levels[state] = judge(status, NOW_MS).level
     assert levels == {
         "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",
