@@ -29,9 +29,10 @@ function takeAll(picture) {
   takeRelay(picture.relay);
   takeCards(picture.cards, (stream) => reveal(stream));
   table.takeAll(picture.rows, picture.history);
+  const first = !started;
+  started = true;
   heard();
-  if (!started) {
-    started = true;
+  if (first) {
     document.getElementById("live").hidden = false;
     recall();
   }
