@@ -13,7 +13,8 @@ PAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
-# Most tests wait for brokers and clocks: files run side by side, real parts two at a time; T=tests/some_file.py runs alone.
+# Most tests wait for brokers and clocks: files run side by side, real parts two at a time, in the order of their names, so that the long
+# ones among the integration tests come first and the short ones fill the end; T=tests/some_file.py runs alone.
 JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),2,3))
 
 .PHONY: help
@@ -38,7 +39,7 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
+	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
 	@$(BIN)/python -m coverage report | tail -n 1
 
 .PHONY: sim

@@ -119,6 +119,15 @@ def test_every_exception_from_a_rule_carries_its_reason() -> None:
     assert bare == []
 
 
+def test_tests_let_time_pass_in_named_places_only() -> None:
+    """`pace.py` for a time that is wanted as such, `wait_until` for a condition. The child of test_process.py sleeps until it is killed."""
+    homes = {"tests/support/pace.py", "tests/support/process.py", "tests/integration/test_process.py"}
+    sleeping = {
+        named(path) for path in PYTHON if named(path).startswith("tests/") and re.search(r"\btime\.slee" + r"p\(", path.read_text())
+    }
+    assert sleeping == homes
+
+
 def test_the_pins_name_no_place_to_fetch_from() -> None:
     pins = sorted((ROOT / "requirements").glob("*.txt"))
     assert pins

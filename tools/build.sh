@@ -5,26 +5,21 @@
 #   tools/build.sh          build what is missing; says in its last line where the parts are
 #   tools/build.sh --path   print that directory and build nothing
 #
-# The directory is named by a hash of everything that decides its content, so a finished one is never
-# rebuilt and never stale; old ones may be deleted at any time. Proxies, mirrors and credentials are
-# taken from wherever go, mvn and apt keep theirs.
+# Proxies, mirrors and credentials are taken from wherever go, mvn and apt keep theirs.
 set -euo pipefail
 export LC_ALL=C
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+what="real parts"
+# shellcheck source=tools/cached.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cached.sh"
 go_modules=(etcd kube)
 kafkas=(kafka39 kafka41)
 
-say() { printf 'real parts: %s\n' "$*"; }
-die() { printf 'real parts: %s\n' "$*" >&2; exit 1; }
-
 parts_directory() {
-  local root=${WATCHRELAY_TOOLS:-${XDG_CACHE_HOME:-${HOME:?set HOME or WATCHRELAY_TOOLS}/.cache}/watchrelay}
-  local files=(build.sh) part hash
+  local files=(build.sh) part
   for part in "${go_modules[@]}"; do files+=("$part/go.mod" "$part/go.sum"); done
   for part in "${kafkas[@]}"; do files+=("$part/pom.xml"); done
-  hash=$(cd "$here" && sha256sum "${files[@]}" | sha256sum | cut -c1-16)
-  printf '%s/real-%s\n' "$root" "$hash"
+  cached real "${files[@]}"
 }
 
 # True when version $1 is at least version $2.
@@ -32,9 +27,8 @@ at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; 
 
 need_go() {
   local wanted found
-  wanted=$(awk '$1 == "go" { print $2 }' "$here/kube/go.mod")
-  if ! command -v go >/dev/null && [ -x /usr/local/go/bin/go ]; then PATH=$PATH:/usr/local/go/bin; fi
-  command -v go >/dev/null || die "Go $wanted or newer is needed and there is no go on the PATH: install it from your package manager or go.dev"
+  wanted=$(wanted_go kube)
+  find_go || die "Go $wanted or newer is needed and there is no go on the PATH: install it from your package manager or go.dev"
   found=$(cd / && go env GOVERSION) || die "'go env GOVERSION' failed: is this Go complete?"
   at_least "${found#go}" "$wanted" ||
     die "Go $wanted or newer is needed and $(command -v go) is ${found#go}: upgrade it, or set GOTOOLCHAIN=go$wanted to let it fetch that version"
@@ -70,34 +64,13 @@ need_java() {
   [ -z "$gaps" ] || die "missing: $gaps; on Debian 12 or Ubuntu: $how"
 }
 
-# attempt NAME COMMAND...: up to three times, as registries fail now and then; output only when all fail.
-attempt() {
-  local name=$1 try
-  local log="$work/$name.log"
-  shift
-  for try in 1 2 3; do
-    if "$@" >"$log" 2>&1 </dev/null; then return 0; fi
-    say "$name: attempt $try failed: $(tail -n 1 "$log")"
-  done
-  tail -n 30 "$log" >&2
-  return 1
-}
-
-# step NAME COMMAND...: one part, with the time it took.
-step() {
-  local name=$1 began=$SECONDS
-  say "$name: building"
-  attempt "$@" || die "$name: cannot be built, see above"
-  say "$name: done in $((SECONDS - began)) s"
-}
-
 build_kafka() {
   step "$1" mvn -q -B -Dstyle.color=never -f "$here/$1/pom.xml" dependency:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$work/parts/$1"
 }
 
 build_go() {
-  export CGO_ENABLED=0 GOWORK=off GOFLAGS="-mod=readonly -trimpath -buildvcs=false"
+  plain_go
   step etcd go build -C "$here/etcd" -ldflags "-s -w" -o "$work/parts/bin/etcd" go.etcd.io/etcd/server/v3
   # Without these the server calls itself v0.0.0-master, and clients that check versions refuse it.
   local version minor package flags="-s -w"
@@ -120,16 +93,7 @@ case "${1:-}" in
 esac
 
 [ "$(uname -s)" = Linux ] || die "the real parts are built and run on Linux only"
-command -v flock >/dev/null || die "missing: flock (package util-linux)"
-root=$(dirname "$parts")
-mkdir -p "$root"
-exec 9>"$root/.lock"
-flock -n 9 || { say "another build is running, waiting for it"; flock 9; }
-
-if [ -d "$parts" ]; then say "ready in $parts"; exit 0; fi
-rm -rf "$root"/.building-*  # of builds that were killed: the lock is ours
-work=$(mktemp -d "$root/.building-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+claim "$parts" .lock .building
 mkdir -p "$work/parts/bin"
 export GOTOOLCHAIN=${GOTOOLCHAIN:-local}
 need_go

@@ -9,12 +9,18 @@ import sys
 
 
 def main() -> int:
-    """What `watchrelay.cli.main` returns; a Ctrl-C while that is still imported ends in silence too."""
+    """What `watchrelay.cli.main` returns; Ctrl-C and SIGTERM end in silence, from here to the last moment."""
     try:
-        from watchrelay import cli  # here, for that reason
+        from watchrelay import interrupts  # here, so that a Ctrl-C is heeded while all else is imported
+
+        interrupts.heed(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
-    return cli.main()
+    from watchrelay import cli
+
+    code = cli.main()
+    interrupts.settle(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from watchrelay import __version__
+from watchrelay import __version__, interrupts
 
 OK: Final = 0
 FAILED: Final = 1
@@ -23,7 +24,6 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 69
 OUTCLAIMED: Final = 75
 BAD_CONFIG: Final = 78
-INTERRUPTED: Final = 130
 
 _EPILOG = """\
 where settings come from, the later wins:
@@ -44,6 +44,7 @@ examples:
 exit codes:
   0 done, or drained    1 failed    2 wrong usage    69 a dependency is unavailable    75 another relay took over
   78 the config is wrong, or something that a person must change
+  130, 143 interrupted by Ctrl-C, by SIGTERM; run, demo and tail without --until-end go on until then, and end with 0
 
 stdout is data, stderr is messages. `watchrelay COMMAND --help` says more.
 """
@@ -78,29 +79,33 @@ def build_parser() -> argparse.ArgumentParser:
     validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
-    demo.add_argument("--kubeconfig", metavar="FILE", help="watch this real cluster instead of the synthetic one")
+    demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
     demo.add_argument("--kafka", metavar="HOST:PORT", type=_broker, help="publish to this real Kafka instead of the embedded one")
 
     tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
-    tail.add_argument("streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all of the config")
+    tail.add_argument(
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all of the config"
+    )
     tail.add_argument("--from-beginning", action="store_true", help="start with the oldest record, not with the next")
     tail.add_argument("--until-end", action="store_true", help="stop at what is the end now")
     tail.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
     snapshot = _add(commands, "snapshot", "ask the running relay for snapshots, and wait for them", _SNAPSHOT)
     snapshot.add_argument(
-        "streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all that are published"
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
     snapshot.add_argument(
         "--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long to wait for the answer (default: 5m)"
     )
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
-    retire.add_argument("stream", metavar="STREAM", help="the id of a stream that is no longer in the config")
+    retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
     retire.add_argument("--yes", action="store_true", help="do not ask first; needed where stdin is no terminal")
 
     verify = _add(commands, "verify", "replay the topics and check every digest; compare with the cluster", _VERIFY)
-    verify.add_argument("streams", metavar="STREAM", nargs="*", help="stream ids, such as pods or pods@shop; none: all that are published")
+    verify.add_argument(
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
+    )
     verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
@@ -178,6 +183,12 @@ def _duration(text: str) -> float:
     return seconds
 
 
+def _named(text: str) -> str:
+    if not text.strip():  # a script's variable that was not set must not come to mean "all", or "none"
+        raise argparse.ArgumentTypeError("must not be empty: write it, or leave the argument out")
+    return text
+
+
 def _broker(text: str) -> str:
     from watchrelay.config.grammar import check_address  # here, so that --help needs no part of the config
 
@@ -213,8 +224,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser().parse_args(argv)
     except SystemExit as done:  # argparse ends --help and wrong usage so
         return done.code if isinstance(done.code, int) else USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
     _open_streams()
     try:
         code = _dispatch(args)
@@ -228,8 +237,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         _say(f"watchrelay: cannot write to stdout: {error.strerror}")
         return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as told:
+        number = told.number if isinstance(told, interrupts.ToldToStop) else signal.SIGINT
+        return interrupts.exit_code(sys.argv[1:] if argv is None else argv, number)
     return code
 
 
@@ -246,7 +256,7 @@ def _open_streams() -> None:
 
 
 def _dispatch(args: argparse.Namespace) -> int:
-    from watchrelay.errors import ConfigError, Fenced, SinkUnavailable, Unavailable, WatchrelayError
+    from watchrelay.errors import PERSON, ConfigError, Fenced, SinkUnavailable, Unavailable, WatchrelayError
 
     try:
         return _command(args)
@@ -258,6 +268,9 @@ def _dispatch(args: argparse.Namespace) -> int:
     except Fenced as error:
         _say(f"watchrelay: {error}")
         return OUTCLAIMED
+    except PERSON as error:
+        _say(f"watchrelay: {error}")
+        return BAD_CONFIG
     except (SinkUnavailable, Unavailable) as error:
         _say(f"watchrelay: {error}")
         return UNAVAILABLE

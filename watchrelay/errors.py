@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 class WatchrelayError(Exception):
@@ -173,6 +174,10 @@ def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return Shared(str(error)) if isinstance(error, Shared) else Fenced(message)
+
+
+PERSON: Final = (Forbidden, Invalid, Misconfigured, NotWatchable, Unauthorized, SinkMisconfigured, TopicRefused)
+"""What does not come back by itself: a person must grant, correct or allow something."""
 
 
 class RecordRefused(WatchrelayError):

@@ -149,6 +149,18 @@ def servers_text(arguments: Mapping[str, Any]) -> str:
     return servers if isinstance(servers, str) else ",".join(servers)
 
 
+SILENCE: Final = (
+    "most likely the broker is frozen, overloaded or still starting, or a firewall or proxy swallows what is sent; "
+    "else check kafka.bootstrapServers and kafka.security.protocol"
+)
+"""What may be behind a silence, the likely first. A port of TLS that is not spoken to so, and the reverse, hangs up in most cases."""
+
+
+def what_to_check(error: BaseException) -> str:
+    """What to do about a bootstrap that failed."""
+    return SILENCE if isinstance(error, TimeoutError) else "check kafka.bootstrapServers"
+
+
 def plain_words(error: BaseException) -> str:
     """An error of client or network for people: no class names, no Python values."""
     if isinstance(error, KafkaConnectionError):

@@ -26,5 +26,10 @@ def short(text: str, shown_max: int = SHOWN_MAX) -> str:
     return printable(text if len(text) <= shown_max else f"{text[: shown_max - 3]}...")
 
 
+def counted(number: object, noun: str, plural: str = "") -> str:
+    """A number with its noun: `1 object`, `2 objects`; `plural` is for nouns that take more than an s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def _escape(found: re.Match[str]) -> str:
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]

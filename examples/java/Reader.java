@@ -32,6 +32,8 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
@@ -229,6 +231,7 @@ public final class Reader {
   }
 
   static final class State {
+    private static final Pattern SNAPSHOT_ID = Pattern.compile("(\\d{1,18})-(\\d{1,18})");
     long epoch;
     long last;
     boolean proven;
@@ -268,6 +271,24 @@ public final class Reader {
 
     boolean agrees(Said marker) {
       return held.size() == marker.count && digest == marker.digest;
+    }
+
+    /** Judge from here on, if this marker stands behind the end of the snapshot started in, which may have been compacted away. */
+    void reached(Said marker) {
+      boolean named = marker.kind == Kind.HEARTBEAT && marker.snapshotOffset != null;
+      if (marker.kind == Kind.END || (named && (marker.snapshot.equals(startedIn) || later(marker.snapshot, startedIn)))) {
+        startedIn = "";
+      }
+    }
+
+    private static boolean later(String snapshot, String than) {
+      Matcher one = SNAPSHOT_ID.matcher(snapshot);
+      Matcher other = SNAPSHOT_ID.matcher(than);
+      if (!one.matches() || !other.matches()) {
+        return false;
+      }
+      int epochs = Long.compare(Long.parseLong(one.group(1)), Long.parseLong(other.group(1)));
+      return epochs > 0 || (epochs == 0 && Long.parseLong(one.group(2)) > Long.parseLong(other.group(2)));
     }
 
     /** How many keys older than the end's begin were removed; -1: what would be left is not what the writer holds, nothing was. */
@@ -323,8 +344,8 @@ public final class Reader {
       int swept = state.agrees(marker) ? 0 : -1;
       if (marker.kind == Kind.END) {
         swept = swept < 0 ? state.sweep(marker) : swept;
-        state.startedIn = "";
       }
+      state.reached(marker);
       state.proven = swept >= 0;
       if (!state.proven) {
         return state.startedIn.isEmpty() ? failed(marker) : Verdict.of("noted");

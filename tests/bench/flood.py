@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -30,7 +31,7 @@ def flood(rig: Rig) -> list[Row]:
             for _ in range(FLOOD_RUNS + 1):
                 aim, before, began_s = end() + FLOOD_EVENTS, relay.used(), time.monotonic()
                 source.begin(f"flood {FLOOD_EVENTS}")
-                wait_for("all events are acknowledged", lambda aim=aim: end() >= aim)  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+                _await_end(end, aim)
                 took_s = time.monotonic() - began_s
                 rates.append(FLOOD_EVENTS / took_s)
                 waited.append((relay.used().waited_s - before.waited_s) / took_s * 100)
@@ -49,6 +50,10 @@ def flood(rig: Rig) -> list[Row]:
         Row("flood: events per second on one core", statistics.median(rates[1:]), "1/s", runs=rates[1:]),
         Row("flood: waited for its core", statistics.median(waited[1:]), "% of the time", runs=waited[1:]),
     ]
+
+
+def _await_end(end: Callable[[], int], aim: int) -> None:
+    wait_for("all events are acknowledged", lambda: end() >= aim)
 
 
 class Latencies:
@@ -81,6 +86,10 @@ class Latencies:
                     self.ms.append((now_ns - sent_ns) / 1e6)
         self._consumer.close()
 
+    def await_count(self, claim: str, count: int) -> None:
+        """Return once so many events were counted."""
+        wait_for(claim, lambda: len(self.ms) >= count)
+
     def close(self) -> None:
         self._over.set()
         self._thread.join()
@@ -98,12 +107,12 @@ def paced(rig: Rig) -> list[Row]:
         try:
             source.begin(f"pace {_WARM_EVENTS} {PACE_RATE}")
             source.finish()
-            wait_for("the warming-up is over", lambda: len(reader.ms) >= _WARM_EVENTS)
+            reader.await_count("the warming-up is over", _WARM_EVENTS)
             reader.ms.clear()
             lag_before, before, began_s = _lag(relay), relay.used(), time.monotonic()
             source.begin(f"pace {events} {PACE_RATE}")
             source.finish()
-            wait_for("all events arrived", lambda: len(reader.ms) >= events)
+            reader.await_count("all events arrived", events)
             cpu_us = (relay.used().cpu_s - before.cpu_s) / events * 1e6
             waited = (relay.used().waited_s - before.waited_s) / (time.monotonic() - began_s) * 100
             lag_s, count = (after - earlier for after, earlier in zip(_lag(relay), lag_before, strict=True))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.bench.rig import Relay, Rig, SourceProcess, Usage
 from tests.bench.table import Row
+from tests.support.pace import measure_for
 
 SMALL, LARGE = 20_000, 100_000
 START_RUNS = 3
@@ -79,7 +80,7 @@ def idle(rig: Rig) -> list[Row]:
         relay.await_snapshots(IDLE_STREAMS)
         relay.settle()
         before, began_s = relay.used().cpu_s, time.monotonic()
-        time.sleep(IDLE_S)  # the thing measured: what the relay uses in this time
+        measure_for(IDLE_S)
         used_s, rss = relay.used().cpu_s - before, relay.used().rss
         share = used_s / (time.monotonic() - began_s) * 100
     return [

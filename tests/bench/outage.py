@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
 from tests.support.daemon import command
+from tests.support.pace import measure_for
 from tests.support.process import PartError
 
 OBJECTS, RATE = 20_000, 2_000
@@ -57,12 +58,9 @@ def frozen(rig: Rig) -> list[Row]:
         source.begin(f"churn {total} {RATE}")
         _sample(seen, relay, WARM_S)
         before_rss, before, began_s = max(seen.rss), relay.used(), time.monotonic()
-        broker.pause()
-        try:
+        with broker.frozen():
             _sample(seen, relay, rig.freeze_s, ask_every_s=30.0)
             share = (relay.used().cpu_s - before.cpu_s) / (time.monotonic() - began_s) * 100
-        finally:
-            broker.resume()
         back_s, aim = time.monotonic(), _newest(source)
         cpu_s = relay.used().cpu_s
         wait_for("all that was watched before Kafka came back is acknowledged", lambda: _frontier(relay, seen) >= aim, deadline_s=300.0)
@@ -108,5 +106,5 @@ def _sample(seen: Watched, relay: Relay, for_s: float, *, ask_every_s: float = 0
         if ask_every_s and time.monotonic() >= ask_s:
             seen.ask(relay)
             ask_s += ask_every_s
-        time.sleep(min(left_s, _SAMPLE_S))  # what is measured happens meanwhile
+        measure_for(min(left_s, _SAMPLE_S))
     seen.ask(relay)

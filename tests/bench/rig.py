@@ -24,24 +24,25 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.daemon import Daemon, relay_config
 from tests.support.embedded import EmbeddedBroker
+from tests.support.pace import measure_for
 from tests.support.parts import parts_directory
-from tests.support.process import PartError, Workspace
+from tests.support.process import PartError, Workspace, wait_until
 from tests.support.realparts import KafkaBroker
 
 _CORES = sorted(os.sched_getaffinity(0))
 RELAY_CORE, OTHER_CORE = _CORES[-1], _CORES[0]
 PARTITIONS = 6
 _TICKS = os.sysconf("SC_CLK_TCK")
-_POLL_S = 0.02
+_REST_S = 0.5
+"""A relay is at rest when it used next to nothing in so long."""
 
 
 def wait_for(claim: str, condition: Callable[[], object], *, deadline_s: float = 120.0) -> None:
     """Return once `condition` is true. Raises: PartError."""
-    give_up_s = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise PartError(f"not true after {deadline_s:.0f} s: {claim}")
-        time.sleep(_POLL_S)
+    try:
+        wait_until(claim, condition, deadline_s=deadline_s)
+    except TimeoutError as late:
+        raise PartError(str(late)) from None
 
 
 class SourceProcess:
@@ -175,13 +176,13 @@ class Relay:
         """Return once it uses next to no CPU: what follows is measured from rest. Raises: PartError when it never rests."""
         give_up_s, last = time.monotonic() + deadline_s, self.used().cpu_s
         while True:
-            time.sleep(0.5)
+            measure_for(_REST_S)
             now = self.used().cpu_s
             if now - last <= 0.02:
                 return
             if time.monotonic() > give_up_s:
                 raise PartError(
-                    f"the relay does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last half second"
+                    f"the relay does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last {_REST_S:g} s"
                 )
             last = now
 

@@ -6,16 +6,15 @@ source to a consumer, who reads the snapshot as well, as each consumer does.
 
 from __future__ import annotations
 
-import json
+import functools
 import statistics
-import time
 from datetime import datetime
-
-from confluent_kafka import Producer
 
 from tests.bench.flood import Latencies
 from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
+from tests.support.anyclient import ask_snapshot
+from tests.support.pace import measure_for
 
 OBJECTS, RATE, RUNS = 100_000, 1_000, 3
 BEFORE_S, SECONDS = 8, 36
@@ -37,13 +36,13 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
             try:
                 said = relay.daemon.log_bytes
                 source.begin(f"pace {events} {RATE}")
-                time.sleep(BEFORE_S)  # live events alone: the load that is compared with
-                _ask(rig, relay)
+                measure_for(BEFORE_S)  # live events alone: what is compared with
+                ask_snapshot(rig.bootstrap, relay.cluster, "pods")
                 source.finish()
-                wait_for("all events arrived", lambda reader=reader: len(reader.ms) >= events)  # type: ignore[misc]  # mypy infers no type for a default that binds a loop variable
+                reader.await_count("all events arrived", events)
             finally:
                 reader.close()
-            wait_for("the snapshot is complete", lambda said=said: _span(relay, said))  # type: ignore[misc]  # as above
+            wait_for("the snapshot is complete", functools.partial(_span, relay, said))
             begun_s, complete_s = _span(relay, said)
             during = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if begun_s <= sent_s <= complete_s]
             before = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if sent_s < begun_s]
@@ -61,13 +60,6 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
         Row("the slowest event during the snapshot", statistics.median(paused), "ms", runs=paused),
         Row("the snapshot, begin to index record", statistics.median(lasted), "s", runs=lasted),
     ]
-
-
-def _ask(rig: Rig, relay: Relay) -> None:
-    producer = Producer({"bootstrap.servers": rig.bootstrap, "log_level": 0})
-    request = {"id": f"bench-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["pods"]}}
-    producer.produce(f"k8s.{relay.cluster}.signal", json.dumps(request), key=relay.cluster)
-    assert producer.flush(10.0) == 0, "the request was not written"
 
 
 def _span(relay: Relay, since: int) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tests.support.pace import pace, pace_to
 from tests.support.pods import pod
 
 STAMP = b'"bench/sent":"'
@@ -76,9 +77,7 @@ class Source:
         watch, began_s = self._watch(), time.monotonic()
         for number in range(count):
             head, stamp, tail = chunk(next(self._lines)).partition(STAMP)
-            wait_s = began_s + number / rate - time.monotonic()
-            if wait_s > 0:
-                time.sleep(wait_s)  # the pace of the load, in a process of its own
+            pace_to(began_s + number / rate)
             watch.sendall(b"%b%b%019d%b" % (head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:]))
 
     def churn(self, count: int, rate: float) -> None:
@@ -89,9 +88,7 @@ class Source:
         self._watch()
         began_s, slice_ = time.monotonic(), max(1, int(rate / 10))
         for start in range(0, count, slice_):
-            wait_s = began_s + start / rate - time.monotonic()
-            if wait_s > 0:
-                time.sleep(wait_s)  # the pace of the load, in a process of its own
+            pace_to(began_s + start / rate)
             size = min(slice_, count - start)
             with self.opened:
                 data = b"".join(chunk(_MODIFIED % self._changed()) for _ in range(size))
@@ -189,7 +186,7 @@ class Source:
             self.watches.append(connection)
             self.opened.notify_all()
         while True:
-            time.sleep(BOOKMARK_EVERY_S)  # as the server paces its bookmarks
+            pace(BOOKMARK_EVERY_S)
             if not everywhere:  # a flooded watch needs none, and would get it in the middle of a line
                 connection.sendall(chunk(self._bookmark({})))
 

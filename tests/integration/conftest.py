@@ -1,16 +1,20 @@
-"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each version, one browser per test run.
+"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each version and one browser per test run;
+embedded parts per test.
 
-Without REAL=1, or PAGE=1, the tests that ask for them are skipped; with it, parts that are missing fail the tests.
+Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it, parts that are missing fail the tests.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tests.support import realparts
 from tests.support.browser import Browser, page_wanted, program
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.trial import Trial
 
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
@@ -55,3 +59,23 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     """The browser, without pages; what a test opens is closed behind it."""
     yield chromium
     chromium.close_pages()
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A synthetic API server of the test's own."""
+    with EmbeddedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    """A mock Kafka of the test's own; `Trial.make_topics` makes what it makes not by itself."""
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
+    """A trial on real parts. Files whose tests stand on other parts have a fixture of this name that says on which."""
+    return Trial(real_cluster, kafka_broker, tmp_path)

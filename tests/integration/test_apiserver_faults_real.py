@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.churn import GROUP, Churn, widget_definition
-from tests.support.daemon import command
+from tests.support.churn import GROUP, widget_definition
+from tests.support.daemon import Daemon, command
 from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal, difference, expected_table, list_text
 from tests.support.process import wait_until
@@ -25,11 +25,6 @@ _SOON_S = 90.0
 
 
 @pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
-
-
-@pytest.fixture
 def path(real_cluster: ControlPlane) -> Iterator[FaultProxy]:
     with FaultProxy(real_cluster.port) as proxy:
         yield proxy
@@ -38,6 +33,14 @@ def path(real_cluster: ControlPlane) -> Iterator[FaultProxy]:
 def through(path: FaultProxy, trial: Trial, cluster: ControlPlane) -> Path:
     """A kubeconfig that leads through the proxy."""
     return cluster.write_kubeconfig(f"{trial.name}-through", server=f"https://127.0.0.1:{path.port}")
+
+
+def cut_once(path: FaultProxy, after: int, relay: Daemon) -> None:
+    """Connections are cut after so many bytes, until the relay has opened another."""
+    before = path.connections
+    path.cut_after(after)
+    relay.wait("it connects again", lambda: path.connections > before, deadline_s=_SOON_S)
+    path.heal()
 
 
 def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothing_is_lost(
@@ -74,20 +77,13 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
     trial: Trial, real_cluster: ControlPlane, path: FaultProxy, fault: str
 ) -> None:
     wanted = {"configmaps": _PATHS["configmaps"]}
-    with (
-        Churn(real_cluster, trial.namespaces(4), operations=400, per_s=60) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster)) as relay,
-    ):
-        relay.await_ready()
+    relay = trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster))
+    with trial.under_churn(relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60) as (churn, reader):
         churn.reach(churn.operations() + 40)
         match fault:
             case "cut":
                 for after in (1000, 5000, 20_000):
-                    before = path.connections
-                    path.cut_after(after)
-                    relay.wait("it connects again", lambda held=before: path.connections > held, deadline_s=_SOON_S)  # type: ignore[misc]  # bound for the loop
-                    path.heal()
+                    cut_once(path, after, relay)
             case "delayed":
                 path.delay(0.5)
             case "throttled":
@@ -191,6 +187,14 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
             real_cluster.wait_for("widgets are gone", gone)
 
 
+def _told(relay: Daemon, stream: str, words: str) -> bool:
+    return words in json.dumps(relay.stream(stream).get("lastError"))
+
+
+def _untroubled(relay: Daemon, stream: str) -> bool:
+    return relay.stream(stream).get("lastError") is None
+
+
 def _refused(cluster: ControlPlane, token: str) -> bool:
     try:
         cluster.request("GET", "/api/v1/services", token=token)
@@ -224,12 +228,12 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "meanwhile"}}])
         path.heal()
         for stream in streams:
-            relay.wait("401 is told", lambda held=stream: "401" in json.dumps(relay.stream(held).get("lastError")), deadline_s=_SOON_S)  # type: ignore[misc]  # bound for the loop
+            relay.wait("401 is told", partial(_told, relay, stream, "401"), deadline_s=_SOON_S)
         assert relay.livez() == http.client.OK
         fresh = real_cluster.service_account_token(namespace, "relay")
         token.write_text(fresh)
         for stream in streams:
-            relay.wait("it goes on", lambda held=stream: relay.stream(held).get("lastError") is None, deadline_s=_SOON_S)  # type: ignore[misc]  # bound for the loop
+            relay.wait("it goes on", partial(_untroubled, relay, stream), deadline_s=_SOON_S)
         await_equal(real_cluster, reader, streams)
         assert relay.metric("watchrelay_list_total", result="success") == len(streams), "history was there: no list"
         assert fresh not in json.dumps(relay.lines()), "a token was logged"

@@ -5,21 +5,20 @@ The API server is the synthetic one: what is wrong here is on Kafka's side.
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # exported, not declared so
+from confluent_kafka import TopicPartition
 
-from tests.integration.test_requests_embedded import index_of
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
+from tests.support.kafkaadmin import NewPartitions
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.listed import await_equal, expected_table, list_text
 from tests.support.livereader import fresh_tables
 from tests.support.process import wait_until
+from tests.support.published import index_of
 from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
@@ -30,12 +29,6 @@ _OBJECTS = 30
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     return Trial(cluster, kafka_broker, tmp_path)
 
@@ -43,21 +36,7 @@ def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -
 @pytest.fixture
 def path(trial: Trial) -> str:
     """The path of the config maps that are followed."""
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}, "data": {"n": str(number)}} for number in range(_OBJECTS)])
-    return path
-
-
-def control(trial: Trial) -> str:
-    return f"k8s.{trial.name}.control"
-
-
-def put(trial: Trial, topic: str, key: str, value: bytes | None, headers: dict[str, bytes] | None = None, *, partition: int = 0) -> None:
-    """Write a record as any client of Kafka may."""
-    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
-    producer.produce(topic, value, key=key, partition=partition, headers=dict(headers or {}))
-    assert producer.flush(20.0) == 0
+    return trial.config_maps(_OBJECTS)
 
 
 def warnings(relay: Daemon, since: int) -> list[str]:
@@ -91,7 +70,7 @@ def assert_held(trial: Trial, cluster: EmbeddedCluster, *, complains: bool = Fal
     wanted = {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     def equal() -> bool:
-        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+        tables, said = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
         return tables == wanted and bool(said) == complains
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
@@ -111,12 +90,13 @@ def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(tri
     with trial.reader(topic) as reader, relay:
         published(trial, cluster, reader, relay)
         for partition in range(3):
-            put(trial, topic, "orders-17", b"{}", partition=partition)
-        put(trial, topic, "shop/other", b'{"kind":"ConfigMap"}', newer)
-        put(trial, topic, "%wr/claim/configmaps/0", None, newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"})
+            trial.write(topic, "orders-17", b"{}", partition=partition)
+        trial.write(topic, "shop/other", b'{"kind":"ConfigMap"}', headers=newer, partition=0)
+        claim = newer | {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrepoch": b"high"}
+        trial.write(topic, "%wr/claim/configmaps/0", None, headers=claim, partition=0)
         since = again(relay)
         assert warnings(relay, since) == [message]
-        put(trial, topic, "orders-18", b"{}")
+        trial.write(topic, "orders-18", b"{}", partition=0)
         cluster.request("DELETE", f"{path}/c1")
         relay.wait("the delete is published", lambda: relay.stream("configmaps")["objects"] == _objects(cluster))
         assert warnings(relay, since) == [message]
@@ -200,8 +180,8 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
         for _ in range(3):
             published(trial, cluster, reader, relay)
         epoch, before = reader.epoch("configmaps"), len(reader.records)
-        kafka_broker.admin.delete_topics([control(trial)])[control(trial)].result(20.0)
-        wait_until("it is gone", lambda: control(trial) not in kafka_broker.admin.list_topics(timeout=10.0).topics)
+        kafka_broker.admin.delete_topics([trial.control_topic])[trial.control_topic].result(20.0)
+        wait_until("it is gone", lambda: trial.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
         cluster.request("DELETE", f"{path}/c1")
         since = again(relay)
         assert warnings(relay, since) == ["control topic has lost the stream, its own topic holds it: epochs go on above"]
@@ -246,7 +226,7 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_and_say_why(
     relay = trial.relay({"resource": "configmaps", "topic": topic})
     once = {"topic": topic, "partitions": 3, "keyFormat": "plain", "epochBase": 1}
     kafka_broker.create_topic(f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"})
-    put(trial, f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
+    trial.write(f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
     other_config = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
     with trial.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
         relay.await_ready()
@@ -296,8 +276,8 @@ def test_signals_that_do_not_parse_are_told_each_once_and_the_next_one_is_answer
     with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
-        for value in (b"snapshot!", b"{}", b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}', None):
-            put(trial, f"k8s.{trial.name}.signal", trial.name, value)
+        odd = b'{"id":"x","type":"pause","data":{"streams":["configmaps"]}}'
+        trial.write(trial.signal_topic, trial.name, b"snapshot!", b"{}", odd, None)
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked.stderr
         assert warnings(relay, 0).count("signal ignored") == 4

@@ -6,7 +6,6 @@ Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,10 @@ TOKEN = "canary-of-a-bearer-token"
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
-    with EmbeddedBroker() as broker:
-        trial = Trial(cluster, broker, tmp_path)
-        for topic, partitions in ((f"k8s.{trial.name}.control", 1), (f"k8s.{trial.name}.signal", 1), (trial.topic("secrets"), 3)):
-            broker.create_topic(topic, partitions=partitions)
-        yield trial
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    trial = Trial(cluster, broker, tmp_path)
+    trial.make_topics("secrets")
+    return trial
 
 
 def secret(name: str, revision: int) -> dict[str, Any]:
@@ -99,7 +90,7 @@ def topics_of(trial: Trial, *, objects: int) -> bytes:
         reader.read_until("all was said", lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects)
         raw = [said.raw for said in reader.records]
     text = b"".join((each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw)
-    return text + repr(read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")).encode()
+    return text + repr(read_control(trial.broker.bootstrap, trial.control_topic)).encode()
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -2,8 +2,6 @@
 there, and that the daemon relays with the rights and the config that it made, and asks for nothing else.
 """
 
-import http.client
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +11,17 @@ import pytest
 import yaml
 
 from tests.support import charttools
+from tests.support.audited import assert_only_listed_and_watched
 from tests.support.charttools import CHART, HELMS, ROOT, program, rendered, run, values_file
 from tests.support.churn import GROUP, widget, widget_definition
 from tests.support.daemon import Daemon, command
-from tests.support.listed import await_equal, edited, redacted, without_defaults
+from tests.support.listed import await_equal, redacted_data
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 
 pytestmark = pytest.mark.real
 
 _KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
-_DISCOVERY = ("/api", "/apis", "/version")
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _MONITORING = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
 _EVERYTHING = {
@@ -130,10 +128,6 @@ def test_a_pod_with_more_rights_is_not_admitted_there(cluster: ControlPlane, tmp
     assert _pods(cluster, namespace) == []
 
 
-def _redacted_data(item: str) -> str:
-    return edited(without_defaults(item), "data", redacted)
-
-
 @_KAFKA_41
 def test_with_the_charts_account_and_config_the_daemon_relays_all_and_asks_for_nothing_else(
     cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
@@ -162,17 +156,7 @@ def test_with_the_charts_account_and_config_the_daemon_relays_all_and_asks_for_n
         assert {row["state"] for row in rows.values()} == {"watching"}, rows
         trial.make(f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}])
         wanted: dict[str, Any] = {"configmaps": "/api/v1/configmaps", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
-        wanted[f"secrets@{one}"] = (f"/api/v1/namespaces/{one}/secrets", _redacted_data)
+        wanted[f"secrets@{one}"] = (f"/api/v1/namespaces/{one}/secrets", redacted_data)
         await_equal(cluster, reader, wanted)
         assert relay.stop() == 0
-    _assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")
-
-
-def _assert_only_listed_and_watched(cluster: ControlPlane, user: str) -> None:
-    asked = [entry for entry in cluster.audit_entries() if entry["user"]["username"] == user]
-    assert {entry["verb"] for entry in asked if "objectRef" in entry} == {"list", "watch"}
-    for entry in asked:
-        if "objectRef" not in entry:
-            path = entry["requestURI"].partition("?")[0]
-            assert (entry["verb"], path.startswith(_DISCOVERY)) == ("get", True), entry["requestURI"]
-        assert entry["responseStatus"]["code"] < http.client.BAD_REQUEST, json.dumps(entry)
+    assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")

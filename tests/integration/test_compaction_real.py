@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from tests.integration.test_kills_real import PATHS, accounts, ask_snapshot, control, listed, topics
 from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.kills import Victim, aims
-from tests.support.listed import await_equal
+from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
+PATHS = {"configmaps": "/api/v1/configmaps", "deployments.apps": "/apis/apps/v1/deployments", "pods": "/api/v1/pods"}
 _INTERVAL_S = 5
 _TWICE_MS = str(2 * _INTERVAL_S * 1000)
 _EAGER = {"segment.ms": "500", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
@@ -83,7 +83,7 @@ class _Cleaning:
 
     def seen(self) -> bool:
         """True once it has removed records of every topic, and tombstones of objects besides."""
-        standing = {topic: _standing(self._broker, topic) for topic in (*topics(self._trial), control(self._trial))}
+        standing = {topic: _standing(self._broker, topic) for topic in (*self._trial.topics(*PATHS), self._trial.control_topic)}
         self.missing = {topic: missing for topic, (missing, _) in standing.items()}
         deleted = {said.key for said in self._reader.of("pods", "deleted")}
         self.forgotten = len(deleted - standing[self._trial.topic("pods")][1])
@@ -93,17 +93,17 @@ class _Cleaning:
 def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, bytes]]) -> None:
     """Those that start at the newest snapshot, at what a heartbeat names, at the start of the topic; and a table that knows no markers."""
     bootstrap = trial.broker.bootstrap
-    assert asyncio.run(fresh_tables(bootstrap, control(trial))) == (wanted, [])
+    assert asyncio.run(fresh_tables(bootstrap, trial.control_topic)) == (wanted, [])
 
     async def by_heartbeats() -> dict[str, dict[bytes, bytes]]:
-        async with ConsumerReader(bootstrap, topics=topics(trial), until_end=True) as reader:
+        async with ConsumerReader(bootstrap, topics=trial.topics(*PATHS), until_end=True) as reader:
             await reader.ready()
             return {stream: dict(reader.objects(stream)) for stream in reader.streams}
 
     assert asyncio.run(by_heartbeats()) == wanted
-    with trial.reader(*topics(trial)) as whole:
+    with trial.reader(*trial.topics(*PATHS)) as whole:
         whole.read()
-    for topic, stream in zip(topics(trial), PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*PATHS), PATHS, strict=True):
         assert whole.plain[topic] == wanted[stream], "a table that knows no markers is another"
         assert whole.table(stream) == wanted[stream]
         assert whole.proven(stream)
@@ -113,16 +113,16 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     real_cluster: ControlPlane, eager: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial, rng = Trial(real_cluster, eager, tmp_path), random.Random(11)
-    for topic in topics(trial):
+    for topic in trial.topics(*PATHS):
         eager.create_topic(topic, partitions=3, config=_STATE)
-    eager.create_topic(control(trial), config=_CONTROL)
+    eager.create_topic(trial.control_topic, config=_CONTROL)
     relay = trial.relay(*PATHS, defaults={"snapshotInterval": f"{_INTERVAL_S}s"})
     namespaces = trial.namespaces(8)
-    with trial.reader(*topics(trial)) as reader, relay:
+    with trial.reader(*trial.topics(*PATHS)) as reader, relay:
         relay.await_ready()
-        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: ask_snapshot(trial))
+        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
         with (
-            LiveReader(eager.bootstrap, control(trial)) as living,
+            LiveReader(eager.bootstrap, trial.control_topic) as living,
             Churn(real_cluster, namespaces, operations=500, kinds=("configmaps", "deployments"), per_s=50) as churn,
         ):
             for aim in aims(_KILLS_MAX):
@@ -143,7 +143,7 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
             assert verified.code == 0, verified.stdout + verified.stderr
             churn.finish()
             await_equal(real_cluster, reader, PATHS)
-            wanted = listed(real_cluster)
+            wanted = expected_tables(real_cluster, PATHS)
             wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
         assert relay.stop() == 0
         reader.read()
@@ -154,6 +154,6 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     assert verified.code == 0, verified.stdout + verified.stderr
     with capsys.disabled():
         print(
-            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(accounts(reader))}; "
+            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(reader.accounts())}; "
             f"offsets that hold nothing any more {cleaning.missing}, {cleaning.forgotten} deleted pods without a record"
         )

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_T52_an_outage_of_a_day_is_waited_out_at_a_bounded_rate_and_size() -> No
             attempts = s.count("kube_requests_total", code="0") - attempts
             assert 23 * 60 <= attempts <= 23 * 120
             assert grown < 300
-            await s.server.__aenter__()
+            await s.server.serve_again()
             api.put(pod("b", 0))
             await s.until(lambda: s.mirror.names == ["a", "b"], 90)
 
@@ -114,10 +115,7 @@ def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
         async with following(api, watchers=20, settled=True) as s:
             hurt_s = asyncio.get_running_loop().time()
             api.always = status(503, "ServiceUnavailable")
-            port = s.server.port
-            await s.server.stop()
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.restart()
             await s.run_for(120)
             during = [t - hurt_s for t in api.times() if t > hurt_s]
             assert len(during) <= 2 + 10, "one probe per closure, not one attempt per stream"
@@ -141,10 +139,7 @@ def test_any_answer_of_a_living_server_to_the_probe_opens_the_gate(answer: Answe
         api = Api(pod("a", 1))
         async with following(api, watchers=3, settled=True) as s:
             api.watches.append(BROKEN)
-            port = s.server.port
-            await s.server.stop()
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.restart()
             api.watches.append(answer)
             await s.until(lambda: sum(f.status.state == "watching" for f in s.followers) >= 2, 30)
             assert s.count("endpoint_gate_closed") == 0
@@ -157,12 +152,10 @@ def test_T56_after_a_restart_of_the_server_everyone_resumes_without_a_list() -> 
         api = Api(pod("a", 1))
         async with following(api, watchers=50, settled=True) as s:
             lists, watches = len(api.list_requests), len(api.watch_requests)
-            port = s.server.port
             await s.server.stop()
             await s.run_for(20)
             api.put(pod("b", 0))
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.serve_again()
             await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers), 120)
             assert len(api.list_requests) == lists
             assert len(api.watch_requests) == watches + 50
@@ -174,18 +167,30 @@ def test_T56_where_history_is_gone_at_most_three_list_at_once() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, watchers=50, settled=True) as s:
-            port = s.server.port
             await s.server.stop()
             api.put(pod("b", 0))
             api.expire()
             api.most_lists = 0
             api.list_takes_s = 0.3
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.serve_again()
             await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers), 120)
             assert 1 <= api.most_lists <= 3
 
     virtualtime.run(scene())
+
+
+class TroubledForOne(Api):
+    """Answers every watch of the first follower with `answer`, those of the others truly."""
+
+    def __init__(self, answer: Answer, *objects: dict[str, Any]) -> None:
+        super().__init__(*objects)
+        self._answer = answer
+
+    async def watch(self, request: Request, reply: Reply) -> None:
+        if request.headers["user-agent"].endswith("pods-0"):
+            await self._answer(request, reply)
+        else:
+            await super().watch(request, reply)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +198,7 @@ def test_T56_where_history_is_gone_at_most_three_list_at_once() -> None:
 )
 def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Answer) -> None:
     async def scene() -> None:
-        api = Api(pod("a", 1))
-        normal = api.watch
-
-        async def watch(request: Request, reply: Reply) -> None:
-            await (answer if request.headers["user-agent"].endswith("pods-0") else normal)(request, reply)
-
-        api.watch = watch  # type: ignore[method-assign]  # the scripted server of this test, not the product
+        api = TroubledForOne(answer, pod("a", 1))
         async with following(api, watchers=3) as s:
             await s.until(lambda: all(f.status.state == "watching" for f in s.followers[1:]))
             await s.run_for(120)

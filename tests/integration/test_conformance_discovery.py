@@ -16,11 +16,9 @@ def test_T74_a_deleted_crd_is_waited_for_and_its_return_is_listed_with_new_uids(
             api.delete("a")  # the finalizer deletes instances first; b's delete is lost with the storage
             await s.until(lambda: s.mirror.names == ["b"])
             await s.run_for(700)
-            port = s.server.port
             await s.server.stop()
-            s.server.port = port
             served, api.always = False, NOT_THERE
-            await s.server.__aenter__()
+            await s.server.serve_again()
             hurt = len(api.asked)
             await s.until(lambda: s.status.state == "waiting", 30)
             assert s.mirror.names == ["b"]
@@ -74,11 +72,9 @@ def test_a_changed_crd_ends_the_watch_and_is_resumed_or_listed_without_deletes()
         api = Api(pod("a", 1))
         async with following(api, resource=WIDGETS, settled=True) as s:
             busy = text(429, "storage is (re)initializing", {"Retry-After": "1"})
-            port = s.server.port
             await s.server.stop()
             api.watches.extend([busy, says(EXPIRED, 410)])
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.serve_again()
             await s.until(lambda: s.mirror.synced == 2, 60)
             assert s.mirror.changes == [("ADDED", "a")]
 
@@ -92,10 +88,7 @@ def test_T77_a_404_of_a_version_that_discovery_still_serves_otherwise_removes_no
         api = Api(pod("a", 1))
         async with following(api, served=lambda: True, resource=WIDGETS, settled=True) as s:
             api.always = NOT_THERE
-            port = s.server.port
-            await s.server.stop()
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.restart()
             hurt = len(api.asked)
             await s.run_for(1800)
             assert (s.mirror.gone, s.mirror.names) == (0, ["a"])
@@ -109,10 +102,7 @@ def test_T78_a_discovery_that_cannot_say_removes_nothing() -> None:
         api = Api(pod("a", 1))
         async with following(api, served=lambda: None, resource=WIDGETS, settled=True) as s:
             api.always = NOT_THERE
-            port = s.server.port
-            await s.server.stop()
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.restart()
             await s.run_for(1800)
             assert (s.mirror.gone, s.mirror.names) == (0, ["a"])
             api.always = None

@@ -275,13 +275,11 @@ def test_T41_what_was_deleted_while_history_expired_is_removed_once() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1), pod("b", 2))
         async with following(api, settled=True) as s:
-            port = s.server.port
             await s.server.stop()
             api.delete("b")
             api.expire()
             await s.run_for(5)
-            s.server.port = port
-            await s.server.__aenter__()
+            await s.server.serve_again()
             await s.until(lambda: s.mirror.synced == 2, 120)
             assert s.mirror.changes.count(("DELETED*", "b")) == 1
             assert s.mirror.names == ["a"]

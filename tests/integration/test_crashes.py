@@ -1,7 +1,6 @@
 """Room: integration tests.  In: a relay that is killed as soon as it is up, again and again.  Out: how little the API server notices."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,10 @@ _CRASHES = 5
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     trial = Trial(cluster, broker, tmp_path)
-    for topic in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{topic}")
-    for stream in _PATHS:
-        broker.create_topic(trial.topic(stream), partitions=3)
-    (namespace,) = trial.namespaces(1)
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": f"c{number}"}} for number in range(20)])
+    trial.make_topics(*_PATHS)
+    trial.config_maps(20)
     return trial
 
 
@@ -50,7 +33,7 @@ def _asked(cluster: EmbeddedCluster) -> Counter[str]:
 
 def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(trial: Trial, cluster: EmbeddedCluster) -> None:
     relay = trial.relay(*_PATHS)
-    with trial.reader(*(trial.topic(stream) for stream in _PATHS)) as reader, relay:
+    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         first = _asked(cluster)
         assert first["list"] == len(_PATHS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,26 +31,12 @@ def example(name: str, *arguments: str | Path) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
 def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
     cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     trial = Trial(cluster, broker, tmp_path)
-    topic, control, positions = trial.topic("configmaps"), f"k8s.{trial.name}.control", tmp_path / "positions.json"
-    broker.create_topic(control)
-    broker.create_topic(f"k8s.{trial.name}.signal")
-    broker.create_topic(topic, partitions=3)
+    topic, control, positions = trial.topic("configmaps"), trial.control_topic, tmp_path / "positions.json"
+    trial.make_topics("configmaps")
     relay = trial.relay("configmaps", defaults={"snapshotInterval": "5s"})
     namespaces = trial.namespaces(3)
     with Churn(cluster, namespaces, operations=600, kinds=("configmaps",), per_s=1000) as churn, relay:

@@ -4,14 +4,20 @@ The API server is the synthetic one: it changes objects as fast as it is asked t
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.faultproxy import FaultProxy
+from tests.support.kafkaadmin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -19,11 +25,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, n
     ResourcePatternType,
     ResourceType,
 )
-
-from tests.support.churn import Churn
-from tests.support.daemon import Daemon, command
-from tests.support.embedded import EmbeddedCluster
-from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.topicreader import TopicReader
@@ -34,12 +35,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
 """A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so and 60 s to build anew."""
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
 
 
 def problem(relay: Daemon) -> str:
@@ -61,6 +56,15 @@ class Scene:
     reader: TopicReader
     churn: Churn
 
+    def spent_s(self) -> float:
+        """How long all acknowledgements so far were waited for, together, by the relay's own metric."""
+        return self.relay.metric("watchrelay_produce_duration_seconds_sum")
+
+    def await_slowness(self, since_s: float, *, more_s: float) -> None:
+        """Returns once acknowledgements took so much longer than when `spent_s` said `since_s`; it lives on meanwhile."""
+        self.relay.wait("acknowledgements take seconds, by the metric", lambda: self.spent_s() - since_s > more_s, deadline_s=_SOON_S)
+        assert self.relay.livez() == 200
+
     def healed(self) -> None:
         """All that was said is over: the churn goes on past the fault, ends, and the topic is what the API server lists."""
         self.relay.wait("the trouble is over", lambda: not problem(self.relay) and said_of(self.relay) == "null", deadline_s=_SOON_S)
@@ -77,19 +81,15 @@ class Scene:
         self.reader.assert_right(*_PATHS, duplicates=True)
 
 
-def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, fault: Callable[[Scene], None], **kafka: Any) -> None:
-    """Let `fault` happen under churn, and have everything end right."""
+@contextmanager
+def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, **kafka: Any) -> Iterator[Scene]:
+    """What happens in the block happens under churn; behind it everything must end right."""
     trial = Trial(cluster, broker, directory)
     relay = trial.relay(*_PATHS, kafka=kafka)
-    with (
-        Churn(cluster, trial.namespaces(4), operations=400, per_s=60) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=400, per_s=60) as (churn, reader):
         churn.reach(churn.operations() + 60)
         scene = Scene(trial, relay, reader, churn)
-        fault(scene)
+        yield scene
         scene.healed()
 
 
@@ -104,55 +104,54 @@ def path(real_parts: None) -> Iterator[tuple[FaultProxy, KafkaBroker]]:
         yield proxy, broker
 
 
-def test_a_path_that_refuses_is_named_and_waited_for(
-    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
+@pytest.fixture
+def on_path(path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path) -> AbstractContextManager[Scene]:
+    """A scene whose relay comes to its broker by that proxy."""
     proxy, broker = path
+    return on_scene(cluster, broker, tmp_path, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
 
-    def fault(scene: Scene) -> None:
+
+@contextmanager
+def healing(proxy: FaultProxy) -> Iterator[None]:
+    """What is done to the path in the block is over behind it, however it ends."""
+    try:
+        yield
+    finally:
+        proxy.heal()
+
+
+def test_a_path_that_refuses_is_named_and_waited_for(path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]) -> None:
+    proxy, _ = path
+    with on_path as scene, healing(proxy):
         proxy.refuse()
-        try:
-            scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
-            assert "Connect call failed" in problem(scene.relay)
-            assert str(proxy.port) in problem(scene.relay)
-            scene.relay.wait("the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S)
-            assert scene.relay.livez() == 200
-        finally:
-            proxy.heal()
-
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+        scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
+        assert "Connect call failed" in problem(scene.relay)
+        assert str(proxy.port) in problem(scene.relay)
+        scene.relay.wait("the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S)
+        assert scene.relay.livez() == 200
 
 
 def test_a_black_hole_is_told_the_producer_is_built_anew_and_nothing_is_lost(
-    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
-    proxy, broker = path
-
-    def fault(scene: Scene) -> None:
+    proxy, _ = path
+    with on_path as scene, healing(proxy):
         proxy.hold()
-        try:
-            scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
-            scene.relay.wait(
-                "the producer is thrown away", lambda: scene.relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=_SOON_S
-            )
-            assert scene.relay.metric("watchrelay_produce_errors_total", error="no_acknowledgement") > 0
-            assert scene.relay.livez() == 200
-        finally:
-            proxy.heal()
-
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
+        scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
+        scene.relay.wait(
+            "the producer is thrown away", lambda: scene.relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=_SOON_S
+        )
+        assert scene.relay.metric("watchrelay_produce_errors_total", error="no_acknowledgement") > 0
+        assert scene.relay.livez() == 200
 
 
 def test_connections_that_went_silent_for_good_are_left_for_new_ones(
-    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
-    proxy, broker = path
-
-    def fault(scene: Scene) -> None:
+    proxy, _ = path
+    with on_path as scene:
         assert proxy.freeze_open() > 0
         scene.relay.wait("it is told", lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay), deadline_s=_SOON_S)
-
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
 
 
 def connected_since(proxy: FaultProxy, count: int) -> bool:
@@ -161,11 +160,10 @@ def connected_since(proxy: FaultProxy, count: int) -> bool:
 
 
 def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
-    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
-    proxy, broker = path
-
-    def fault(scene: Scene) -> None:
+    proxy, _ = path
+    with on_path as scene:
         cuts = 0
         for after in (40, 300, 1000, 3000):
             before = proxy.connections
@@ -176,54 +174,33 @@ def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
             scene.churn.reach(scene.churn.operations() + 40)
         assert cuts >= 8
 
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
-
 
 @pytest.mark.parametrize("slow", ["delayed", "throttled"])
-def test_a_slow_path_delays_and_no_more(path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path, slow: str) -> None:
-    proxy, broker = path
-
-    def fault(scene: Scene) -> None:
-        count = scene.relay.metric("watchrelay_produce_duration_seconds_count")
-        spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_sum")
-        if slow == "delayed":
-            proxy.delay(1.0)
-        else:
-            proxy.throttle(8000)
-        try:
-            scene.relay.wait(
-                "acknowledgements take seconds, by the metric",
-                lambda: scene.relay.metric("watchrelay_produce_duration_seconds_sum") - spent_s > 6.0,
-                deadline_s=_SOON_S,
-            )
+def test_a_slow_path_delays_and_no_more(path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene], slow: str) -> None:
+    proxy, _ = path
+    with on_path as scene:
+        count, spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_count"), scene.spent_s()
+        with healing(proxy):
+            if slow == "delayed":
+                proxy.delay(1.0)
+            else:
+                proxy.throttle(8000)
+            scene.await_slowness(spent_s, more_s=6.0)
             assert scene.relay.metric("watchrelay_produce_duration_seconds_count") > count
-            assert scene.relay.livez() == 200
-        finally:
-            proxy.heal()
         assert scene.relay.metric("watchrelay_producer_rebuilds_total") == 0, "slow is not broken"
-
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
 
 
 def test_a_producer_that_is_throttled_by_quota_goes_on_slowly_and_catches_up(
-    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
-    proxy, broker = path
-
-    def fault(scene: Scene) -> None:
-        spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_sum")
+    _, broker = path
+    with on_path as scene:
+        spent_s = scene.spent_s()
         broker.limit_producers(1000)
         try:
-            scene.relay.wait(
-                "acknowledgements take seconds, by the metric",
-                lambda: scene.relay.metric("watchrelay_produce_duration_seconds_sum") - spent_s > 5.0,
-                deadline_s=_SOON_S,
-            )
-            assert scene.relay.livez() == 200
+            scene.await_slowness(spent_s, more_s=5.0)
         finally:
             broker.limit_producers(None)
-
-    on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
 
 
 # ---- the brokers ----------------------------------------------------------------------------------------------------
@@ -262,9 +239,9 @@ def brokers(real_parts: None) -> Iterator[KafkaCluster]:
 def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
     brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path, end: str
 ) -> None:
-    def fault(scene: Scene) -> None:
-        topic = scene.trial.topic("configmaps")
-        node = brokers.leader(topic, 0)
+    copies = {"bootstrapServers": brokers.bootstrap.split(","), "replicationFactor": 3, "minInsyncReplicas": 2}
+    with on_scene(cluster, brokers, tmp_path, **copies) as scene:
+        node = brokers.leader(scene.trial.topic("configmaps"), 0)
         node.kill() if end == "killed" else node.pause()
         try:
             number = len(scene.reader.records)
@@ -273,13 +250,12 @@ def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
         finally:
             node.restart() if end == "killed" else node.resume()
 
-    on_scene(cluster, brokers, tmp_path, fault, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=3, minInsyncReplicas=2)
-
 
 def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
     brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    def fault(scene: Scene) -> None:
+    # One copy of each partition, on three brokers: the death of one leaves a third of them without a leader.
+    with on_scene(cluster, brokers, tmp_path, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=1) as scene:
         topic = scene.trial.topic("configmaps")
         node = brokers.leader(topic, 0)
         node.kill()
@@ -291,9 +267,6 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
         finally:
             node.restart()
 
-    # One copy of each partition, on three brokers: the death of one leaves a third of them without a leader.
-    on_scene(cluster, brokers, tmp_path, fault, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=1)
-
 
 def binding(right: Any, kind: Any = AclBinding) -> Any:
     """The right of `relay` on everything that begins as our topics do."""
@@ -301,15 +274,21 @@ def binding(right: Any, kind: Any = AclBinding) -> Any:
     return kind(*pattern, f"User:{KafkaBroker.user}", "*", right, AclPermissionType.ALLOW)
 
 
+def grant(broker: KafkaBroker, *rights: Any) -> None:
+    """Give `relay` these rights."""
+    for made in broker.admin.create_acls([binding(right) for right in rights]).values():
+        made.result(10)
+
+
 def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
     real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with KafkaBroker("4.1", secured=True) as broker:
         rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
-        for made in broker.admin.create_acls([binding(right) for right in rights]).values():
-            made.result(10)
-
-        def fault(scene: Scene) -> None:
+        grant(broker, *rights)
+        (tmp_path / "password").write_text(broker.password)
+        security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}
+        with on_scene(cluster, broker, tmp_path, bootstrapServers=[broker.listeners["PLAIN"]], security=security) as scene:
             for gone in broker.admin.delete_acls([binding(AclOperation.WRITE, AclBindingFilter)]).values():
                 gone.result(10)
             try:
@@ -318,9 +297,4 @@ def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everythin
                 assert scene.relay.metric("watchrelay_produce_errors_total", error="TopicAuthorizationFailedError") > 0
                 assert scene.relay.livez() == 200
             finally:
-                for made in broker.admin.create_acls([binding(AclOperation.WRITE)]).values():
-                    made.result(10)
-
-        (tmp_path / "password").write_text(broker.password)
-        security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}
-        on_scene(cluster, broker, tmp_path, fault, bootstrapServers=[broker.listeners["PLAIN"]], security=security)
+                grant(broker, AclOperation.WRITE)

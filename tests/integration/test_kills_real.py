@@ -5,10 +5,8 @@ and why. They are held against a witness that watches the same API server, and i
 """
 
 import asyncio
-import json
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.kills import Victim, aims
-from tests.support.listed import await_equal, expected_table, list_text
+from tests.support.listed import await_equal, expected_tables
 from tests.support.livereader import LiveReader, fresh_tables
+from tests.support.pace import last
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.topicreader import TopicReader
@@ -37,16 +35,6 @@ _BULK = 1000
 """Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed in."""
 
 
-def topics(trial: Trial) -> list[str]:
-    """Those of the streams in `PATHS`."""
-    return [trial.topic("configmaps"), trial.topic("deployments", "apps"), trial.topic("pods")]
-
-
-def control(trial: Trial) -> str:
-    """The control topic."""
-    return f"k8s.{trial.name}.control"
-
-
 def fill(trial: Trial, cluster: ControlPlane) -> str:
     """A namespace with `_BULK` config maps of 2 KB; the path of them all."""
     (namespace,) = trial.namespaces(1)
@@ -57,33 +45,6 @@ def fill(trial: Trial, cluster: ControlPlane) -> str:
         for made in [pool.submit(cluster.request, "POST", path, body) for body in bodies]:
             made.result()
     return path
-
-
-def ask_snapshot(trial: Trial) -> None:
-    """Write a request for a snapshot of the large stream, as any client of Kafka may."""
-    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
-    request = {"id": f"kill-{time.monotonic_ns()}", "type": "execute-snapshot", "data": {"streams": ["configmaps"]}}
-    producer.produce(f"k8s.{trial.name}.signal", json.dumps(request), key=trial.name)
-    assert producer.flush(20.0) == 0
-
-
-def accounts(reader: TopicReader) -> Counter[str]:
-    """Every object record on the topics, by why it stands there.
-
-    `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those cut short among them. `ignored`: landed
-    late, or twice, around a kill; readers pass over them. `healed`: said again because one of those stood there.
-    """
-    kinds: Counter[str] = Counter()
-    for said in reader.records:
-        if said.is_object:
-            reason = said.headers["ce_wrreason"]
-            kinds["ignored" if said.place in reader.ignored else reason if reason in {"snapshot", "healed"} else "changes"] += 1
-    return kinds
-
-
-def listed(cluster: ControlPlane) -> dict[str, dict[bytes, bytes]]:
-    """What the API server lists now, as a relay publishes it."""
-    return {stream: expected_table(list_text(cluster, path)) for stream, path in PATHS.items()}
 
 
 def assert_every_change_was_said_once(reader: TopicReader, witness: Witness, upto: Mapping[str, int]) -> int:
@@ -108,17 +69,17 @@ def assert_every_change_was_said_once(reader: TopicReader, witness: Witness, upt
 
 def assert_all_agree(trial: Trial, cluster: ControlPlane, reader: TopicReader, living: LiveReader) -> None:
     """The readers that lived through it and those that start now hold what the API server lists, byte by byte."""
-    wanted = listed(cluster)
+    wanted = expected_tables(cluster, PATHS)
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
     wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
     assert living.from_changes() == wanted, "its changes come to another state than it holds"
-    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, control(trial)))
+    fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
     assert (fresh, complaints) == (wanted, [])
-    with trial.reader(*topics(trial)) as late:
+    with trial.reader(*trial.topics(*PATHS)) as late:
         late.read()
     assert {stream: late.table(stream) for stream in PATHS} == wanted
     late.assert_right(*PATHS, duplicates=True)
-    for topic, stream in zip(topics(trial), PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*PATHS), PATHS, strict=True):
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
@@ -130,22 +91,22 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
     relay = trial.relay(*PATHS, defaults={"snapshotInterval": "10s"})
     with ExitStack() as stack:
         stack.callback(real_cluster.request, "DELETE", bulk, timeout_s=60.0)
-        reader = stack.enter_context(trial.reader(*topics(trial)))
+        reader = stack.enter_context(trial.reader(*trial.topics(*PATHS)))
         stack.enter_context(relay)
         relay.await_ready()
-        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, control(trial)))
+        living = stack.enter_context(LiveReader(kafka_broker.bootstrap, trial.control_topic))
         witness = stack.enter_context(Witness(real_cluster, PATHS))
         kinds = ("configmaps", "deployments")
         namespaces = [f"{trial.name}-c{number}" for number in range(8)]
         for namespace in namespaces:
             real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         churn = stack.enter_context(Churn(real_cluster, namespaces, operations=40 * KILLS, kinds=kinds, per_s=50))
-        victim = Victim(relay, rng, lambda: ask_snapshot(trial))
+        victim = Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
         for number, aim in enumerate(aims(KILLS)):
             victim.end(aim)
             reader.read()
             if number % 5 == 4:
-                time.sleep(rng.uniform(0, 2))  # how long the relay is down
+                last(rng.uniform(0, 2))  # how long the relay is down
             victim.start()
             assert churn.running, "the churn ended before the kills"
         relay.await_ready()
@@ -158,7 +119,7 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         reader.read()
         assert_all_agree(trial, real_cluster, reader, living)
         reader.assert_right(*PATHS, duplicates=True)
-        counted = accounts(reader)
+        counted = reader.accounts()
         changes = assert_every_change_was_said_once(reader, witness, upto)
         with capsys.disabled():
             print(

@@ -4,19 +4,18 @@ The API server is the synthetic one: it changes objects as fast as it is asked t
 """
 
 import http.client
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.churn import GROUP, widget_definition
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker
 from tests.support.topicreader import TopicReader
-from tests.support.trial import Trial
+from tests.support.trial import Trial, UnderChurn
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
@@ -25,24 +24,23 @@ _PATHS = {"configmaps": "/api/v1/configmaps", _WIDGETS: f"/apis/{GROUP}/v1/widge
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
     return Trial(cluster, kafka_broker, tmp_path)
 
 
-def _topics(trial: Trial) -> list[str]:
-    return [trial.topic("configmaps"), trial.topic("widgets", GROUP)]
+def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int, per_s: int) -> UnderChurn:
+    kinds = ("configmaps", "widgets")
+    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds, per_s=per_s)
 
 
 def _overloaded(relay: Daemon, stream: str) -> bool:
     """Every partition of the stream, by what is left in its queues: the keys wait instead."""
     return bool(relay.stream(stream).get("dirtyKeys", 0) >= 20)
+
+
+def _await_overload(relay: Daemon) -> None:
+    relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
 
 
 def _ended_right(relay: Daemon, reader: TopicReader, *streams: str) -> None:
@@ -62,28 +60,20 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with (
-        Churn(cluster, trial.namespaces(8), operations=2000, kinds=("configmaps", "widgets"), per_s=400) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
-        kafka_broker.pause()
-        try:
-            relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+        with kafka_broker.frozen():
+            _await_overload(relay)
             relay.wait("states are skipped", lambda: relay.metric("watchrelay_events_conflated_total", resource="configmaps") > 50)
             assert relay.livez() == http.client.OK
             assert relay.readyz()[0] == http.client.OK
             assert relay.metric("watchrelay_queue_bytes", stream="configmaps") < 256 * 1024
-        finally:
-            kafka_broker.resume()
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         assert relay.metric("watchrelay_backpressure_seconds_total") == 0
         assert relay.metric("watchrelay_list_total", result="success") == len(_PATHS), "the watch was read all the time"
         _ended_right(relay, reader, *_PATHS)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert _conflated(reader, stream)
         assert reader.plain[topic] == reader.table(stream)
 
@@ -92,19 +82,11 @@ def test_a_relay_killed_while_it_skips_states_leaves_nothing_out_that_its_succes
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="16KiB")
-    with (
-        Churn(cluster, trial.namespaces(8), operations=2000, kinds=("configmaps", "widgets"), per_s=400) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=2000, per_s=400) as (churn, reader):
         churn.reach(200)
-        kafka_broker.pause()
-        try:
-            relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+        with kafka_broker.frozen():
+            _await_overload(relay)
             relay.kill()
-        finally:
-            kafka_broker.resume()
         relay.start()
         relay.await_ready()
         churn.finish()
@@ -116,19 +98,11 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
     trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS, queueBytes="64KiB")
-    with (
-        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=50) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
         churn.reach(100)
-        kafka_broker.pause()
-        try:
+        with kafka_broker.frozen():
             relay.wait("the producer is thrown away", lambda: relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=90.0)
             relay.wait("the row says why", lambda: relay.stream("configmaps").get("lastError"))
-        finally:
-            kafka_broker.resume()
         relay.wait("the outage is over", lambda: relay.stream("configmaps").get("lastError") is None)
         churn.finish()
         await_equal(cluster, reader, _PATHS)

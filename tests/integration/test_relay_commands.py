@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # exported, not declared so
 
-from tests.support.churn import Churn
 from tests.support.daemon import command, relay_config
+from tests.support.kafkaadmin import ConfigResource
 from tests.support.listed import await_equal
 from tests.support.process import free_port
 from tests.support.realparts import ControlPlane, KafkaBroker
@@ -21,20 +20,9 @@ _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"
 _SHOWN = {"topic", "partition", "offset", "stream", "type", "key", "uid", "resourceVersion", "epoch", "sequence", "reason", "object"}
 
 
-@pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
-
-
-def _topics(trial: Trial) -> list[str]:
-    return [trial.topic(resource) for resource in _PATHS]
-
-
 def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, real_cluster: ControlPlane) -> None:
     relay = trial.relay(*_PATHS)
-    namespaces = trial.namespaces(4)
-    with Churn(real_cluster, namespaces, operations=600) as churn, trial.reader(*_topics(trial)) as reader, relay:
-        relay.await_ready()
+    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=600) as (churn, reader):
         churn.reach(200)
         assert relay.stop() == 0
         assert churn.running, "the churn ended before the relay"
@@ -48,12 +36,7 @@ def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, real_cluster: 
 
 def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, real_cluster: ControlPlane) -> None:
     first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
-    with (
-        Churn(real_cluster, trial.namespaces(4), operations=800) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        first,
-    ):
-        first.await_ready()
+    with trial.under_churn(first, trial.topics(*_PATHS), namespaces=4, operations=800) as (churn, reader):
         churn.reach(100)
         with second:
             assert first.exit_code() == 75
@@ -72,7 +55,7 @@ def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlan
     (namespace,) = trial.namespaces(1)
     trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
     relay = trial.relay(*_PATHS)
-    with relay, trial.reader(*_topics(trial)) as reader:
+    with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
         relay.await_ready()
         real_cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/seen")
         reader.read_until("the delete is on the topic", lambda: reader.of("configmaps", "deleted"))
@@ -107,7 +90,7 @@ def test_topics_creates_what_run_would(trial: Trial, kafka_broker: KafkaBroker) 
     relay = trial.relay(*_PATHS)
     made = command("topics", "--create", "-c", relay.file)
     assert made.code == 0, made.stdout + made.stderr
-    for topic in _topics(trial):
+    for topic in trial.topics(*_PATHS):
         assert topic in made.stdout
         assert len(kafka_broker.admin.list_topics(topic).topics[topic].partitions) == 3
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,31 @@ import pytest
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import PROGRAM, Daemon, clean_environment, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from tests.support.listed import await_equal, edited, redacted, without_defaults
+from tests.support.listed import await_equal, redacted_data
 from tests.support.process import wait_until
 from tests.support.topicreader import read_control
-from tests.support.trial import Trial
+from tests.support.trial import Trial, UnderChurn
 
 _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
 
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
     trial = Trial(cluster, broker, tmp_path)
-    broker.create_topic(f"k8s.{trial.name}.control")
-    for topic in _topics(trial):
-        broker.create_topic(topic, partitions=3)
+    trial.make_topics(*_PATHS, signal=False)
     return trial
 
 
-def _topics(trial: Trial) -> list[str]:
-    return [trial.topic("configmaps"), trial.topic("namespaces"), trial.topic("widgets", GROUP)]
-
-
-def _redacted_data(item: str) -> str:
-    return edited(without_defaults(item), "data", redacted)
+def _under_churn(trial: Trial, relay: Daemon) -> UnderChurn:
+    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=1000, kinds=("configmaps", "widgets"), per_s=1000)
 
 
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Trial, cluster: EmbeddedCluster) -> None:
     relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     with (
         Churn(cluster, trial.namespaces(20), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
-        trial.reader(*_topics(trial)) as reader,
+        trial.reader(*trial.topics(*_PATHS)) as reader,
     ):
         churn.reach(100)
         with relay:
@@ -72,19 +53,17 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Tr
             assert relay.stop() == 0
             reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream), "a table that knows no markers is another"
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
-    control = read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+    control = read_control(trial.broker.bootstrap, trial.control_topic)
     assert {key for _, key, _ in control} == {f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS}
 
 
 def test_a_restart_makes_a_new_epoch_and_a_right_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])
+    path = trial.config_maps(10)
     relay = trial.relay(*_PATHS)
-    with trial.reader(*_topics(trial)) as reader, relay:
+    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         before = {stream: reader.epoch(stream) for stream in _PATHS}
@@ -105,14 +84,8 @@ def test_a_restart_makes_a_new_epoch_and_a_right_topic(trial: Trial, cluster: Em
 
 
 def test_an_api_server_that_goes_away_and_forgets_costs_nothing(trial: Trial, cluster: EmbeddedCluster) -> None:
-    namespaces = trial.namespaces(4)
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay) as (churn, reader):
         for operations in (200, 600):
             churn.reach(operations)
             cluster.kill()
@@ -124,18 +97,13 @@ def test_an_api_server_that_goes_away_and_forgets_costs_nothing(trial: Trial, cl
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
 
 
 def test_a_broker_that_goes_away_under_churn_costs_nothing(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay) as (churn, reader):
         churn.reach(200)
         broker.kafka.broker_down()
         churn.reach(600)
@@ -149,12 +117,7 @@ def test_a_broker_that_goes_away_under_churn_costs_nothing(trial: Trial, cluster
 
 def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, cluster: EmbeddedCluster) -> None:
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay) as (churn, reader):
         churn.reach(200)
         assert relay.stop() == 0
         assert churn.running, "the churn ended before the relay"
@@ -164,13 +127,17 @@ def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, cluster: Embed
     assert set(newest.values()) == {"heartbeat"}, "the drain does not end in a heartbeat"
 
 
+def _one_change_is_seen(trial: Trial, relay: Daemon) -> None:
+    trial.namespaces(1)
+    relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
+
+
 def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
     relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
     with relay:
         relay.await_ready()
         broker.kafka.broker_down()
-        trial.namespaces(1)
-        relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
+        _one_change_is_seen(trial, relay)
         assert relay.stop() == 1
         assert relay.said("drain deadline passed")
 
@@ -184,8 +151,7 @@ def test_a_second_signal_ends_the_drain_at_once(trial: Trial, cluster: EmbeddedC
             broker.kafka.broker_down()
         else:
             broker.kafka.set_rtt(60_000)
-        trial.namespaces(1)
-        relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
+        _one_change_is_seen(trial, relay)
         relay.send(signal.SIGTERM)
         relay.wait("it drains", lambda: relay.said("draining"))
         assert relay.alive
@@ -206,7 +172,7 @@ def test_a_relay_that_reached_neither_side_ends_with_0(trial: Trial, cluster: Em
 
 def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, cluster: EmbeddedCluster) -> None:
     first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
-    with trial.reader(*_topics(trial)) as reader, first:
+    with trial.reader(*trial.topics(*_PATHS)) as reader, first:
         first.await_ready()
         with second:
             assert first.exit_code() == 75
@@ -222,7 +188,7 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Tri
 def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(trial: Trial, cluster: EmbeddedCluster) -> None:
     cluster.do(lambda: cluster.server.behaviour.forbidden.update({("list", "configmaps"), ("watch", "configmaps")}))
     relay = trial.relay(*_PATHS, "nosuch.example.org")
-    with relay, trial.reader(*_topics(trial)[1:]) as reader:
+    with relay, trial.reader(*trial.topics(*_PATHS)[1:]) as reader:
         relay.await_ready()
         relay.wait("configmaps wait", lambda: relay.stream("configmaps").get("waitsFor"))
         _, body = relay.readyz()
@@ -245,7 +211,7 @@ def test_the_payload_of_secrets_stays_home(trial: Trial, cluster: EmbeddedCluste
     relay = trial.relay("secrets")
     with relay, trial.reader(trial.topic("secrets")) as reader:
         relay.await_ready()
-        await_equal(cluster, reader, {"secrets": ("/api/v1/secrets", _redacted_data)})
+        await_equal(cluster, reader, {"secrets": ("/api/v1/secrets", redacted_data)})
         assert relay.stop() == 0
     assert b"aHVudGVyMg" not in b"".join(said.raw.value or b"" for said in reader.records)
 
@@ -254,7 +220,7 @@ def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: Embed
     (namespace,) = trial.namespaces(1)
     trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
     relay = trial.relay(*_PATHS)
-    with relay, trial.reader(*_topics(trial)) as reader:
+    with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
         relay.await_ready()
         assert relay.stop() == 0
         reader.read()

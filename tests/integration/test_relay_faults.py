@@ -2,15 +2,15 @@
 
 import http.client
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.support.churn import Churn, deployment
+from tests.support.churn import deployment
+from tests.support.daemon import Daemon
 from tests.support.gateway import Gateway
 from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
-from tests.support.trial import Trial
+from tests.support.trial import Trial, UnderChurn
 
 pytestmark = pytest.mark.real
 
@@ -18,24 +18,15 @@ _KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 _PATHS = {"configmaps": "/api/v1/configmaps", "pods": "/api/v1/pods", "deployments.apps": "/apis/apps/v1/deployments"}
 
 
-@pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
-
-
-def _topics(trial: Trial) -> list[str]:
-    return [trial.topic("configmaps"), trial.topic("pods"), trial.topic("deployments", "apps")]
+def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int) -> UnderChurn:
+    kinds = ("configmaps", "deployments")
+    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds)
 
 
 @_KAFKA_41
 def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(trial: Trial, real_cluster: ControlPlane) -> None:
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(real_cluster, trial.namespaces(8), operations=1000, kinds=("configmaps", "deployments")) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=1000) as (churn, reader):
         for operations in (200, 500):
             churn.reach(operations)
             real_cluster.kill_apiserver()
@@ -48,7 +39,7 @@ def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(trial: T
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
     assert {lane.epoch for stream in _PATHS for lane in reader.lanes_of(stream)} == {reader.epoch(stream) for stream in _PATHS}
 
@@ -61,7 +52,7 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(trial: T
     trial.make(deployments, [deployment("shop", 3)])
     with Gateway(real_cluster.port) as gateway:
         through = real_cluster.write_kubeconfig(f"{trial.name}-through", server=f"https://127.0.0.1:{gateway.port}")
-        with trial.relay(*_PATHS, kubeconfig=through) as relay, trial.reader(*_topics(trial)) as reader:
+        with trial.relay(*_PATHS, kubeconfig=through) as relay, trial.reader(*trial.topics(*_PATHS)) as reader:
             relay.await_ready()
             await_equal(real_cluster, reader, _PATHS)
             gateway.close()
@@ -99,12 +90,7 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(trial: T
 @_KAFKA_41
 def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(trial: Trial, real_cluster: ControlPlane) -> None:
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(real_cluster, trial.namespaces(4), operations=500, kinds=("configmaps", "deployments")) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=4, operations=500) as (churn, reader):
         churn.reach(100)
         relay.send(signal.SIGSTOP)
         churn.reach(300)
@@ -124,12 +110,7 @@ def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
     trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
     relay = trial.relay(*_PATHS)
-    with (
-        Churn(real_cluster, trial.namespaces(8), operations=1000, kinds=("configmaps", "deployments")) as churn,
-        trial.reader(*_topics(trial)) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with _under_churn(trial, relay, namespaces=8, operations=1000) as (churn, reader):
         churn.reach(200)
         kafka_broker.kill()
         assert relay.livez() == http.client.OK
@@ -146,7 +127,7 @@ def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS, duplicates=True)
-    for topic, stream in zip(_topics(trial), _PATHS, strict=True):
+    for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
 
 
@@ -180,7 +161,7 @@ def test_a_killed_relay_comes_back_with_a_new_epoch_and_a_right_topic(trial: Tri
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])
     relay = trial.relay(*_PATHS)
-    with trial.reader(*_topics(trial)) as reader, relay:
+    with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
         await_equal(real_cluster, reader, _PATHS)
         epoch = reader.epoch("configmaps")

@@ -6,7 +6,6 @@ The daemon is the program that users run; the topics are read by a reader that s
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ from tests.support.listed import (
     joined,
     list_text,
     members,
-    redacted,
+    redacted_data,
     without,
     without_defaults,
 )
-from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.realparts import ControlPlane
 from tests.support.topicreader import TopicReader, read_control
 from tests.support.trial import Trial
 
@@ -41,22 +40,13 @@ _PATHS = {
 _SECRET = {"password": "aHVudGVyMg==", "user": "YWRtaW4="}
 
 
-@pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
-
-
 def _define_widgets(cluster: ControlPlane) -> None:
     cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}", widget_definition())
     cluster.wait_for("widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
 
 
-def _topics(trial: Trial) -> dict[str, str]:
-    return {stream: trial.topic(stream.partition(".")[0], stream.partition(".")[2] or "core") for stream in _PATHS}
-
-
 def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[str]) -> None:
-    control = read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+    control = read_control(trial.broker.bootstrap, trial.control_topic)
     descriptions = {key.partition("/")[2]: value for _, key, value in control if key.startswith("stream/")}
     assert set(descriptions) == streams
     claimed: dict[str, set[int]] = {stream: set() for stream in streams}
@@ -81,7 +71,7 @@ def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[s
 def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Trial, real_cluster: ControlPlane) -> None:
     _define_widgets(real_cluster)
     namespaces = trial.namespaces(20)
-    topics = _topics(trial)
+    topics = dict(zip(_PATHS, trial.topics(*_PATHS), strict=True))
     relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     with Churn(real_cluster, namespaces, operations=1200, kinds=_KINDS) as churn, trial.reader(*topics.values()) as reader:
         churn.reach(100)
@@ -127,10 +117,6 @@ def _no_text(data: str) -> str:
     return without(data, "text")
 
 
-def _redacted_data(item: str) -> str:
-    return edited(without_defaults(item), "data", redacted)
-
-
 def _as_it_is(item: str) -> str:
     return item
 
@@ -141,7 +127,7 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, re
     every = "/api/v1/configmaps"
     cases: dict[str, tuple[dict[str, object], str, Callable[[str], str]]] = {
         "dropped": ({"drop": ["data.text", "metadata.annotations.note"]}, every, _without_note),
-        "redacted": ({"redact": ["data.*"]}, every, _redacted_data),
+        "redacted": ({"redact": ["data.*"]}, every, redacted_data),
         "kept": ({"keepManagedFields": True, "keepLastApplied": True}, every, _as_it_is),
         "metadata": ({"metadataOnly": True, "suppressUnchanged": False}, every, _only_metadata),
         "labels": ({"labelSelector": "tier in (web),!gone"}, f"{every}?labelSelector=tier%20in%20(web),!gone", without_defaults),
@@ -195,7 +181,7 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(trial: Tria
     with relay, trial.reader(trial.topic("secrets"), f"{trial.name}.open") as reader:
         relay.await_ready()
         wanted: dict[str, str | tuple[str, Callable[[str], str]]] = {
-            f"secrets@{namespace}": (path, _redacted_data),
+            f"secrets@{namespace}": (path, redacted_data),
             f"open@{namespace}": path,
         }
         await_equal(real_cluster, reader, wanted)

@@ -4,8 +4,6 @@ The claims here are about the log: a restart adds what really changed, and nothi
 """
 
 import random
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from tests.support.churn import Churn
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
+from tests.support.pace import random_instant
 from tests.support.process import wait_until
 from tests.support.topicreader import TopicReader, read_control
 from tests.support.trial import Trial
@@ -24,26 +23,15 @@ _PATHS = {"configmaps": "/api/v1/configmaps"}
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
-    with EmbeddedBroker() as broker:
-        trial = Trial(cluster, broker, tmp_path)
-        broker.create_topic(f"k8s.{trial.name}.control")
-        broker.create_topic(trial.topic("configmaps"), partitions=3)
-        yield trial
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    trial = Trial(cluster, broker, tmp_path)
+    trial.make_topics(*_PATHS, signal=False)
+    return trial
 
 
 @pytest.fixture
 def path(trial: Trial) -> str:
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}", "labels": {"odd": str(number % 2)}}} for number in range(20)])
-    return path
+    return trial.config_maps(20)
 
 
 def _objects(records: list[Said]) -> list[tuple[str, str, str]]:
@@ -173,7 +161,7 @@ def test_a_stream_that_moves_to_another_topic_and_back_names_no_offsets_of_the_f
     trial: Trial, cluster: EmbeddedCluster, path: str
 ) -> None:
     here, there = trial.topic("configmaps"), f"{trial.topic('configmaps')}.other"
-    trial.broker.create_topic(there, partitions=3)  # type: ignore[attr-defined]  # the broker of this file's fixture
+    trial.broker.create_topic(there, partitions=3)
     for number, topic in enumerate((here, there, here)):
         with trial.reader(topic) as reader, trial.relay({"resource": "configmaps", "topic": topic}, name=f"relay{number}") as relay:
             relay.await_ready()
@@ -182,7 +170,7 @@ def test_a_stream_that_moves_to_another_topic_and_back_names_no_offsets_of_the_f
             reader.read()
             reader.assert_right("configmaps")
         trial.cluster.request("DELETE", f"{path}/c{number}")
-    claims = [value for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control") if key == "claim/configmaps"]
+    claims = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic) if key == "claim/configmaps"]
     assert [claim["from"] for claim in claims] == [None, None, None]
 
 
@@ -196,7 +184,7 @@ def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: 
     ):
         relay.await_ready()
         for _ in range(10):
-            time.sleep(rng.uniform(0.05, 1.5))  # the random instant of the kill; nothing is waited for
+            random_instant(rng.uniform(0.05, 1.5))
             relay.kill()
             relay.start()
         relay.await_ready()
@@ -206,5 +194,5 @@ def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: 
         reader.read()
     reader.assert_right("configmaps", duplicates=True)
     assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
-    claims = [value for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control") if key.startswith("claim/")]
+    claims = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic) if key.startswith("claim/")]
     assert claims[-1]["from"] is not None, "no claim names a snapshot"

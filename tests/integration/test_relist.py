@@ -2,12 +2,10 @@
 and nothing else is.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
@@ -19,19 +17,10 @@ _PATHS = {"configmaps": "/api/v1/configmaps"}
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def trial(cluster: EmbeddedCluster, tmp_path: Path) -> Iterator[Trial]:
-    with EmbeddedBroker() as broker:
-        trial = Trial(cluster, broker, tmp_path)
-        for topic in ("control", "signal"):
-            broker.create_topic(f"k8s.{trial.name}.{topic}")
-        broker.create_topic(trial.topic("configmaps"), partitions=3)
-        yield trial
+def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
+    trial = Trial(cluster, broker, tmp_path)
+    trial.make_topics(*_PATHS)
+    return trial
 
 
 def _delete_silently(storage: Storage, name: str) -> None:
@@ -71,12 +60,7 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(trial: T
 
 def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, how: str) -> None:
     relay = trial.relay({"resource": "configmaps", "relistInterval": "1s", "initialList": how})
-    with (
-        Churn(cluster, trial.namespaces(4), operations=1000, kinds=("configmaps",), per_s=150) as churn,
-        trial.reader(trial.topic("configmaps")) as reader,
-        relay,
-    ):
-        relay.await_ready()
+    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=1000, per_s=150) as (churn, reader):
         relay.wait("lists were made under churn", lambda: relay.metric("watchrelay_list_total", result="success") >= 6)
         assert churn.running, "the churn ended before the lists"
         churn.finish()

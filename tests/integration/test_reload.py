@@ -4,7 +4,6 @@ What needs real parts runs with REAL=1 and says so when skipped.
 """
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,30 +51,11 @@ class Edited:
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
     trial = Trial(cluster, broker, tmp_path)
-    for topic in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{topic}")
-    for topic in _topics(trial).values():
-        broker.create_topic(topic, partitions=3)
+    trial.make_topics(*_PATHS)
     return trial
-
-
-def _topics(trial: Trial) -> dict[str, str]:
-    return {stream: trial.topic(stream.partition(".")[0], stream.partition(".")[2] or "core") for stream in _PATHS}
 
 
 def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn) -> None:
@@ -103,6 +83,7 @@ def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReade
     assert "kafka.format" in relay.readyz()[1]["problems"]["restart"]
     assert relay.metric("watchrelay_config_last_reload_successful") == 1
     assert churn.running, "the churn ended before the edits"
+    churn.reach(churn.operations() + 150)
     churn.finish()
     await_equal(cluster, reader, {"configmaps": _ODD, WIDGETS: _PATHS[WIDGETS]})
     reader.read()
@@ -112,14 +93,14 @@ def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReade
     assert relay.metric("watchrelay_missed_changes_total") == 0
 
 
-def _story(trial: Trial, cluster: Any, *, operations: int) -> None:
+def _story(trial: Trial, cluster: Any) -> None:
     edited = Edited(trial, "configmaps", "namespaces")
     kinds = ("configmaps", "widgets")
     with contextlib.ExitStack() as stack:
-        churn = stack.enter_context(Churn(cluster, trial.namespaces(6), operations=operations, kinds=kinds, per_s=80))
+        churn = stack.enter_context(Churn(cluster, trial.namespaces(6), operations=600, kinds=kinds, per_s=80))
         stack.enter_context(edited.relay)
         edited.relay.await_ready()
-        reader = stack.enter_context(trial.reader(*_topics(trial).values()))
+        reader = stack.enter_context(trial.reader(*trial.topics(*_PATHS)))
         _assert_story(trial, cluster, edited, reader, churn)
         edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS)
         edited.relay.wait("the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1])
@@ -132,7 +113,7 @@ def _story(trial: Trial, cluster: Any, *, operations: int) -> None:
 
 
 def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(trial: Trial, cluster: EmbeddedCluster) -> None:
-    _story(trial, cluster, operations=2000)
+    _story(trial, cluster)
 
 
 @pytest.mark.real
@@ -142,4 +123,27 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
 ) -> None:
     real_cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}", widget_definition())
     real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS]))
-    _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster, operations=2500)
+    _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster)
+
+
+def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
+    def entry(name: str, namespace: str) -> dict[str, Any]:
+        return {"resource": "configmaps", "id": name, "scope": "cluster", "namespaces": [namespace], "topic": trial.topic("configmaps")}
+
+    shop, pay = trial.namespaces(2)
+    edited = Edited(trial, entry("first", shop), entry("second", pay))
+    with edited.relay as relay:
+        epochs = edited.await_live("first", "second")
+        edited.edit(entry("first", pay), entry("second", shop))
+        relay.wait("the edit is refused", lambda: "reload" in relay.readyz()[1].get("problems", {}))
+        said = relay.readyz()[1]["problems"]["reload"]
+        assert "stream first takes objects that stream second on the same topic" in said
+        assert "neither can let go before the other does" in said
+        assert "`watchrelay retire first`" in said
+        assert edited.await_live("first", "second") == epochs
+        edited.edit(entry("first", shop), entry("second", pay), "namespaces")
+        edited.await_live("first", "second", "namespaces")
+        assert "reload" not in relay.readyz()[1].get("problems", {})
+        assert relay.stop() == 0

@@ -3,17 +3,16 @@
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.daemon import Daemon, Outcome, command
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.process import free_port, wait_until
+from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.topicreader import read_control
 from tests.support.trial import Trial
 from watchrelay.app.ask import following
@@ -21,8 +20,7 @@ from watchrelay.app.retire import retire_by
 from watchrelay.app.tasks import only_error
 from watchrelay.codec import MarkerRecord, ObjectRecord
 from watchrelay.config import Settings, load_settings
-from watchrelay.consumer.reader import Seen, TailReader
-from watchrelay.consumer.replica import Replica
+from watchrelay.consumer.reader import Seen
 from watchrelay.errors import Fenced, SinkUnavailable
 from watchrelay.model.records import Batch, Receipt
 from watchrelay.observe.metrics import Metrics
@@ -32,78 +30,12 @@ from watchrelay.sink.control import ControlTopic
 from watchrelay.sink.kafka import KafkaSink
 from watchrelay.sink.signalrules import SnapshotRequest, signal_value
 
-RESOURCES = ("configmaps", "namespaces")
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
     trial = Trial(cluster, broker, tmp_path)
-    for own in ("control", "signal"):
-        broker.create_topic(f"k8s.{trial.name}.{own}")
-    for resource in RESOURCES:
-        broker.create_topic(trial.topic(resource), partitions=3)
+    trial.make_topics(*RESOURCES)
     return trial
-
-
-def fill(trial: Trial, count: int) -> list[str]:
-    """A namespace with so many config maps; their keys."""
-    (namespace,) = trial.namespaces(1)
-    names = [f"c{number}" for number in range(count)]
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}, "data": {"a": name}} for name in names])
-    return [f"{namespace}/{name}" for name in names]
-
-
-def index_of(trial: Trial, stream: str) -> dict[str, Any]:
-    """The newest index record of a stream, {} for none."""
-    newest: dict[str, Any] = {}
-    for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control"):
-        if key == f"snapshot/{stream}":
-            newest = value or {}
-    return newest
-
-
-def arguments(trial: Trial) -> dict[str, Any]:
-    return {"bootstrap_servers": [trial.broker.bootstrap], "client_id": "test"}
-
-
-def seen(trial: Trial, *streams: str) -> list[Seen]:
-    """Everything on the topics of the streams."""
-
-    async def read() -> list[Seen]:
-        tail = TailReader(arguments(trial), control_topic=f"k8s.{trial.name}.control", streams=streams, from_beginning=True, until_end=True)
-        async with aclosing(tail.batches()) as batches:
-            return [one async for batch in batches for one in batch]
-
-    return asyncio.run(read())
-
-
-def replicas(records: list[Seen]) -> dict[tuple[str, int], Replica]:
-    """A reader of each partition that has read everything."""
-    held: dict[tuple[str, int], Replica] = {}
-    for one in records:
-        assert one.record is not None, one.refused
-        held.setdefault((one.record.stream, one.partition), Replica()).apply(one.record)
-    return held
-
-
-def signal(trial: Trial, *values: bytes) -> None:
-    """Write these to the signal topic, as any client of Kafka may."""
-    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
-    for value in values:
-        producer.produce(f"k8s.{trial.name}.signal", value, key=trial.name)
-    assert producer.flush(10.0) == 0
 
 
 # ---- snapshot --------------------------------------------------------------------------------------------------------
@@ -138,7 +70,7 @@ def test_a_snapshot_of_what_nobody_published_is_1_with_one_line(trial: Trial) ->
         assert relay.stop() == 0
     assert unknown.code == 1
     assert unknown.stdout == ""
-    topic = f"k8s.{trial.name}.control"
+    topic = trial.control_topic
     assert unknown.stderr == f"watchrelay: stream pods is not published: {topic} describes configmaps, namespaces\n"
     assert missing.code in {0, 1}
 
@@ -175,7 +107,7 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         assert relay.stop() == 0
     ids = [
         request
-        for _, key, value in read_control(trial.broker.bootstrap, f"k8s.{trial.name}.control")
+        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
         if key == "snapshot/configmaps" and value
         for request in value["requests"]
     ]
@@ -187,7 +119,14 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
     with trial.relay(*RESOURCES) as relay:
         relay.await_ready()
         request = SnapshotRequest("mine", ("configmaps", "nosuch"))
-        signal(trial, b"\xff", b'{"id":"x","type":"stop-snapshot","data":{}}', signal_value(request), signal_value(request))
+        trial.write(
+            trial.signal_topic,
+            trial.name,
+            b"\xff",
+            b'{"id":"x","type":"stop-snapshot","data":{}}',
+            signal_value(request),
+            signal_value(request),
+        )
         wait_until(
             "the request behind them is answered", lambda: index_of(trial, "configmaps").get("requests") == ["mine"], deadline_s=30.0
         )
@@ -204,8 +143,8 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
 
 def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: Trial) -> None:
     config = {**trial.config("configmaps"), "cluster": f"{trial.name}-x"}
-    trial.broker.create_topic(f"k8s.{trial.name}-x.control")  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
-    trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)  # type: ignore[attr-defined]  # the embedded broker is the one of its kinds that this test runs on
+    trial.broker.create_topic(f"k8s.{trial.name}-x.control")
+    trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)
     with Daemon(config, trial.directory, name="deaf") as relay:
         relay.await_ready()
         relay.wait("it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal"))
@@ -225,25 +164,6 @@ def published(trial: Trial, **kafka: Any) -> tuple[Path, list[str]]:
         assert relay.stop() == 0
     left = Daemon(trial.config("namespaces", kafka=kafka), trial.directory, name="left")
     return left.file, keys
-
-
-def assert_retired(trial: Trial, keys: list[str], *, format_: str = "cloudevents") -> None:
-    """Every reader of the topic ends with nothing, and the control topic knows the stream no more."""
-    control = f"k8s.{trial.name}.control"
-    left = {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}
-    assert [left[f"{kind}/configmaps"] for kind in ("claim", "stream", "snapshot")] == [None] * 3
-    assert left["stream/namespaces"], "the other stream was forgotten too"
-    with trial.reader(trial.topic("configmaps")) as reader:
-        reader.read()
-        assert reader.plain[trial.topic("configmaps")] == {}
-        if format_ == "cloudevents":
-            assert reader.table("configmaps") == {}
-            assert reader.proven("configmaps")
-            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(keys)
-            newest = {said.raw.partition: said for said in reader.of("configmaps")}
-            assert {said.type for said in newest.values()} == {"end"}
-            assert {said.headers["ce_wrcount"] for said in newest.values()} == {"0"}
-            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, "a stream that comes back would not list"
 
 
 def test_retire_leaves_every_reader_with_nothing(trial: Trial) -> None:
@@ -307,7 +227,7 @@ async def retire_interrupted(
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
     sink = Interrupted(connection, metrics=Metrics(), board=Board())
-    control = ControlTopic(connection, f"k8s.{trial.name}.control", sink)
+    control = ControlTopic(connection, trial.control_topic, sink)
     sink.at, sink.instead = at, lambda: instead(connection, control)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
@@ -354,11 +274,9 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
 
 
 def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
-    control = f"k8s.{trial.name}.control"
+    control = trial.control_topic
     described = {"topic": "gone", "partitions": 2, "keyFormat": "plain", "resource": "pods/v1", "configHash": "x", "epochBase": 1}
-    producer = Producer({"bootstrap.servers": trial.broker.bootstrap, "log_level": 0})
-    producer.produce(control, json.dumps(described), key="stream/ghost")
-    assert producer.flush(10.0) == 0
+    trial.write(control, "stream/ghost", json.dumps(described).encode())
     left = Daemon(trial.config("namespaces"), trial.directory, name="left")
     done = command("retire", "ghost", "--yes", "-c", left.file)
     assert (done.code, done.stdout) == (0, "ghost: retired: topic gone is gone, control records removed\n"), done

@@ -1,22 +1,15 @@
 """Room: integration tests.  In: real parts.  Out: `snapshot` and `retire` against a daemon, on brokers that make and check topics."""
 
-from pathlib import Path
-
 import pytest
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # exported, not declared so
 
-from tests.integration.test_requests_embedded import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.daemon import Daemon, command
+from tests.support.kafkaadmin import ConfigResource
 from tests.support.process import wait_until
+from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 
 pytestmark = [pytest.mark.real]
-
-
-@pytest.fixture
-def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    return Trial(real_cluster, kafka_broker, tmp_path)
 
 
 def test_requests_are_answered_also_those_made_while_the_relay_was_down(trial: Trial, kafka_broker: KafkaBroker) -> None:
@@ -26,7 +19,7 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(trial: T
         early = command("snapshot", "-c", relay.file)
         relay.await_ready()
         assert early.code in {0, 1}
-        topic = f"k8s.{trial.name}.signal"
+        topic = trial.signal_topic
         relay.wait("the signal topic is made", lambda: topic in kafka_broker.admin.list_topics(timeout=10.0).topics)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         assert kafka_broker.admin.describe_configs([resource])[resource].result(10.0)["cleanup.policy"].value == "delete"

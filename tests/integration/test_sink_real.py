@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.kafkaadmin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
 )
-
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
 from watchrelay.errors import RecordTooLarge, SinkUnavailable, TopicRefused
@@ -99,7 +99,7 @@ async def test_fewer_partitions_and_too_many_replicas_are_refused_and_more_parti
         await topics.ensure_topic(one(name, partitions=3))
     facts = await topics.ensure_topic(one(name, partitions=1))
     assert len(facts.warnings) == 2
-    assert "has 2 partitions, the pinned 1 are used" in facts.warnings[0]
+    assert "has 2 partitions, the pinned 1 is used" in facts.warnings[0]
     assert "max.message.bytes is 1000" in facts.warnings[1]
     with pytest.raises(TopicRefused, match="replicationFactor is 3, the cluster has 1 broker"):
         await topics.ensure_topic(one(fresh_topic(), replication_factor=3))

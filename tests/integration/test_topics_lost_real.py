@@ -1,12 +1,10 @@
 """Room: integration tests.  In: real Kafka of both versions, topics deleted under a relay.  Out: new ones that a reader can trust."""
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedCluster
@@ -25,22 +23,13 @@ _LATE_S = 90.0
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     return Trial(cluster, kafka_broker, tmp_path)
 
 
 @pytest.fixture
 def path(trial: Trial) -> str:
-    (namespace,) = trial.namespaces(1)
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(20)])
-    return path
+    return trial.config_maps(20)
 
 
 def _delete(broker: KafkaBroker, topic: str) -> None:
@@ -61,6 +50,13 @@ def _make(broker: KafkaBroker, topic: str, *, partitions: int) -> None:
     broker.create_topic(topic, partitions=partitions, config=spec.configs())
 
 
+def _make_by_hand(trial: Trial, broker: KafkaBroker) -> None:
+    """All that the relay needs, for one that may make no topics."""
+    _make(broker, trial.topic("configmaps"), partitions=3)
+    for name, policy in ((trial.control_topic, "compact"), (trial.signal_topic, "delete")):
+        broker.create_topic(name, config={"cleanup.policy": policy})
+
+
 def _settled(trial: Trial, relay: Daemon) -> None:
     with trial.reader(trial.topic("configmaps")) as reader:
         relay.await_ready()
@@ -68,13 +64,10 @@ def _settled(trial: Trial, relay: Daemon) -> None:
         reader.read_until("heartbeats follow", lambda: reader.of("configmaps", "heartbeat"))
 
 
-def _control(trial: Trial) -> str:
-    return f"k8s.{trial.name}.control"
-
-
 def _newest(trial: Trial, kind: str) -> Any:
     return next(
-        (value for _, key, value in reversed(read_control(trial.broker.bootstrap, _control(trial))) if key == f"{kind}/configmaps"), None
+        (value for _, key, value in reversed(read_control(trial.broker.bootstrap, trial.control_topic)) if key == f"{kind}/configmaps"),
+        None,
     )
 
 
@@ -97,7 +90,7 @@ def _whole_anew(trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *,
     assert {said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch} == {"0"}
     assert reader.proven("configmaps"), reader.describe()
     assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
-    (last,) = [value for _, key, value in read_control(trial.broker.bootstrap, _control(trial))[-1:] if key == "snapshot/configmaps"]
+    (last,) = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)[-1:] if key == "snapshot/configmaps"]
     assert (last["epoch"], last["count"]) == (claims[0].epoch, len(reader.table("configmaps")))
     assert _newest(trial, "claim")["from"] is None
 
@@ -143,9 +136,7 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = trial.topic("configmaps")
-    _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((_control(trial), "compact"), (f"k8s.{trial.name}.signal", "delete")):
-        kafka_broker.create_topic(name, config={"cleanup.policy": policy})
+    _make_by_hand(trial, kafka_broker)
     with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay:
         _settled(trial, relay)
         epoch = relay.stream("configmaps")["epoch"]
@@ -187,7 +178,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
     with trial.relay(*_PATHS) as relay, trial.reader(trial.topic("configmaps")) as reader:
         _settled(trial, relay)
         epoch, former = relay.stream("configmaps")["epoch"], _newest(trial, "snapshot")
-        _delete(kafka_broker, _control(trial))
+        _delete(kafka_broker, trial.control_topic)
         _changes(trial, path)
         wait_until("it is restored", lambda: relay.said("control topic is restored"), deadline_s=_LATE_S)
         wait_until("the stream is claimed", lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch, deadline_s=_LATE_S)
@@ -210,9 +201,9 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
 def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_streams(
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
-    topic, control = trial.topic("configmaps"), _control(trial)
+    topic, control = trial.topic("configmaps"), trial.control_topic
     _make(kafka_broker, topic, partitions=3)
-    for name, policy in ((control, "compact"), (f"k8s.{trial.name}.signal", "delete")):
+    for name, policy in ((control, "compact"), (trial.signal_topic, "delete")):
         kafka_broker.create_topic(name, config={"cleanup.policy": policy})
     with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay, trial.reader(topic) as reader:
         _settled(trial, relay)
@@ -235,23 +226,17 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
 
 
 def test_a_signal_topic_made_anew_is_heard_again(trial: Trial, kafka_broker: KafkaBroker, path: str) -> None:
-    signal = f"k8s.{trial.name}.signal"
+    signal = trial.signal_topic
     with trial.relay(*_PATHS) as relay:
         _settled(trial, relay)
         _delete(kafka_broker, signal)
         wait_until("the topic is there again", functools.partial(_exists, kafka_broker, signal), deadline_s=_LATE_S)
         before = _newest(trial, "snapshot")["snapshot"]
         value = b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["configmaps"]}}'
-        _send(kafka_broker, signal, value)
+        trial.write(signal, "test", value)
         wait_until("it is answered", lambda: _newest(trial, "snapshot")["requests"] == ["r-1"], deadline_s=_LATE_S)
         assert _newest(trial, "snapshot")["snapshot"] != before
         assert relay.stop() == 0
-
-
-def _send(broker: KafkaBroker, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    producer.produce(topic, value, b"test")
-    assert producer.flush(15) == 0
 
 
 def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_one(
@@ -259,8 +244,7 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
 ) -> None:
     with KafkaBroker("4.1", properties={"auto.create.topics.enable": "true"}) as broker:
         trial = Trial(cluster, broker, tmp_path)
-        (namespace,) = trial.namespaces(1)
-        trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": f"c{number}"}} for number in range(5)])
+        trial.config_maps(5)
         topic = trial.topic("configmaps")
         with trial.relay(*_PATHS) as relay:
             _settled(trial, relay)

@@ -10,6 +10,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,8 +166,8 @@ def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
     state, view = ControlState(), ControlView()
     for offset, (key, key_edits, edits) in enumerate(records):
         record = offset, spoiled(key, key_edits), spoiled(CONTROL[key], edits)
-        assert len(refusal(lambda record=record: state.read(*record), RecordRefused)) < 5000  # type: ignore[misc]
-        assert len(refusal(lambda record=record: view.read(*record), RecordRefused)) < 5000  # type: ignore[misc]
+        assert len(refusal(partial(state.read, *record), RecordRefused)) < 5000
+        assert len(refusal(partial(view.read, *record), RecordRefused)) < 5000
     for stream, held in state.streams.items():
         assert held.epoch is None or held.epoch >= 0
         held.starting_point(1)

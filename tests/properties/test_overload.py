@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.relays import DictStore, spec_of
+from tests.support.relays import DictStore, Put, Remove, spec_of
 from watchrelay.codec import DIGEST_MASK, MarkerRecord, ObjectRecord, content_hash, decode, encoder_for
 from watchrelay.model.changes import Change, Upserted
 from watchrelay.model.streams import Format
@@ -18,18 +18,6 @@ from watchrelay.relay.sequencer import Lane
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e"]
 PARTITIONS = 2
 BATCH_BYTES = 3000
-
-
-@dataclass(frozen=True)
-class Put:
-    key: bytes
-    number: int
-    uid: str
-
-
-@dataclass(frozen=True)
-class Remove:
-    key: bytes
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fakesink import FakeControl, FakeSink, Faults
-from tests.support.relays import DictStore, Rig, run_virtually, spec_of, until
+from tests.support.relays import DictStore, Put, Remove, Rig, run_virtually, spec_of, until
 from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
 from watchrelay.consumer.replica import Ignored, ReadAgain, Replica
 
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e", b"x/f"]
-
-
-@dataclass(frozen=True)
-class Put:
-    key: bytes
-    number: int
-    uid: str
-    raw: bool
-
-
-@dataclass(frozen=True)
-class Remove:
-    key: bytes
 
 
 @dataclass(frozen=True)

@@ -86,13 +86,14 @@ _GONE = msgspec.json.encode(
 
 @dataclass
 class Server:
-    """Objects with a history that ends at `horizon`."""
+    """Objects with a history that ends at `horizon`. Shape: while it is `away` it answers nobody, and is written to all the same."""
 
     version: int = 100
     horizon: int = 0
     history: list[Event] = field(default_factory=list)
     objects: dict[str, Obj] = field(default_factory=dict)
     uids: int = 0
+    away: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, name: str, body: int, *, noise: int = 0, tier: str = "") -> None:
@@ -167,6 +168,8 @@ class Api:
 
     async def _asked(self, what: str) -> None:
         await asyncio.sleep(self._rng.random() * self._weather.api_delay_s)
+        if self.server.away:
+            raise Unavailable(f"{what}: nobody answers")
         if self._rng.random() < self._weather.api_refused:
             raise self._rng.choice([Unavailable, Throttled])(f"{what}: refused")
 
@@ -279,6 +282,8 @@ class Watch:
     async def _lines(self) -> bytes:
         server = self._server
         loop = asyncio.get_running_loop()
+        if server.away:
+            raise Unavailable("watch: the connection broke")
         if self._ready:
             count = self._rng.randint(1, len(self._ready))
             lines, self._ready = self._ready[:count], self._ready[count:]

@@ -3,8 +3,11 @@
 Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be expressed here, what breaks it, and the
 sign by which it must be found.
 
-Not planted yet: of F6 (a), (b), (d), (f) and (g), which speak of queues that collapse: `Kinds(narrow=True)` has them, and what a broken
-rule there would be seen by must be written first. Of F6 (c) and (e) there is a plant.
+Where a second rule of today's writer makes a fault harmless, it is broken as well, and `Plant.second` is the world in which it alone is:
+- F3: a former writer whose begin stands behind a newer claim has that claim between two of its own acknowledgements. It looks there before
+  its end (record contract 4.3, "it precedes the next end"), and stops (F26): so its end, and its index record, never come. Readers are
+  safe without F26 (WIRE-WHY), so what is found is F3.
+The letters of F6 stand in `planted_overload.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,16 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tests.simulation.broker import Producer, Raw, Stored, Wire
+from tests.simulation.planted_overload import (
+    EarlyMarkers,
+    EarlySequences,
+    FrontierOfNow,
+    GrowingSet,
+    HiddenDelete,
+    ReadOfNow,
+    Unvoided,
+    life_of,
+)
 from tests.simulation.process import STREAM, Control, Life
 from tests.simulation.process import Reader as Back
 from tests.simulation.readers import Lossy, Reader, Table
@@ -28,7 +41,6 @@ from watchrelay.model.streams import StreamSpec
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.ports import Witness
 from watchrelay.relay.resume import Fold
-from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker
 from watchrelay.sink.readback import Span
 from watchrelay.sink.recordbatch import PackedBatch
 from watchrelay.store.objects import Applied, Store
@@ -37,11 +49,18 @@ from watchrelay.store.transform import Transform
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One broken rule. Shape: `sign` is part of a line of the verdict; other signs do not count."""
+    """One broken rule. Shape: `signs` are parts of lines of the verdict; other lines do not count."""
 
     about: str
     kinds: Kinds
     signs: tuple[str, ...]
+    second: Kinds | None = None
+    """Where another rule makes the fault harmless: the world in which that one alone is broken. Never shows the signs."""
+
+    @property
+    def without(self) -> Kinds:
+        """The same world, with every rule in place."""
+        return Kinds(narrow=self.kinds.narrow)
 
     def shown_by(self, broken: Iterable[str]) -> bool:
         """Whether the verdict says so."""
@@ -139,16 +158,32 @@ class NewestIndex(Control):
         return claimed if index is None else starting_point(index, partitions) or claimed
 
 
-class UnwatchedLife(Life):
-    """F7, and one half of F3: nobody looks at what stands between our own records."""
+class DeafLife(Life):
+    """F26: a writer that meets a newer one's records in its own partitions goes on."""
 
     def make_relay(self, witness: Witness | None) -> StreamRelay:
-        """Without a witness."""
-        return self.relay_of(StreamRelay, None)
+        """Whose witness does not tell of them."""
+        assert witness is not None
+        return super().make_relay(DeafWitness(self, witness))
 
 
-class NewestIndexLife(UnwatchedLife):
-    """F3: a former writer's index record is believed. A witness would stop that writer before its end: so there is none."""
+class DeafWitness(Witness):
+    """Tells of former writers, so that they are healed, and of nobody else."""
+
+    def __init__(self, life: Life, witness: Witness) -> None:
+        self._life, self._witness = life, witness
+
+    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """As the real one."""
+        return self._witness.strange(partition, start, stop)
+
+    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+        """As the real one, but for newer writers."""
+        return [(offset, said) for offset, said in await self._witness.read(partition, start, stop) if said.epoch <= self._life.epoch]
+
+
+class NewestIndexLife(DeafLife):
+    """F3, and F26, without which no former writer gets to write an index record."""
 
     def make_control(self) -> Control:
         """Believes every index record."""
@@ -178,63 +213,18 @@ class HastyRelay(StreamRelay):
 
     @property
     def _may_snapshot(self) -> bool:
-        return self._snapshot is None and not (self._course.first or self._course.relisting)
+        return self._snapshot is None and not (self._course.first or self._course.relisting or self._queues.conflating)
 
 
-class HastyLife(Life):
-    """F5."""
-
-    def make_relay(self, witness: Witness | None) -> StreamRelay:
-        """Hasty."""
-        return self.relay_of(HastyRelay, witness)
+# ---- F7 -------------------------------------------------------------------------------------------------------------
 
 
-# ---- F6 -------------------------------------------------------------------------------------------------------------
-
-
-class FrontierOfNow(StreamRelay):
-    """F6 (c): a marker's frontier is that of the moment when it is handed over."""
-
-    def _cut(self, lane: Lane) -> Cut:
-        for item in lane.queue:
-            if isinstance(item, QueuedMarker) and item.kind != "claim":
-                item.frontier = self._course.frontier
-        return super()._cut(lane)
-
-
-class ReadOfNow(StreamRelay):
-    """F6 (e): a `read` carries the value of the moment when it is handed over. The digest knows."""
-
-    def _cut(self, lane: Lane) -> Cut:
-        queue = list(lane.queue)
-        for index, item in enumerate(queue):
-            if not isinstance(item, Queued) or item.reason != "snapshot":
-                continue
-            entry = self._state.get(item.key)
-            if entry is None or entry is item.entry:
-                continue
-            old = item.value_hash
-            item.entry, item.value, item.version, item.value_hash = entry, None, entry.resource_version, entry.hash
-            later = next((each for each in queue[index + 1 :] if isinstance(each, Queued) and each.key == item.key), None)
-            if later is not None and later.before == old:
-                later.before = entry.hash
-        return super()._cut(lane)
-
-
-class FrontierLife(Life):
-    """F6 (c)."""
+class UnwatchedLife(Life):
+    """F7: nobody looks at what stands between our own records."""
 
     def make_relay(self, witness: Witness | None) -> StreamRelay:
-        """Claims too much."""
-        return self.relay_of(FrontierOfNow, witness)
-
-
-class ReadLife(Life):
-    """F6 (e)."""
-
-    def make_relay(self, witness: Witness | None) -> StreamRelay:
-        """Overtakes itself."""
-        return self.relay_of(ReadOfNow, witness)
+        """Without a witness."""
+        return super().make_relay(None)
 
 
 # ---- F8 -------------------------------------------------------------------------------------------------------------
@@ -410,16 +400,32 @@ WRONG_READERS = {kind.__name__: Kinds(lossy=_wrong(kind)) for kind in (HeedsTheS
 """Readers whose state is wrong now and then: never must one of them be proven there."""
 
 
+def _overloaded(relay: type[StreamRelay]) -> Kinds:
+    """Runs of which half have queues that overflow."""
+    return Kinds(life=life_of(relay), narrow=True)
+
+
 _READERS = ("lived holds", "fresh holds", "booted holds", "late 0 holds")
+_ALARMED = "lived: p"
 
 PLANTS: dict[str, Plant] = {
     "F1": Plant("resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS),
     "F2": Plant("one epoch for all partitions of a stream", Kinds(reader=OneEpochReader), ("lived: ", "is not proven", *_READERS)),
-    "F3": Plant("a former writer's index record is believed", Kinds(life=NewestIndexLife), _READERS),
+    "F3": Plant(
+        "a former writer's index record is believed",
+        Kinds(life=NewestIndexLife),
+        (_ALARMED, "without a delete", *_READERS),
+        second=Kinds(life=DeafLife),
+    ),
     "F4": Plant("a change of config is not on the markers", Kinds(life=OneHashLife), _READERS),
-    "F5": Plant("a snapshot before the replay has caught up", Kinds(life=HastyLife), ("goes back in time",)),
-    "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=FrontierLife), _READERS),
-    "F6e": Plant("a read's value is that of its hand-over", Kinds(life=ReadLife), ("goes back in time",)),
+    "F5": Plant("a snapshot before the replay has caught up", Kinds(life=life_of(HastyRelay)), ("goes back in time",)),
+    "F6a": Plant("a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)),
+    "F6b": Plant("a sequence is taken when a record is queued", _overloaded(EarlySequences), ("skips from sequence",)),
+    "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS),
+    "F6d": Plant("a snapshot goes on while a queue overflows", _overloaded(Unvoided), ("does not say the whole state",)),
+    "F6e": Plant("a read's value is that of its hand-over", Kinds(life=life_of(ReadOfNow)), ("goes back in time",)),
+    "F6f": Plant("a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)),
+    "F6g": Plant("what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be said",)),
     "F7": Plant("stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")),
     "F8": Plant("read again into the state that is held", Kinds(lossy=SameStateLossy), ("lossy is not proven", "lossy holds")),
     "F8r": Plant("read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)),

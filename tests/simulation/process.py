@@ -80,7 +80,7 @@ class Shape:
     def narrow(self, rng: random.Random) -> None:
         """Have queues that hold some records only, so that they overflow, or keep the watch from being read."""
         self.queue_bytes = rng.choice([600, 1500, 1500, 3000, 6000, 12_000])
-        self.relay_bytes = rng.choice([BATCH_BYTES, BATCH_BYTES, 9000, 4096])
+        self.relay_bytes = rng.choice([BATCH_BYTES, 9000, 4096, 1500])
         self.conflate = rng.random() < 0.8
 
 
@@ -177,6 +177,8 @@ class Reader(LogReader):
 class Life:
     """One process: claim, read back, watch. The methods that make a room are where a test hands in another one."""
 
+    relay_class: type[StreamRelay] = StreamRelay
+
     def __init__(self, world: World, config: Config = PLAIN, *, number: int = 0) -> None:
         self.world, self.config, self.number = world, config, number
         shape, rng = world.shape, random.Random(world.rng.getrandbits(64))
@@ -245,11 +247,7 @@ class Life:
 
     def make_relay(self, witness: Witness | None) -> StreamRelay:
         """The stream's writer."""
-        return self.relay_of(StreamRelay, witness)
-
-    def relay_of(self, kind: type[StreamRelay], witness: Witness | None) -> StreamRelay:
-        """A writer of that class."""
-        return kind(
+        return self.relay_class(
             self.spec,
             sink=self.sink,
             control=self.control,
@@ -281,6 +279,13 @@ class Life:
             self.wire.die()
             assert self._task is not None
             self._task.cancel()
+
+    def overdue(self) -> list[bytes]:
+        """Keys that wait to be said although neither the log nor the store holds them, nor is anything owed on them."""
+        sets = [lane.dirty for lane in self.relay._queues.lanes if lane.dirty is not None]
+        return [
+            key for dirty in sets for key, waits in dirty.items() if waits.hash is None and not waits.owed and self.store.get(key) is None
+        ]
 
     def stop(self) -> None:
         """As SIGTERM does: end the watch, drain, end."""

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.simulation.broker import Stored
 from tests.simulation.process import STREAM
-from watchrelay.codec import MarkerRecord, ObjectRecord
+from watchrelay.codec import MarkerRecord
 from watchrelay.consumer.lanes import Lane, Lanes
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, Outcome, ReadAgain, Replaced, Replica, Unproven
@@ -114,12 +114,6 @@ class Reader:
         """Everywhere."""
         return all(self.replica(partition).proven for partition in range(len(self.lanes)))
 
-    @property
-    def waits(self) -> bool:
-        """A partition was read again from a begin whose end was compacted away: nothing is judged there before the next end."""
-        replicas = (self.replica(partition) for partition in range(len(self.lanes)))
-        return any(not replica.proven and replica._shown.started_in for replica in replicas)
-
     def held(self) -> dict[bytes, bytes]:
         """The state, all partitions."""
         return {key: held.value for partition in range(len(self.lanes)) for key, held in self.replica(partition).held.items()}
@@ -185,51 +179,6 @@ class Table:
             else:
                 self.rows[stored.key] = stored.value
         return len(found)
-
-
-class History:
-    """What one partition says to a right reader, record by record: nothing goes back in time, nothing is said twice."""
-
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._newest: dict[bytes, int] = {}
-        self._dead: set[bytes] = set()
-        self._said: set[tuple[bytes, str, str, bool, bool]] = set()
-        self._config = ""
-        self.broken: list[str] = []
-        self.conflated = 0
-
-    def take(self, stored: Stored) -> None:
-        """The next record as it landed."""
-        said = stored.said
-        if said is None or not stored.heeded:
-            return
-        if isinstance(said, MarkerRecord):
-            if said.kind == "claim" and said.config != self._config:
-                if self._config:  # a wider selection may bring back what is older than the delete that a list dated
-                    self._said.clear()
-                    self._newest = {key: version for key, version in self._newest.items() if key not in self._dead}
-                self._config = said.config
-            return
-        if said.reason != "healed":
-            self._object(stored.offset, said)
-
-    def _object(self, offset: int, said: ObjectRecord) -> None:
-        key, version, deleted = said.key, int(said.version), said.verb == "deleted"
-        self.conflated += said.reason == "conflated"
-        where = f"p{self._partition}@{offset} {said.verb} {key.decode()} rv {version} ({said.reason}, epoch {said.epoch})"
-        if version < self._newest.get(key, 0):
-            self.broken.append(f"{where} goes back in time, {self._newest[key]} was said before")
-        self._newest[key] = version
-        if deleted:
-            self._dead.add(key)
-        else:
-            self._dead.discard(key)
-        if said.reason != "snapshot":
-            once = (key, said.uid, said.version, deleted, said.enveloped)
-            if once in self._said:
-                self.broken.append(f"{where} is said again")
-            self._said.add(once)
 
 
 def published(value: bytes) -> tuple[str, int, int | None]:

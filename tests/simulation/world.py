@@ -10,27 +10,29 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from aiokafka import TopicPartition
 
-from tests.simulation.apiserver import FRONT, TIERS, Server, selects
+from tests.simulation.apiserver import FRONT, TIERS, Server
 from tests.simulation.broker import Broker, Loss, Stored, proves
+from tests.simulation.history import History
+from tests.simulation.oracle import judge, watch_over
+from tests.simulation.plan import Plan
 from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC, Config, Life, Shape
-from tests.simulation.readers import History, Lossy, Reader, Table, published
+from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.relays import run_virtually
 from watchrelay.codec import ObjectRecord
 from watchrelay.consumer.origin import ControlView, Origin
-from watchrelay.model.streams import Format
 
-NAMES = "abcdefgh"
 CONFIGS = (PLAIN, Config("narrow", selector=FRONT), Config("quiet", noise=False))
 READ_EVERY_S = 0.4
 SETTLE_S = 1200.0
 GENERATIONS_MAX = 6
-FORMS: tuple[Format, ...] = ("cloudevents",) * 6 + ("structured", "debezium")
-NIGHTS = 0.1
 NARROWS = 0.5
+DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
+"""So many runs are dawns, and so many of their processes find no API server; so many runs are dusks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,63 +48,6 @@ class Kinds:
     table: Callable[..., Table] = Table
     view: Callable[[], ControlView] = ControlView
     narrow: bool = False
-
-
-@dataclass(slots=True)
-class Plan:
-    """The course of a run, by seed. Units: seconds, and probabilities per second or per life.
-
-    Shape: a `night` is a run of writers that die in turn while something is owed, on a slow network, then an outage longer than the lag.
-    """
-
-    shape: Shape
-    names: str
-    lives: int
-    lasts_s: float
-    churn_s: float
-    forgets: float
-    cleaned: bool
-    lag_s: float
-    outage: float
-    reconfigures: float
-    zombies: float
-    asks: float
-    nasty: float
-    night: bool = False
-
-    @classmethod
-    def drawn(cls, rng: random.Random) -> Plan:
-        """By seed."""
-        interval_s = rng.choice([0.0, 1.0, 3.0, 20.0])
-        shape = Shape(
-            partitions=rng.choice([1, 2, 2, 3]),
-            snapshot_interval_s=interval_s,
-            form=rng.choice(FORMS),
-            page_size=rng.choice([500, 2]),
-            batch_bytes=rng.choice([512 * 1024, 1500]),
-            relist_interval_s=rng.choice([0.0, 0.0, 7.0]),
-            server_version=rng.choice([None, (1, 33), (1, 34)]),
-        )
-        plan = cls(
-            shape=shape,
-            names=NAMES[: rng.randint(2, len(NAMES))],
-            lives=rng.choice([0, 1, 2, 2, 3, 3, 4, 5]),
-            lasts_s=rng.choice([0.5, 2.0, 6.0]),
-            churn_s=rng.choice([0.1, 0.5, 2.0]),
-            forgets=rng.choice([0.0, 0.05, 0.2]),
-            cleaned=rng.random() < 0.5,
-            lag_s=2 * (interval_s or 20.0),
-            outage=rng.choice([0.0, 0.3, 0.6]),
-            reconfigures=rng.choice([0.0, 0.0, 0.5]),
-            zombies=rng.choice([0.0, 0.3, 0.6]),
-            asks=rng.choice([0.0, 0.3]),
-            nasty=rng.choice([0.0, 0.5]),
-        )
-        if rng.random() < NIGHTS:
-            plan.names, plan.lives, plan.lasts_s, plan.churn_s = NAMES[:3], 5, 3.0, 0.5
-            plan.nasty, plan.outage, plan.forgets, plan.cleaned, plan.night = 0.8, 0.5, 0.0, True, True
-            shape.snapshot_interval_s, plan.lag_s = 1.0, 2.0
-        return plan
 
 
 @dataclass(slots=True)
@@ -136,6 +81,15 @@ class World:
         self.weather = Weather() if calm else Weather.drawn(self.rng)
         self.shape = calm or self.plan.shape
         apart = random.Random(f"queues of {seed}")
+        self._darkness = random.Random(f"light of {seed}")
+        self._dark = 0.0
+        drawn = 1.0 if calm else self._darkness.random()
+        if drawn < DAWNS:
+            self._dark = DARK
+            self.plan.dawn()
+            self.weather.delay_s, self.weather.api_delay_s, self.weather.lost = 0.02, 0.05, 0.0
+        elif drawn < DAWNS + DUSKS:
+            self.plan.dusk()
         if self.kinds.narrow and not calm and apart.random() < NARROWS:
             self.shape.narrow(apart)
         if self.plan.night and not calm:
@@ -149,6 +103,7 @@ class World:
         self.trace: list[object] = []
         self.lost: set[Loss] = set()
         self.stale = 0
+        self.grown: set[int] = set()
         self.resting = False
         self.broken: list[str] = []
         self.config = PLAIN
@@ -217,6 +172,7 @@ class World:
         while True:
             await asyncio.sleep(self.rng.random() * 2 * READ_EVERY_S)
             self.pull(self.rng.choice([1, 5, 100]))
+            watch_over(self)
             if self.rng.random() < 0.05 and len(self.late) < 2:
                 self.late.append(self.kinds.reader(f"late {len(self.late)}", self.origins()))
 
@@ -295,6 +251,7 @@ class World:
     async def _life(self, tasks: asyncio.TaskGroup) -> None:
         """One process, until it is killed, stopped, or left alone with a newer one."""
         rng, plan = self.rng, self.plan
+        self.server.away = self._darkness.random() < self._dark
         life = self._begin(tasks)
         left_s = rng.expovariate(1 / plan.lasts_s)
         nasty = rng.random() < plan.nasty
@@ -309,6 +266,7 @@ class World:
                 await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
                 break  # the moments in which something is owed
         await self._steps()
+        self.server.away = False
         if rng.random() < plan.zombies and life.claimed:
             life.control.blind = True
             self.note("blind", life.number)
@@ -353,7 +311,7 @@ class World:
         while not await self._caught_up(life):  # late claims of the dead may stop one more
             life = await self._last(tasks, 0.0)
         self.pull(10**6)
-        if self.lost or self.lossy.waits:
+        if self.lost:
             await self._snapshot(life)
         if self.plan.cleaned and rng.random() < 0.5:
             await asyncio.sleep(self.plan.lag_s + 1)
@@ -368,7 +326,7 @@ class World:
         for _ in range(GENERATIONS_MAX):
             life = self.running[-1] if self.running and not self.running[-1].over else self._begin(tasks)
             await asyncio.sleep(lasts_s)
-            await self._until(lambda each=life: each.over or bool(each.decision))  # type: ignore[misc]  # a default binds it
+            await self._until(partial(_decided, life))
             if not life.over:
                 return life
         raise AssertionError("one writer after the other is fenced")
@@ -394,64 +352,9 @@ class World:
                 raise AssertionError("the run does not come to rest")
             await asyncio.sleep(0.5)
 
-    # ---- the verdict ------------------------------------------------------------------------------------------------
-
-    def wanted(self) -> dict[bytes, tuple[str, int, int | None]]:
-        """What the server holds, as far as the config follows it."""
-        config = self.config
-        return {
-            f"n/{name}".encode(): (each.uid, each.body, each.noise if config.noise else None)
-            for name, each in self.server.objects.items()
-            if selects(config.selector, each)
-        }
-
     def judge(self) -> list[str]:
         """Every promise that was broken."""
-        broken = self.broken
-        fresh = self.kinds.reader("fresh", [Origin()] * self.shape.partitions)
-        booted = self.kinds.reader("booted", self.origins())
-        table = self.kinds.table("late table", self.shape.partitions)
-        self.late += [fresh, booted]
-        self.tables.append(table)
-        for _ in range(50):
-            if not self.pull(10**6):
-                break
-        wanted = self.wanted()
-        self._judge_readers(wanted)
-        if not self.lost & {"truth", "reading"}:
-            self._judge_tables(wanted)
-            self._judge_course()
-        return broken
-
-    def _judge_readers(self, wanted: dict[bytes, tuple[str, int, int | None]]) -> None:
-        broken = self.broken
-        for reader in (self.lived, self.lossy, *self.late):
-            if not reader.proven:
-                broken.append(f"{reader.name} is not proven at the end")
-            broken += reader.back
-            held = {key: published(value) for key, value in reader.held().items()}
-            if held != wanted:
-                broken.append(f"{reader.name} holds {held}, the server {wanted}")
-
-    def _judge_tables(self, wanted: dict[bytes, tuple[str, int, int | None]]) -> None:
-        broken = self.broken
-        for each in self.tables:
-            if each.rows.keys() != wanted.keys():
-                broken.append(f"{each.name} has rows {sorted(each.rows)}, the server objects {sorted(wanted)}")
-            elif self.shape.form == "cloudevents" and (rows := {key: published(value) for key, value in each.rows.items()}) != wanted:
-                broken.append(f"{each.name} holds {rows}, the server {wanted}")
-
-    def _judge_course(self) -> None:
-        """What was said on the way, and whether anybody was alarmed for nothing. Whoever doubts its log alarms all who believe it."""
-        broken = self.broken
-        for life in self.lives:
-            if life.doubted and not life.why_doubted:
-                broken.append(f"life {life.number} did not believe a log of which nothing was lost")
-        doubted = {life.epoch for life in self.lives if life.doubted}
-        broken += [alarm for epoch, alarm in self.lived.alarms if epoch not in doubted]
-        broken += self.lossy.lied
-        for history in self.histories:
-            broken += history.broken
+        return judge(self)
 
     def told(self) -> list[str]:
         """The trace as lines."""
@@ -494,6 +397,11 @@ def run(seed: int, kinds: Kinds | None = None, *, tracing: bool = False) -> Verd
         sum(history.conflated for history in world.histories),
         told,
     )
+
+
+def _decided(life: Life) -> bool:
+    """The process knows how it goes on, or is no more."""
+    return life.over or bool(life.decision)
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -22,6 +22,7 @@ from tests.soak.loglines import unexplained
 from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.faultproxy import FaultProxy
+from tests.support.pace import measure_for
 from tests.support.process import Workspace, wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
@@ -34,6 +35,7 @@ _STREAMS = {
 }
 _PER_S = 50
 _SETTLED_S = 180.0
+_SAMPLE_S = 0.5
 _MIB = 1024 * 1024
 
 
@@ -105,7 +107,7 @@ def _calm(scene: Scene, for_s: float, memory: list[tuple[int, int]]) -> None:
         assert scene.relay.alive, f"the relay ended by itself: {json.dumps(scene.relay.lines()[-5:])}"
         assert scene.churn.running, "the churn ended"
         memory.append((scene.relay.pid, usage(scene.relay.pid).rss))
-        time.sleep(0.5)
+        measure_for(_SAMPLE_S)
 
 
 def _well(scene: Scene) -> bool:

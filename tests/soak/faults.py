@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from tests.support.churn import Churn
 from tests.support.daemon import Daemon
 from tests.support.faultproxy import FaultProxy
+from tests.support.pace import last
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 
@@ -35,7 +35,7 @@ class Scene:
 
     def last(self, least_s: float, most_s: float) -> None:
         """The fault lasts, for as long as the seed says."""
-        time.sleep(self.rng.uniform(least_s, most_s))
+        last(self.rng.uniform(least_s, most_s))
 
     def heal(self) -> None:
         """Both paths are good."""

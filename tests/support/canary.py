@@ -196,15 +196,13 @@ class _Process:
 async def tell(transform: Transform, *, form: Format = "cloudevents", metadata_only: bool = False) -> Told:
     """Everything that leaves, from the first list to a resume by another process. Use inside `run_virtually`."""
     told = Told()
-    handler, root = _Lines(told), logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
+    handler = _Lines(told)
+    logging.root.addHandler(handler)
+    logging.root.setLevel(logging.DEBUG)  # put back by tests/conftest.py
     try:
         await _tell(told, transform, Selection(SECRETS, metadata_only=metadata_only), form)
     finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+        logging.root.removeHandler(handler)
     return told
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from tests.support.pace import pace
 from tests.support.process import PartError, Process, wait_until
 
 GROUP = "shop.example.com"
@@ -124,7 +125,7 @@ class Caller:
                 return status
             if time.monotonic() > give_up_at:
                 raise TimeoutError(f"{method} {path}: no answer but {status} in {_ANSWERED_S:g} s")
-            time.sleep(_RETRY_S)
+            pace(_RETRY_S)
 
     def _once(self, method: str, path: str, body: Any) -> int:
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -199,7 +200,7 @@ def run(plan: Plan) -> None:
                 if number >= share and enough.exists():
                     return
                 worker.step()
-                time.sleep(pause_s)
+                pace(pause_s)
                 with lock:
                     done += 1
                     if done % _REPORT_EVERY == 0:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.support.process import PartError, Process, free_port, wait_until
 
 PROGRAM = Path(sys.executable).with_name("watchrelay")
 """The entry point beside the interpreter that runs the tests."""
+
+_RESENDING = {"error", "watchdog"}
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -79,6 +82,8 @@ class Daemon:
         self.file = directory / f"{name}.yaml"
         self.file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         self._log = directory / f"{name}.log"
+        self._rebuilds = Counter[str]()
+        """In its former lives."""
         self._process = Process(name, [PROGRAM, "run", "-c", self.file], log=self._log, environment=environment)
 
     def start(self) -> Self:
@@ -141,6 +146,26 @@ class Daemon:
             if found == name and all(f'{label}="{wanted}"' in rest for label, wanted in labels.items()):
                 total += float(value)
         return total
+
+    def rebuilds(self) -> Counter[str]:
+        """How often it threw its Kafka producer away and sent anew what was on the way, by reason; renewals, which send nothing anew, are
+        not among them. Shape: over all its lives, without those that a kill ended.
+        """
+        now = Counter(self._rebuilds)
+        answer = self._ask("/metrics") if self.alive else None
+        for line in answer[1].splitlines() if answer is not None else ():
+            series, _, value = line.rpartition(" ")
+            name, _, labels = series.partition("{")
+            reason = labels.partition('reason="')[2].partition('"')[0]
+            if name == "watchrelay_producer_rebuilds_total" and reason in _RESENDING:
+                now[reason] += int(float(value))
+        return +now
+
+    def story(self) -> str:
+        """Its rebuilds of the producer and its last warnings, for people who ask why a record stands twice."""
+        warnings = [line for line in self.lines() if line["level"] in {"warning", "error"}]
+        told = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
+        return f"{self._log.stem}: watchrelay_producer_rebuilds_total by reason {dict(self.rebuilds())}, last warnings:\n{told or 'none'}"
 
     def wait(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0) -> None:
         """Returns once the condition holds; raises PartError with the log's tail when the time is up or the daemon ended."""
@@ -214,6 +239,7 @@ class Daemon:
 
     def stop(self, *, deadline_s: float = 30.0) -> int:
         """SIGTERM and wait; the exit code."""
+        self._rebuilds = self.rebuilds()
         self.send(signal.SIGTERM)
         return self.exit_code(deadline_s=deadline_s)
 

@@ -404,6 +404,11 @@ class Scene:
             if sample.name == f"watchrelay_{name}" and labels.items() <= sample.labels.items()
         )
 
+    def synced_anew(self) -> Callable[[], bool]:
+        """A claim for `until`: another list was completed since this call."""
+        before = self.mirror.synced
+        return lambda: self.mirror.synced > before
+
     async def until(self, claim: Callable[[], object], within_s: float = 60.0) -> None:
         """Let virtual time pass until `claim` holds. Raises: AssertionError after `within_s`."""
         loop = asyncio.get_running_loop()

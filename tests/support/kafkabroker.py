@@ -1,23 +1,24 @@
 """Room: test support.  In: a version and a shape.  Out: real Apache Kafka (KRaft), to start, use and hurt."""
 
 import base64
+import contextlib
 import functools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, not declared so
+
+from tests.support.certs import Authority, Issued
+from tests.support.kafkaadmin import (
     AdminClient,
     NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-
-from tests.support.certs import Authority, Issued
 from tests.support.kafkaconfig import (
     NodePlan,
     Security,
@@ -180,6 +181,15 @@ class KafkaBroker:
     def resume(self) -> None:
         """SIGCONT after `pause`."""
         self._process.resume()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Silent within the block, as by `pause`, and awake behind it in any case."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def close(self) -> None:
         """Kills the process and removes the data."""

@@ -6,12 +6,13 @@ between "snapshot begun" and "snapshot complete" it writes a snapshot. What it r
 
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from tests.support.daemon import Daemon
+from tests.support.pace import random_instant
+from tests.support.process import wait_until
 
 Aim = Literal["random", "resume", "snapshot"]
 
@@ -37,15 +38,15 @@ class Victim:
         """Kill it at an instant of this kind, and count what it was at."""
         match aim:
             case "random":
-                time.sleep(self._rng.choice((0.3, 0.6, 1.0, 2.5)) * self._rng.uniform(0.5, 1.5))  # the random instant
+                random_instant(self._rng.choice((0.3, 0.6, 1.0, 2.5)) * self._rng.uniform(0.5, 1.5))
             case "resume":
                 self._await("stream claimed")
-                time.sleep(self._rng.uniform(0, 0.1))  # how far into the read-back
+                random_instant(self._rng.uniform(0, 0.1))  # how far into the read-back
             case "snapshot":
                 self._await("log read back")
                 self._ask_snapshot()
                 self._await("snapshot begun")
-                time.sleep(self._rng.choice((0, 0.01, 0.03, 0.06)))  # how far into the snapshot
+                random_instant(self._rng.choice((0, 0.01, 0.03, 0.06)))  # how far into the snapshot
         self.relay.kill()
         self.lives += 1
         self.deaths.update(self._was_at() or {"neither"})
@@ -59,11 +60,14 @@ class Victim:
         return [line for line in self.relay.lines(since=self._since) if line["message"] == message]
 
     def _await(self, message: str) -> None:
-        give_up_s = time.monotonic() + _DEADLINE_S
-        while not self._said(message):
-            assert self.relay.alive, f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
-            assert time.monotonic() < give_up_s, f"the relay did not say {message!r}: {self.relay.api_streams()}"
-            time.sleep(_POLL_S)
+        def said_or_ended() -> bool:
+            return bool(self._said(message)) or not self.relay.alive
+
+        try:
+            wait_until(f"the relay says {message!r}", said_or_ended, deadline_s=_DEADLINE_S, poll_s=_POLL_S)
+        except TimeoutError as late:
+            raise AssertionError(f"{late}: {self.relay.api_streams()}") from None
+        assert self._said(message), f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
 
     def _was_at(self) -> set[str]:
         claimed, read = ({line["stream"] for line in self._said(message)} for message in ("stream claimed", "log read back"))

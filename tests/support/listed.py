@@ -86,6 +86,11 @@ def redacted(item: str) -> str:
     return joined([(name, '"<redacted>"') for name, _ in members(item)])
 
 
+def redacted_data(item: str) -> str:
+    """A Secret of a list as it is published: its values are gone."""
+    return edited(without_defaults(item), "data", redacted)
+
+
 def _lean_metadata(metadata: str) -> str:
     kept = [(name, value) for name, value in members(metadata) if name != "managedFields"]
     return joined([(name, without(value, _LAST_APPLIED) if name == "annotations" else value) for name, value in kept])
@@ -125,6 +130,11 @@ def list_text(cluster: Target, path: str) -> str:
         connection.close()
     assert answer.status == http.client.OK, f"{path}: {answer.status} {text[:300]}"
     return text
+
+
+def expected_tables(cluster: Target, paths: Mapping[str, str]) -> dict[str, dict[bytes, bytes]]:
+    """What the API server lists now at these paths, as a relay publishes it, by stream."""
+    return {stream: expected_table(list_text(cluster, path)) for stream, path in paths.items()}
 
 
 def await_equal(

@@ -38,7 +38,7 @@ class PartError(Exception):
     """A real part did not start, died, or did not become ready in time; the message ends with the tail of its log."""
 
 
-def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0) -> T:
+def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float = _POLL_S) -> T:
     """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed false."""
     give_up_at = time.monotonic() + deadline_s
     while True:
@@ -47,7 +47,7 @@ def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30
             return outcome
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"not true after {deadline_s:g} s: {claim}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ import selectors
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tests.support.fakesink import FakeControl, FakeSink
@@ -40,6 +41,23 @@ def spec_of(*, partitions: int = 2, snapshot_interval_s: float = 0.0, resource: 
         snapshot_interval_s=snapshot_interval_s,
         description={"topic": "k8s.test.core.pods", "partitions": partitions},
     )
+
+
+@dataclass(frozen=True)
+class Put:
+    """An object is `number` now; `raw`: its change brings the value along, packed it is in any case."""
+
+    key: bytes
+    number: int
+    uid: str
+    raw: bool = True
+
+
+@dataclass(frozen=True)
+class Remove:
+    """An object is gone, if it was there."""
+
+    key: bytes
 
 
 class DictStore:

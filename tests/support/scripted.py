@@ -151,7 +151,7 @@ class ScriptedServer:
             raise self._errors[0]
 
     async def stop(self) -> None:
-        """Refuse new connections, cut the open ones. Entering the server again opens the same port."""
+        """Refuse new connections, cut the open ones."""
         assert self._server is not None, "enter the server first"
         self._server.close()
         for task in self._tasks:
@@ -161,6 +161,15 @@ class ScriptedServer:
         for writer in tuple(self._writers):
             writer.transport.abort()
         await asyncio.sleep(0)
+
+    async def serve_again(self) -> None:
+        """After `stop`: the same port is open again."""
+        await self.__aenter__()
+
+    async def restart(self) -> None:
+        """Cut all connections; new ones find the same port."""
+        await self.stop()
+        await self.serve_again()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -47,19 +47,13 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 def heard() -> Any:
-    handler, root = Heard(), logging.getLogger()
-    names = ("aiohttp", "aiohttp.client", "aiokafka", "asyncio", "watchrelay")
-    levels = {name: logging.getLogger(name).level for name in names}
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
-    for name in names:
+    """Levels are put back by tests/conftest.py."""
+    handler = Heard()
+    logging.root.addHandler(handler)
+    for name in (None, "aiohttp", "aiohttp.client", "aiokafka", "asyncio", "watchrelay"):
         logging.getLogger(name).setLevel(logging.DEBUG)
     yield handler
-    root.removeHandler(handler)
-    root.setLevel(before)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    logging.root.removeHandler(handler)
 
 
 def shows(text: str, *forms: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.daemon import command
 from watchrelay.observe.logs import ConsoleFormatter, JsonFormatter
-from watchrelay.printable import printable, short
+from watchrelay.printable import counted, printable, short
 
 HOSTILE = [
     "a\nb",
@@ -25,6 +25,11 @@ HOSTILE = [
     "\U000e0001",
     "\r\nERROR all is lost",
 ]
+
+
+def test_one_is_singular() -> None:
+    assert [counted(number, "partition") for number in (0, 1, 2)] == ["0 partitions", "1 partition", "2 partitions"]
+    assert [counted(number, "entry", "entries") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
 
 
 def test_what_is_printable_stays() -> None:

@@ -134,7 +134,8 @@ def by_heartbeat() -> Vector:
     )  # fmt: skip
 
 
-def swept() -> Vector:
+def _slow() -> tuple[Log, list[tuple[int, str, dict[str, object] | None]]]:
+    """A log of which compaction took the end of the snapshot that a reader starts in, and a tombstone that it never saw."""
     log, writer = _history()
     origin = writer.origin()
     gone, (writer_begin,) = log.end, [begin for _, begin in filter(None, writer.last_snapshot)]
@@ -145,10 +146,27 @@ def swept() -> Vector:
     new.beat()
     end = next(at for at, record in log.records.items() if at > writer_begin and record.key.startswith(b"%wr/end/"))
     del log.records[end], log.records[gone]
-    control = [(0, "stream/pods", description(1)), (1, "claim/pods", claim("w1")), (3, "claim/pods", claim("w2", origin))]
+    return log, [(0, "stream/pods", description(1)), (1, "claim/pods", claim("w1")), (3, "claim/pods", claim("w2", origin))]
+
+
+def swept() -> Vector:
+    log, control = _slow()
+    *older, _newest = [at for at, record in log.records.items() if record.key.startswith(b"%wr/heartbeat/")]
+    for at in older:
+        del log.records[at]
     return Vector(
         "bootstrap-then-sweep",
         "A slow reader: the end of the snapshot it started in was compacted, and so was a tombstone; the next end sweeps the dead key.",
+        [log], bootstrap="control", control=control,
+    )  # fmt: skip
+
+
+def judged_behind_a_lost_end() -> Vector:
+    log, control = _slow()
+    return Vector(
+        "bootstrap-then-judged",
+        "The end of the snapshot started in was compacted, and a heartbeat that names it is left: it stands behind that end, so the next "
+        "marker that disagrees is judged.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -187,6 +205,7 @@ def tell() -> list[Vector]:
         several_partitions(),
         by_heartbeat(),
         swept(),
+        judged_behind_a_lost_end(),
         no_heartbeat(),
         partition_counts_differ(),
     ]

@@ -21,6 +21,7 @@ from watchrelay.errors import Expired
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
+from watchrelay.printable import counted
 from watchrelay.relay.trim import stub, without_fields
 from watchrelay.store.partition import partition_of
 
@@ -58,7 +59,9 @@ async def compare_with_cluster(auditor: Auditor, client: KubeClient, planned: Pl
     for key, kind in sorted((confirmed or {}).items()):
         _say(audits, planned, key, kind, listed)
     if listed.unreadable:
-        audits[0].add(Problem("unreadable", None, None, f"{listed.unreadable} objects that the API server lists cannot be decoded"))
+        audits[0].add(
+            Problem("unreadable", None, None, f"{counted(listed.unreadable, 'object')} of the API server's list cannot be decoded")
+        )
 
 
 async def _settled(auditor: Auditor, stream: str, listed: Listed, deadline_s: float) -> dict[bytes, Kind]:

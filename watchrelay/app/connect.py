@@ -25,23 +25,14 @@ from watchrelay.app.plan import (
     topic_spec,
 )
 from watchrelay.config import ResourceEntry, Settings
-from watchrelay.errors import (
-    ConfigError,
-    Forbidden,
-    Invalid,
-    KubeError,
-    Misconfigured,
-    SinkMisconfigured,
-    SinkUnavailable,
-    TopicRefused,
-    Unauthorized,
-)
+from watchrelay.errors import PERSON, ConfigError, KubeError, SinkMisconfigured, SinkUnavailable, TopicRefused
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
 from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Impossible, Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
+from watchrelay.printable import counted
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.scan import descriptions
 from watchrelay.sink.topicrules import TopicSpec
@@ -49,7 +40,6 @@ from watchrelay.sink.topics import Topics
 
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
 _WATCH_S = 1
-_PERSON = (Forbidden, Invalid, Misconfigured, Unauthorized)
 _CHECKS_AT_ONCE = 8
 
 Level = Literal["ok", "warning", "error"]
@@ -130,7 +120,9 @@ async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, 
                 facts.append(Fact(f"topic {spec.name}", "does not exist yet: `run` creates it", "warning"))
                 continue
             made = "created, " if found.created else ""
-            facts.append(Fact(f"topic {spec.name}", f"{made}{found.partitions} partitions, replication factor {found.replication_factor}"))
+            facts.append(
+                Fact(f"topic {spec.name}", f"{made}{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}")
+            )
             facts.extend(Fact(f"topic {spec.name}", warning, "warning") for warning in found.warnings)
             if spec.kind == "control" and not found.created:
                 pinned = await _pinned(connection, spec.name, streams, facts)
@@ -231,4 +223,4 @@ async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
 
 
 def _kube_fact(what: str, error: KubeError) -> Fact:
-    return Fact(what, str(error), "error", BAD_CONFIG if isinstance(error, _PERSON) else UNAVAILABLE)
+    return Fact(what, str(error), "error", BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)

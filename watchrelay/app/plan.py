@@ -109,16 +109,39 @@ def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -
     Shape: refused is what is certain: another form of keys, or the same resource with the same selectors where namespaces meet.
     """
     for other, theirs in described.items():
-        ours = stream.description
-        if other == stream.id or theirs.get("topic") != stream.topic:
-            continue
-        if theirs.get("keyFormat") != ours["keyFormat"]:
-            why = f"writes {ours['keyFormat']} keys, stream {other} on the same topic {stream.topic} {theirs.get('keyFormat')} ones"
-        elif theirs.get("resource") == ours["resource"] and _meet(theirs.get("selectors"), ours["selectors"]):
-            why = f"takes objects that stream {other} on the same topic {stream.topic} has too"
-        else:
-            continue
-        return f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or name another topic"
+        if why := _clash(stream, other, theirs):
+            return f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or name another topic"
+    return ""
+
+
+def entangled(planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    """By id the streams of one config that would wait for each other for ever, with why: each is to take objects that another of them has
+    still, and that lets go of them only when it writes by its own new config. Those that wait for one that may go on are not among them.
+    """
+    plans = {each.id: each for each in planned}
+    waiting: dict[str, dict[str, str]] = {}
+    for plan in plans.values():
+        reasons = {other: _clash(plan, other, theirs) for other, theirs in described.items() if other in plans}
+        waiting[plan.id] = {other: why for other, why in reasons.items() if why}
+    while free := [stream for stream, others in waiting.items() if not waiting.keys() & others.keys()]:
+        for stream in free:
+            del waiting[stream]
+    stuck: dict[str, str] = {}
+    for stream, others in waiting.items():
+        other = next(each for each in others if each in waiting)
+        if not _clash(plans[stream], other, plans[other].description):  # else the config itself says so, whatever stands there now
+            stuck[stream] = f"stream {stream} {others[other]}, and neither can let go before the other does"
+    return stuck
+
+
+def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
+    ours = stream.description
+    if other == stream.id or theirs.get("topic") != stream.topic:
+        return ""
+    if theirs.get("keyFormat") != ours["keyFormat"]:
+        return f"writes {ours['keyFormat']} keys, stream {other} on the same topic {stream.topic} {theirs.get('keyFormat')} ones"
+    if theirs.get("resource") == ours["resource"] and _meet(theirs.get("selectors"), ours["selectors"]):
+        return f"takes objects that stream {other} on the same topic {stream.topic} has too"
     return ""
 
 

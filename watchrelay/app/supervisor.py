@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from watchrelay import clock
 from watchrelay.app.plan import (
     PlannedStream,
+    entangled,
     pinned_otherwise,
     plan_streams,
     prefixed_topics,
@@ -29,6 +30,7 @@ from watchrelay.errors import Fenced, KubeError
 from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Resolution, Unknown
 from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.health import Readiness
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
 """How long the first streams wait for the answer to /version, which tells whether the server has streaming lists (from 1.34 on)."""
 
+
+_UNTANGLE = "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it is to be; or name another topic"
 
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
@@ -135,8 +139,11 @@ class Supervisor:
     # ---- edits of the config -----------------------------------------------------------------------------------------
 
     def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
-        """Which entries would give a stream that runs well another shape than is pinned, and what to do. Shape: index, message, cure."""
+        """Which entries would give a stream that runs well another shape than is pinned, or have streams wait for each other for ever, and
+        what to do. Shape: index, message, cure.
+        """
         found: list[tuple[int, str, str]] = []
+        planned: dict[str, tuple[int, StreamSpec]] = {}
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)
         for index, (entry, resolution) in enumerate(resolutions):
@@ -145,7 +152,13 @@ class Supervisor:
                     streams = plan_streams(settings, entry, resource, prefixed=topic_of(settings, entry, resource) in shared)
                 except ValueError:
                     continue  # this entry alone waits, and says why
-                found.extend((index, reason, "") for each in streams if (reason := self._repinned(each)))
+                for each in streams:
+                    if reason := self._repinned(each):
+                        found.append((index, reason, ""))
+                    else:
+                        planned.setdefault(each.spec.id, (index, each.spec))
+        stuck = entangled((spec for _, spec in planned.values()), self._rooms.control.described_streams())
+        found.extend((planned[stream][0], reason, _UNTANGLE.format(stream)) for stream, reason in stuck.items())
         return found
 
     def _repinned(self, planned: PlannedStream) -> str:

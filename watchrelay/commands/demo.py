@@ -22,6 +22,8 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.reader import TailReader
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.errors import ConfigError, Problem
+from watchrelay.interrupts import finish
 from watchrelay.observe import logs
 
 SHOP_EVENTS_PER_S = 4.0
@@ -62,12 +64,12 @@ def run(args: argparse.Namespace) -> int:
     """
     # The embedded broker cannot say how its topics are configured; the warnings about that are no news here.
     logs.configure("console", "warning" if args.kafka else "error")
-    with tempfile.TemporaryDirectory(prefix="watchrelay-demo-") as directory:
-        return asyncio.run(_demo(args, Path(directory)))
+    return finish(_demo(args))
 
 
-async def _demo(args: argparse.Namespace, directory: Path) -> int:
+async def _demo(args: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="watchrelay-demo-")))
         ends = await _ends(args, directory, stack)
         _say("the relay's config:\n\n" + "".join(f"    {line}\n" for line in ends.config.splitlines()))
         daemon = Daemon(ends.settings)
@@ -104,6 +106,8 @@ def _configure(args: argparse.Namespace, directory: Path, cluster: SyntheticClus
     """Write the config that an operator would write, and read it as `run` does."""
     if cluster is None:
         kubeconfig = Path(args.kubeconfig).resolve()
+        if not kubeconfig.exists():
+            raise ConfigError([Problem("there is no such file", source=args.kubeconfig, hint="named by --kubeconfig")])
     else:
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(cluster.kubeconfig())

@@ -7,12 +7,13 @@ published, or was not confirmed, 2 when nobody can be asked, 69 when Kafka is aw
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 
 from watchrelay.app.retire import Plan, look, refuse_configured, retire
 from watchrelay.config import load_settings
+from watchrelay.interrupts import finish
 from watchrelay.observe import logs
+from watchrelay.printable import counted
 
 FAILED, USAGE = 1, 2
 
@@ -30,12 +31,13 @@ def run(args: argparse.Namespace) -> int:
             f"watchrelay retire: deletes every object of {args.stream} from its topic: say --yes where nobody can be asked", file=sys.stderr
         )
         return USAGE
-    if not args.yes and not confirmed(asyncio.run(look(settings, args.stream))):
+    if not args.yes and not confirmed(finish(look(settings, args.stream))):
         print(f"stream {args.stream} is left as it is", file=sys.stderr)
         return FAILED
-    done = asyncio.run(retire(settings, args.stream))
-    objects = "1 object" if done.deletes == 1 else f"{done.deletes} objects"
-    wrote = f"topic {done.topic} is gone" if done.deletes is None else f"{objects} deleted from {done.topic}, an empty snapshot published"
+    done = finish(retire(settings, args.stream))
+    wrote = f"topic {done.topic} is gone"
+    if done.deletes is not None:
+        wrote = f"{counted(done.deletes, 'object')} deleted from {done.topic}, an empty snapshot published"
     print(f"{done.stream}: retired: {wrote}, control records removed")
     return 0
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from watchrelay.app.memory import lean_import
@@ -68,9 +68,11 @@ def _told_early() -> Iterator[_Begun]:
             os.write(2, b"watchrelay: told to stop before anything was begun\n")
         os._exit(0)
 
-    before = [signal.signal(number, leave) for number in _SIGNALS]
+    handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(_SIGNALS, leave)
+    handlers[signal.SIGHUP] = lambda _number, _frame: None  # the config is being read as it is
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield begun
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)

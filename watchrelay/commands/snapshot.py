@@ -7,14 +7,15 @@ stream is not published or no relay answers in time, 69 when Kafka is away.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from watchrelay.app.ask import Taken, ask_for_snapshots
 from watchrelay.config import Settings, load_settings
+from watchrelay.interrupts import finish
 from watchrelay.observe import logs
+from watchrelay.printable import counted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
-    asyncio.run(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
+    finish(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
     return 0
 
 
@@ -74,5 +75,5 @@ def line(answer: Taken) -> str:
     listed = index.get("partitions")
     partitions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
-    objects = "1 object" if index.get("count") == 1 else f"{index.get('count')} objects"
+    objects = counted(index.get("count"), "object")
     return f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"

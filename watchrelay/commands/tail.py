@@ -6,12 +6,11 @@ Room: commands. In: parsed arguments (config, sets, streams, from_beginning, unt
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from typing import Any, TextIO
 
 import msgspec
@@ -23,7 +22,8 @@ from watchrelay.codec import MarkerRecord, ObjectRecord
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
-from watchrelay.printable import printable
+from watchrelay.interrupts import finish
+from watchrelay.printable import counted, printable
 
 Printer = Callable[[Seen], str]
 
@@ -63,14 +63,14 @@ def client_words(out: TextIO) -> Iterator[None]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until the end (`--until-end`) or until interrupted; 0 either way.
+    """Print until the end (`--until-end`), or until told to stop.
 
-    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each.
+    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each; ToldToStop.
     """
     settings = load_settings(args.config, args.sets)
     printer = as_json if args.output == "json" else text_printer(sys.stdout)
-    with suppress(KeyboardInterrupt), client_words(sys.stderr):
-        asyncio.run(_tail(settings, args, printer))
+    with client_words(sys.stderr):
+        finish(_tail(settings, args, printer))
     return 0
 
 
@@ -190,7 +190,7 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
         rest = f"{record.key.decode():<44} rv {record.version:<10} {where:<10} {record.reason}{note}"
     else:
         what, colour = record.kind, _MARKER_COLOUR
-        told = "" if record.kind == "claim" else f"{record.count} objects, digest {record.digest:016x}, rv {record.frontier}, "
+        told = "" if record.kind == "claim" else f"{counted(record.count, 'object')}, digest {record.digest:016x}, rv {record.frontier}, "
         name = f"snapshot {record.snapshot}, " if record.snapshot else ""
         rest = f"{name}{told}epoch {record.epoch}  {where}"
     rest = printable(rest)

@@ -7,10 +7,10 @@ person must change something.
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 from watchrelay.app.connect import Fact, check_topics, resolve_streams
 from watchrelay.config import Settings, load_settings
+from watchrelay.interrupts import finish
 from watchrelay.observe import logs
 
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "warning")
-    facts = asyncio.run(_facts(settings, create=args.create))
+    facts = finish(_facts(settings, create=args.create))
     for fact in facts:
         print(fact)
     return Fact.exit_code(facts)

@@ -13,6 +13,7 @@ from watchrelay.config import Loaded, Settings, load
 from watchrelay.config.advice import warnings
 from watchrelay.config.streams import Planned, plan
 from watchrelay.config.units import duration_text
+from watchrelay.printable import counted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +45,7 @@ def _print_meaning(loaded: Loaded) -> None:
     print(f"topics: {len(topics)}")
     for topic in topics:
         partitions = next(stream.partitions for stream in planned if stream.topic == topic)
-        print(f"  {topic}, {partitions} {'partition' if partitions == 1 else 'partitions'}")
+        print(f"  {topic}, {counted(partitions, 'partition')}")
 
 
 def _topic(stream: Planned) -> str:

@@ -8,7 +8,6 @@ all holds, 1 otherwise, 69 when Kafka or the API server cannot be reached, 78 wh
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import sys
 from contextlib import AsyncExitStack
@@ -21,12 +20,14 @@ from watchrelay.app.connect import Fact, connected
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import PlannedStream, control_topic
 from watchrelay.codec import DIGEST_MASK
+from watchrelay.commands.tail import client_words
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.audit import Audit
 from watchrelay.consumer.auditing import Auditor
+from watchrelay.interrupts import finish
 from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
-from watchrelay.printable import printable
+from watchrelay.printable import counted, printable
 from watchrelay.store.partition import partition_of
 
 OK, FAILED = 0, 1
@@ -44,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
     collect_rarely()
-    return asyncio.run(_verify(settings, args))
+    with client_words(sys.stderr):
+        return finish(_verify(settings, args))
 
 
 def collect_rarely() -> None:
@@ -112,8 +114,12 @@ def print_rows(rows: list[Row], output: str, out: TextIO) -> None:
             out.write(f"  and {len(row[0].problems) - _SHOWN} more; --output json has them\n")
     bad = sum(not holds(audit) for audit, _, _ in rows)
     read = sum(audit.records for audit, _, _ in rows)
-    verdict = f"{bad} of {len(rows)} partitions do not hold" if bad else f"all {len(rows)} partitions hold"
-    out.write(f"{verdict}, {read} records read\n")
+    partitions = counted(len(rows), "partition")
+    if bad:
+        verdict = f"{bad} of {partitions} {'does' if bad == 1 else 'do'} not hold"
+    else:
+        verdict = f"{partitions} holds" if len(rows) == 1 else f"all {partitions} hold"
+    out.write(f"{verdict}, {counted(read, 'record')} read\n")
 
 
 def as_json(row: Row) -> str:
@@ -138,5 +144,5 @@ def as_text(row: Row, width: int) -> str:
     """One line for people."""
     audit, start, to = row
     verdict = "holds" if holds(audit) else "proven, with problems" if audit.state.proven else "NOT PROVEN"
-    what = f"{audit.records} records, {len(audit.state.held)} objects, digest {audit.state.digest & DIGEST_MASK:016x}"
+    what = f"{counted(audit.records, 'record')}, {counted(len(audit.state.held), 'object')}, digest {audit.state.digest & DIGEST_MASK:016x}"
     return f"{audit.stream:<{width}} {audit.topic}/{audit.partition} @{start}..{to}: {what}, epoch {audit.state.epoch}: {verdict}"

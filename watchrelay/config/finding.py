@@ -17,16 +17,29 @@ DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
 
 
 def find_file(config: str | None, environ: Mapping[str, str]) -> tuple[FilePath | None, Problem | None]:
-    """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG, else the usual places."""
-    named = config or environ.get(CONFIG_VARIABLE)
+    """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG, else the usual places.
+
+    An empty variable is one that is not set, as with $KUBECONFIG; an empty `-c` is a script's variable that was not set, and an error.
+    """
+    named = environ.get(CONFIG_VARIABLE, "") if config is None else config
+    source = CONFIG_VARIABLE if config is None else "-c"
+    if (config is not None and not config.strip()) or named.isspace():
+        return None, Problem("the path is empty", source=source, hint="name the config file, or leave it out for the usual places")
     if named:
-        source = "-c" if config else CONFIG_VARIABLE
         path = FilePath(named)
-        if path.exists():
+        if _there(path):
             return path, None
         return None, Problem("there is no such file", source=named, hint=f"named by {source}")
     for usual in DEFAULT_PATHS:
-        if FilePath(usual).exists():
+        if _there(FilePath(usual)):
             return FilePath(usual), None
     looked = " and ".join(DEFAULT_PATHS)
     return None, Problem("no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}")
+
+
+def _there(path: FilePath) -> bool:
+    """False when there is no such file; where that cannot be told, reading it says why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True

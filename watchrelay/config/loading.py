@@ -74,7 +74,7 @@ def load(config: str | None = None, sets: Sequence[str] = (), *, environ: Mappin
         _take_file(given, file)
     given.take_environment(environ)
     given.take_sets(sets)
-    if missing is not None and (config or environ.get(CONFIG_VARIABLE) or not any(source.said for source in given.sources)):
+    if missing is not None and (config is not None or environ.get(CONFIG_VARIABLE) or not any(source.said for source in given.sources)):
         raise ConfigError([missing, *(problem for _, problem in given.problems)])
     settings, found = _check(given)
     if found:

@@ -22,6 +22,7 @@ from watchrelay.config.sets import parse_set
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, Tree, Unreadable, read_yaml, scalar, show
 from watchrelay.errors import Problem
+from watchrelay.printable import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
 """Variables that begin like settings and are none: the config file's path, and the cache of the real test parts."""
@@ -150,7 +151,7 @@ class Given:
         for depth, (part, following) in enumerate(zip(path, (*path[1:], None), strict=True)):
             if isinstance(here, list) and isinstance(part, int):
                 if part > len(here):
-                    message = f"there is no [{part}]: the list has {len(here)} {'entry' if len(here) == 1 else 'entries'}"
+                    message = f"there is no [{part}]: the list has {counted(len(here), 'entry', 'entries')}"
                     self._problem(Problem(message, path=show(path), source=origin.source, hint="the first is 0"), origin.order)
                     return
                 if part == len(here):

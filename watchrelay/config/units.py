@@ -63,10 +63,10 @@ def size_bytes(value: object) -> int:
     match = _SIZE.match(text)
     if match is None:
         raise ValueError(f"{_shown(text)} is not a size: write 512KiB, 64MiB or 1GiB")
-    count = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()])
-    if count > _SIZE_MAX_BYTES:
+    count = float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]
+    if count > _SIZE_MAX_BYTES:  # before it is made an int: 400 digits are infinity
         raise ValueError(f"{_shown(text)} is more than 1024GiB")
-    return count
+    return int(count)
 
 
 def duration_text(seconds: float) -> str:

@@ -21,6 +21,7 @@ from watchrelay.consumer.replica import Held, Ignored, State
 from watchrelay.model.headers import Header
 from watchrelay.model.records import Position
 from watchrelay.model.resources import compare
+from watchrelay.printable import counted
 
 Kind = Literal[
     "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions", "source", "overlap",
@@ -186,7 +187,7 @@ class Audit:
         if marker.partition != self.partition:
             self._add("partition", offset, None, f"a {marker.kind} of partition {marker.partition}")
         if marker.partitions != self._partitions:
-            detail = f"a {marker.kind} speaks of {marker.partitions} partitions, the control topic of {self._partitions}"
+            detail = f"a {marker.kind} speaks of {counted(marker.partitions, 'partition')}, the control topic of {self._partitions}"
             self._add("partitions", offset, None, detail)
         if marker.kind == "claim":
             return
@@ -198,14 +199,13 @@ class Audit:
     def _judge(self, offset: int, marker: MarkerRecord) -> None:
         state = self.state
         agrees = state.agrees(marker) or (marker.kind == "end" and state.sweep(marker) is not None)
-        if marker.kind == "end":
-            state.started_in = ""
+        state.reached(marker)
         state.proven = agrees
         if agrees:
             self._holes = self._failing = False
         elif not state.started_in and not self._holes and not self._failing:
             self._failing = True
-            held = f"{len(state.held)} objects with digest {state.digest:016x}"
+            held = f"{counted(len(state.held), 'object')} with digest {state.digest:016x}"
             said = f"{marker.count} with {marker.digest:016x}"
             self._add("digest", offset, None, f"the log holds {held}, the {marker.kind} says {said}")
 
@@ -219,7 +219,7 @@ class Audit:
             )
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
         if self._more:
-            self.problems.append(Problem("unproven", None, None, f"and {self._more} problems more"))
+            self.problems.append(Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more"))
             self._more = 0
 
     def freeze(self, version: str) -> None:

@@ -20,7 +20,7 @@ from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import START_TIMEOUT_S, STOP_TIMEOUT_S, NothingPublished, make_consumer
 from watchrelay.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer
+from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, what_to_check
 
 _POLL_MS = 500
 _AT_ONCE = 500
@@ -69,10 +69,13 @@ class Auditor:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._consumer.start()
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
         except (KafkaError, OSError, TimeoutError) as error:
             await self._stop()
             servers = servers_text(self._arguments)
-            raise SinkUnavailable(f"kafka at {servers} is not usable: {plain_words(error)} (check kafka.bootstrapServers)") from error
+            raise SinkUnavailable(f"kafka at {servers} is not usable: {plain_words(error)} ({what_to_check(error)})") from error
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 from watchrelay.codec import Decoded, decode
 from watchrelay.controlrecords import parse_control_key, parse_control_value
 from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
-from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame
+from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame, what_to_check
 from watchrelay.model.headers import Header
 
 START_TIMEOUT_S = 30.0
@@ -136,7 +136,7 @@ class TailReader:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await consumer.start()
         except (KafkaError, OSError, TimeoutError) as error:
-            raise SinkUnavailable(f"kafka at {self._servers} is not usable: {plain_words(error)} (check kafka.bootstrapServers)") from error
+            raise SinkUnavailable(f"kafka at {self._servers} is not usable: {plain_words(error)} ({what_to_check(error)})") from error
 
     async def _find(self, consumer: Any) -> _Follow:
         """Wait until what was asked for is described on the control topic, then stand where reading starts."""

@@ -118,6 +118,15 @@ class State:
     def agrees(self, marker: MarkerRecord) -> bool:
         return len(self.held) == marker.count and self.digest == marker.digest
 
+    def reached(self, marker: MarkerRecord) -> None:
+        """Judge from here on, if the end of the snapshot started in stands before this marker, or is it.
+
+        That end may have been compacted away; a later end tells as well, and so does a heartbeat, which names the last complete snapshot.
+        """
+        named = marker.last_snapshot if marker.kind == "heartbeat" else ""
+        if marker.kind == "end" or (named and (named == self.started_in or _order(named) > _order(self.started_in))):
+            self.started_in = ""
+
     def sweep(self, end: MarkerRecord) -> tuple[Changed, ...] | None:
         """Remove what is older than this end's begin, if what is left is what the writer holds; None: it is not."""
         begin = Position(end.epoch, end.begin_sequence)
@@ -201,8 +210,7 @@ class Replica:
         swept: tuple[Changed, ...] | None = () if state.agrees(marker) else None
         if swept is None and marker.kind == "end":
             swept = state.sweep(marker)
-        if marker.kind == "end":
-            state.started_in = ""  # of the snapshot started in, or of a later one: that end may have been compacted away
+        state.reached(marker)
         judged = not state.started_in
         if swept is not None:
             state.proven = True
@@ -234,6 +242,12 @@ class Replica:
         self._tried = snapshot
         self._second = State(started_in="" if begin is None else snapshot)
         return ReadAgain(begin)
+
+
+def _order(snapshot: str) -> tuple[int, ...]:
+    """Epoch and number of a snapshot, by which the later of two is known; () for an id of another form."""
+    parts = snapshot.split("-")
+    return tuple(map(int, parts)) if len(snapshot) < 50 and len(parts) == 2 and all(map(str.isdecimal, parts)) else ()
 
 
 def _difference(old: dict[bytes, Held], new: dict[bytes, Held]) -> tuple[Changed, ...]:

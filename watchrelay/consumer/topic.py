@@ -23,6 +23,7 @@ from watchrelay.consumer.reader import START_TIMEOUT_S, STOP_TIMEOUT_S, NothingP
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
 from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer
+from watchrelay.printable import counted
 
 __all__ = ["PositionsLost", "TopicReader"]
 
@@ -419,7 +420,7 @@ class TopicReader:
                 continue
             lane = self._lanes[place].by_stream[saved.stream]
             if (len(lane.replica.held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
-                held = f"{len(lane.replica.held)} objects where there were {saved.count}, or others"
+                held = f"{counted(len(lane.replica.held), 'object')} where there were {saved.count}, or others"
                 raise PositionsLost(_lost(saved, f"what is left of the log leads to {held}"))
             del self._owed[key]
             self._pending.saved[saved.stream, saved.partition] = saved  # nothing of it waits to be handed out, and no marker came yet

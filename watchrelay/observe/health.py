@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.printable import counted
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ def _reason(status: StreamStatus) -> str:
         status.last_error
         or {
             "waiting": "not started yet",
-            "listing": f"listing: {status.listed} objects so far",
+            "listing": f"listing: {counted(status.listed, 'object')} so far",
             "resuming": "reading its own log back",
             "watching": "the first snapshot is not acknowledged yet",
             "backoff": "waiting to try again",

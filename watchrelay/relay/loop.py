@@ -97,6 +97,7 @@ class StreamRelay:
             bound_bytes=queue_bytes if conflate else None,
             overflown=self._overflown,
         )
+        self._queues.parts = self._oversize.parts
         self._inflow = Inflow(self._queues, metrics, soft_bytes=raw_bytes, bound_bytes=None if conflate else queue_bytes, now_s=now_s)
         self._names = [f"deliver {spec.id}/{lane}" for lane in range(spec.partitions)]
         self._schedule = Schedule(spec.snapshot_interval_s, rng or random.Random())
@@ -454,7 +455,7 @@ class StreamRelay:
         snapshot = self._snapshot
         if snapshot is None or self._closed:
             return
-        lanes, now_ms, queues = self._queues.lanes, self._wall_ms(), self._queues
+        lanes, now_ms, queues, place = self._queues.lanes, self._wall_ms(), self._queues, snapshot.place
         room_bytes = self._queue_bytes // 2  # the rest is for live events: over the bound they would void it
         if snapshot.cutting and queues.held_bytes <= room_bytes:
             ahead = snapshot.ahead_bytes(self._now_s(), queues.object_records)
@@ -465,6 +466,7 @@ class StreamRelay:
             )
             if left and all(not lane.queue and lane.outstanding is None for lane in lanes):
                 self._alarm.ring()  # a step that only passed keys over: no receipt will come to wake us
+        self._inflow.stepped(cutting=snapshot.cutting, moved=snapshot.place != place)
         if (self._healer is None or self._healer.may_end(snapshot.id, said=snapshot.said)) and snapshot.ready_to_end():
             self._course.published = True
             queues.mark("end", frontier=self._course.frontier, time_ms=now_ms, snapshot=snapshot.id)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from watchrelay.codec import Trimmed
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.records import MarkerKind, Reason, Verb
 from watchrelay.relay.dirty import Dirty, DirtyKeys
@@ -201,15 +200,8 @@ class Conflator(Sequencer):
     def _queue_upsert(self, lane: Lane, key: bytes, entry: Entry, verb: Verb, before: int | None, waiting: Dirty, time_ms: int) -> None:
         self.number += 1
         entry.queued = self.number
-        value: bytes | None = None
-        trimmed: Trimmed = ""
-        held = len(entry.packed)
-        if held > self._packed_max:
-            value, trimmed = self._oversize(key, None, entry)
-            held = len(value)
-        elif self.trimmed:
-            trimmed = self.trimmed.get(key, "")
-        held += RECORD_COST_BYTES
+        value, trimmed = self._present(key, entry)
+        held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         version, now = entry.resource_version, entry.hash
         self._append(lane, Queued(key, entry, value, verb, "conflated", now, before, version, time_ms, waiting.received_s, held, trimmed))
 

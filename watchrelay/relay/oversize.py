@@ -24,14 +24,23 @@ class Oversize:
     def __init__(self, stream: str, *, unpack: Callable[[Entry], bytes], metrics: TopicMetrics, max_message_bytes: int) -> None:
         self.fits_bytes = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is taken whole, without a further look."""
+        self.parts: dict[bytes, int] = {}
+        """Objects of which the broker took a part only, with its hash: the store holds them whole. What has another hash by now is another
+        state; there are few, and they stay."""
         self._stream, self._unpack, self._metrics = stream, unpack, metrics
 
     def before_queueing(self, key: bytes, value: bytes | None, entry: Entry) -> tuple[bytes, Trimmed]:
-        """What of the object is published. Shape: the entry's hash becomes that of it, so that all later differences start from it."""
+        """What of the object is published. Shape: the entry's hash becomes that of it, so that all later differences start from it.
+
+        What was refused before is said again as it stands in the log, also where the topic would take more by now.
+        """
         whole = self._unpack(entry) if value is None else value
+        if value is None and self.parts.get(key) == entry.hash and (said := _as_published(key, whole, entry.hash)) is not None:
+            return said
         part, trimmed = trim(whole, self.fits_bytes)
-        if trimmed:
+        if trimmed or value is None:
             entry.hash = content_hash(key, part)
+        if trimmed:
             self._say(key, trimmed, len(whole))
         return part, trimmed
 
@@ -52,10 +61,19 @@ class Oversize:
             raise error
         part, trimmed = step
         lane.put_back()
-        lane.replace(index, part, content_hash(record.key, part), trimmed)
+        self.parts[record.key] = said = content_hash(record.key, part)
+        lane.replace(index, part, said, trimmed)
         self._say(record.key, trimmed, len(value))
 
     def _say(self, key: bytes, trimmed: Trimmed, size_bytes: int) -> None:
         self._metrics.records_trimmed_total[trimmed].inc()
         extra = {"stream": self._stream, "object": key.decode(), "kept": trimmed, "bytes": size_bytes}
         log.warning("object too large, published in part", extra=extra)
+
+
+def _as_published(key: bytes, whole: bytes, published: int) -> tuple[bytes, Trimmed] | None:
+    """The part of the object that has this hash."""
+    step: tuple[bytes, Trimmed] | None = (whole, "")
+    while step is not None and content_hash(key, step[0]) != published:
+        step = less(*step)
+    return step

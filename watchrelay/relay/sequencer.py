@@ -262,7 +262,7 @@ class Lane:
     def replace(self, index: int, value: bytes, value_hash: int, trimmed: Trimmed) -> None:
         """Say `value` instead in the queued record `index`, and let the next record of its key know what it replaces.
 
-        Shape: the entry's hash changes with it, for it must be that of what was published.
+        Shape: the entry's hash changes with it, for it must be that of what was published; so does the same state, if queued once more.
         """
         item = self.queue[index]
         assert isinstance(item, Queued)
@@ -271,7 +271,9 @@ class Lane:
             if isinstance(later, Queued) and later.key == item.key:
                 if later.before == old:
                     later.before = value_hash
-                break
+                if later.entry is not item.entry or later.verb == "deleted" or later.value_hash != old:
+                    break
+                later.value, later.value_hash, later.trimmed = value, value_hash, trimmed
         else:
             if self.dirty is not None and (waiting := self.dirty.get(item.key)) is not None and waiting.hash == old:
                 waiting.hash = value_hash
@@ -318,6 +320,8 @@ class Sequencer:
         """Those of them that were said once, in a log that is not believed: said again, but not as new."""
         self.trimmed: dict[bytes, Trimmed] = {}
         """Objects that a former writer published in part; the store has no more of them."""
+        self.parts: dict[bytes, int] = {}
+        """Objects that this writer published in part, with the hash of that; the store holds them whole."""
         self._raw_bytes, self._packed_max, self._oversize = raw_bytes, packed_max, oversize
         self._tombstones = tombstones
         """A delete is a value here, so a tombstone follows it as a record of its own."""
@@ -405,16 +409,9 @@ class Sequencer:
         entry.queued = self.number
         first = key in self.unpublished
         self.unpublished.discard(key)
-        value: bytes | None = None
-        trimmed: Trimmed = ""
-        packed = held = len(entry.packed)
         before = None if first else entry.hash
-        if packed > self._packed_max:
-            value, trimmed = self._oversize(key, None, entry)
-            held = len(value)
-        elif self.trimmed:
-            trimmed = self.trimmed.get(key, "")
-        held += RECORD_COST_BYTES
+        value, trimmed = self._present(key, entry)
+        held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         verb: Verb = "added" if first and key not in self.doubted else "read"
         lane = self.lanes[entry.partition]
         lane.reads += 1
@@ -424,6 +421,13 @@ class Sequencer:
         self.held_bytes += held
         self.held_records += 1
         self.object_records += 1
+
+    def _present(self, key: bytes, entry: Entry) -> tuple[bytes | None, Trimmed]:
+        """What is said of an object that the store holds: its value, None where that is what `entry` unpacks to; sets the entry's hash."""
+        if len(entry.packed) > self._packed_max or (self.parts and self.parts.get(key) == entry.hash):
+            value, trimmed = self._oversize(key, None, entry)
+            return value, trimmed or self.trimmed.get(key, "")
+        return None, self.trimmed.get(key, "") if self.trimmed else ""
 
     def heal(self, key: bytes, entry: Entry | None, partition: int, *, time_ms: int) -> None:
         """Queue the true state of a key on which a stale record stands: the object, or a null. What is to be said anyway is not."""
@@ -437,13 +441,10 @@ class Sequencer:
         else:
             entry.queued = self.number
             held = RECORD_COST_BYTES + len(entry.packed)
-            now = entry.hash
-            item = Queued(key, entry, None, "read", "healed", now, now, entry.resource_version, time_ms, 0.0, held)
-            if len(entry.packed) > self._packed_max:
-                item.value, item.trimmed = self._oversize(key, None, entry)
-                item.value_hash = entry.hash
-            elif self.trimmed:
-                item.trimmed = self.trimmed.get(key, "")
+            before = entry.hash
+            value, trimmed = self._present(key, entry)
+            version = entry.resource_version
+            item = Queued(key, entry, value, "read", "healed", entry.hash, before, version, time_ms, 0.0, held, trimmed)
         lane.queue.append(item)
         self.held_bytes += item.held_bytes
         self.held_records += 1

@@ -59,6 +59,11 @@ class Snapshot:
         return self._next < len(self._keys)
 
     @property
+    def place(self) -> int:
+        """How many keys were looked at, while any are left."""
+        return self._next
+
+    @property
     def said(self) -> bool:
         """Every key is done and every begin is acknowledged: what stood on the log before begin is known by now."""
         return not self.cutting and len(self._begins) == self._partitions

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.kafkaclient import SILENCE
 from watchrelay.sink.rotation import Rotation
 from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource
 
@@ -152,7 +153,7 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     """
     reason = said or _plain(error)
     if reason.endswith(":"):
-        reason += " no answer"
+        reason += " no answer in time"
     known = reason.lower()
     message = f"kafka at {connection.servers} is not usable: {reason}"
     if cure := _cure(_CURES, known):
@@ -166,13 +167,13 @@ def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
 
 
 def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
-    """A broker that closes the connection gives no reason at all; what is likely depends on how we came."""
-    if not reason.endswith(("closed", "no answer")):
+    """A broker that says nothing, or closes the connection, gives no reason at all; what is likely depends on how we came."""
+    if reason.endswith("no answer in time"):
+        return SILENCE
+    if not reason.endswith("closed"):
         return ""
     if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return "does this port speak TLS, or want a user? check kafka.security.protocol"
-    if reason.endswith("no answer"):
-        return "does this port speak TLS? check kafka.security.protocol"
     if not connection.cert_file:
         return "the broker hung up: it may want a client certificate, kafka.security.certFile, or a user, protocol SASL_SSL"
     return "the broker hung up: it may not know the authority of the client certificate in kafka.security.certFile"

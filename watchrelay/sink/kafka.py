@@ -6,6 +6,7 @@ Room: sink. In: `Batch` by the relay's `Sink` port. Out: receipts, metrics of th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -75,8 +76,10 @@ class KafkaSink:
     """Implements the relay's `Sink`. Use: `run()` as a task that ends last, `deliver` from any other.
 
     One producer serves all streams; partitions whose batches are delivered in one step of the event loop leave in one request per broker.
-    A producer that gave an error is never used again: it is cut, the next one is built, and every batch that was on its way is sent anew,
-    the same bytes. What fails again waits by itself, so that one bad topic does not slow the others.
+    A producer that gave an error is never given a batch again: the next one is built, and what was refused is sent anew, the same bytes.
+    The other batches that are on their way are of other partitions: they get a moment to be answered, then the producer is cut, and those
+    without an answer are sent anew too. So no partition of a stream is ever in the hands of two producers: each batch goes to the next one
+    only when the former has answered it, or is cut. What fails again waits by itself, so that one bad topic does not slow the others.
     """
 
     def __init__(
@@ -105,7 +108,8 @@ class KafkaSink:
         """Built from secrets that changed, before the one built from the former is let go."""
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
-        self._retired: set[Generation] = set()
+        self._retired: dict[Generation, float | None] = {}
+        """Those that are answered for what they have on the way, for so many seconds at most; None: for as long as it takes."""
         self._closing: set[Generation] = set()
         self._troubles: dict[str, str] = {}
         self._outstanding: dict[_Place, float] = {}
@@ -220,7 +224,7 @@ class KafkaSink:
             if self._current is not None:
                 self._retire(self._current, "stopped")
             if self._spare is not None:
-                self._retired.add(self._spare)
+                self._retired[self._spare] = 0.0
             for generation in list(self._retired):
                 generation.cut()
                 await generation.close()
@@ -243,7 +247,7 @@ class KafkaSink:
                 continue
             except Refused as refused:
                 if refused.sent:
-                    self._retire(generation, "error")
+                    self._retire(generation, "error", within_s=self._settings.finish_s)
                 error = refused.error
                 topic.metrics.produce_failed(type(error).__name__, retriable=bool(getattr(error, "retriable", False)))
                 if isinstance(error, _SIZES):
@@ -291,8 +295,10 @@ class KafkaSink:
         _log.error("topic is not the one it was", extra={"topic": topic, "error": why})
         self._presence.forget(topic)
         self._tell(topic, why, self._incarnations.lose(topic))
+        for former in self._retired:
+            former.cut()  # what it still has for the lost topic must not come late into a new one
         if self._current is not None:
-            self._retire(self._current, "error")  # what it still has for the lost topic must not come late into a new one
+            self._retire(self._current, "error")
 
     def _tell(self, topic: str, why: str, streams: Sequence[Lost]) -> None:
         if streams:
@@ -356,7 +362,7 @@ class KafkaSink:
             self._troubles.pop(_SECRETS, None)
             self._show()
             if (held := self._current) is None:
-                self._retired.add(fresh)
+                self._retired[fresh] = 0.0
                 self._closing.add(fresh)
                 await self._close(fresh)
                 continue
@@ -364,26 +370,29 @@ class KafkaSink:
             self._secrets.took()
             self._spare = fresh
             waits = held.oldest_s is not None and asyncio.get_running_loop().time() - held.oldest_s > self._settings.stalled_after_s
-            self._retire(held, "credentials", gently=not waits)
+            self._retire(held, "credentials", within_s=0.0 if waits else None)
 
-    def _retire(self, generation: Generation, reason: str, *, gently: bool = False) -> None:
-        """Never hand it another batch; unless `gently`, end what it has on the way at once."""
-        if not gently:
+    def _retire(self, generation: Generation, reason: str, *, within_s: float | None = 0.0) -> None:
+        """Never hand it another batch; what it has on the way is answered within `within_s`, or sent anew. None: it takes its time."""
+        generation.leave()
+        if within_s == 0.0:
             generation.cut()
         if generation is not self._current:
             return
         self._current = None
         self._ready.clear()
-        self._retired.add(generation)
+        self._retired[generation] = within_s
         self._over.set()
         if reason != "stopped":
             self._metrics.counter("producer_rebuilds").labels(reason).inc()
 
     async def _close(self, generation: Generation) -> None:
-        await generation.idle.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._retired[generation] or None):
+                await generation.idle.wait()
         generation.cut()
         await generation.close()
-        self._retired.discard(generation)
+        del self._retired[generation]
         self._closing.discard(generation)
 
     async def _watch(self) -> None:
@@ -404,7 +413,7 @@ class KafkaSink:
                 if silent_s > self._settings.watchdog_s:
                     self._retire(generation, "watchdog")
                 elif generation is self._current and generation.worn:
-                    self._retire(generation, "renewal", gently=True)
+                    self._retire(generation, "renewal", within_s=None)
             if stalled:
                 self._trouble(_STALLED, stalled)
             elif _STALLED in self._troubles and self._current is not None:

@@ -36,8 +36,9 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class SinkSettings:
     """How patient the sink is, and how much it takes at once. Units: as the names say.
 
-    Source: KAFKA 9. `renew_records`: aiokafka wraps its sequence to a negative number after 2^31 records of a partition,
-    which brokers refuse, so a producer is renewed well before.
+    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its other batches: answers come in milliseconds,
+    and what has none by then is sent again, and stands twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative
+    number after 2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
     """
 
     batch_bytes: int = 512 * 1024
@@ -45,6 +46,7 @@ class SinkSettings:
     request_timeout_s: float = 15.0
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 3.0
+    finish_s: float = 2.0
     watchdog_s: float = 60.0
     stalled_after_s: float = 10.0
     renew_records: int = 2**30
@@ -69,7 +71,7 @@ class Generation:
 
     def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
-        self.is_cut = False
+        self.is_cut = self.is_left = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.tail = tail
@@ -77,6 +79,10 @@ class Generation:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._cluster = producer.client.cluster
+        self._followed: set[str] = producer.client._topics
+        """The topics that the client asks about. It adds only those that it did not know: one that it found when it asked about all, as it
+        does while there are none here, is forgotten once it asks about another, and what waits for it then waits for nothing, until it
+        fails for want of a leader and costs the producer."""
         self._accumulator = producer._message_accumulator
         self._sent: dict[TopicPartition, int] = {}
 
@@ -118,9 +124,10 @@ class Generation:
 
         Raises: Cut, Refused.
         """
+        self._followed.add(partition.topic)
         if partition.partition not in (self._cluster.partitions_for_topic(partition.topic) or ()):
             await self._learn(partition)
-        if self.is_cut:
+        if self.is_cut or self.is_left:
             raise Cut
         acked: asyncio.Future[int] = self._loop.create_future()
         self.outstanding[acked] = self._loop.time()
@@ -164,7 +171,7 @@ class Generation:
     async def _learn(self, partition: TopicPartition) -> None:
         """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not know it, nothing was sent."""
         deadline_s = self._loop.time() + self._settings.request_timeout_s
-        while not self.is_cut:
+        while not (self.is_cut or self.is_left):
             known = None
             try:
                 async with asyncio.timeout(_LEARN_SLICE_S):
@@ -196,6 +203,10 @@ class Generation:
     async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
         """What the brokers know of these topics, as `presence.look`. Raises: KafkaError, OSError."""
         return await look(self._producer.client, topics)
+
+    def leave(self) -> None:
+        """It takes no batch any more; what is on its way is still answered."""
+        self.is_left = True
 
     def cut(self) -> None:
         """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A second call does nothing.

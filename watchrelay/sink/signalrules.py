@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from watchrelay.errors import RecordRefused
-from watchrelay.printable import short
+from watchrelay.printable import counted, short
 
 EXECUTE_SNAPSHOT = "execute-snapshot"
 ID_BYTES_MAX = 200
@@ -58,7 +58,7 @@ def parse_signal(value: bytes | None) -> SnapshotRequest:
         raise RecordRefused(f"not a signal: {error}") from error
     size = len(signal.id.encode())
     if not 1 <= size <= ID_BYTES_MAX:
-        raise RecordRefused(f"a signal whose id has {size} bytes: 1 to {ID_BYTES_MAX} are taken")
+        raise RecordRefused(f"a signal whose id has {counted(size, 'byte')}: 1 to {ID_BYTES_MAX} are taken")
     if not signal.data.streams:
         raise RecordRefused(f"signal {signal.id!r} names no stream")
     if len(signal.data.streams) > STREAMS_MAX:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from watchrelay.errors import TopicRefused
+from watchrelay.printable import counted
 
 TopicKind = Literal["state", "control", "signal"]
 
@@ -119,7 +120,7 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
     mends: list[str] = []
     whys: list[str] = []
     if found.partitions < spec.partitions:
-        whys.append(f"it has {found.partitions} partitions, the stream is pinned to {spec.partitions}")
+        whys.append(f"it has {counted(found.partitions, 'partition')}, the stream is pinned to {spec.partitions}")
         mends.append(f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} --partitions {spec.partitions}")
     faults = [] if found.configs is None else _faults(spec, found, found.configs)
     if faults:
@@ -165,7 +166,8 @@ def _faults(spec: TopicSpec, found: FoundTopic, configs: Mapping[str, str]) -> l
 
 def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]:
     if found.partitions > spec.partitions:
-        yield f"topic {spec.name} has {found.partitions} partitions, the pinned {spec.partitions} are used"
+        used = f"the pinned {spec.partitions} {'is' if spec.partitions == 1 else 'are'} used"
+        yield f"topic {spec.name} has {found.partitions} partitions, {used}"
     configs = found.configs
     if configs is None:
         return

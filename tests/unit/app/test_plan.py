@@ -12,12 +12,14 @@ from watchrelay.app.plan import (
     clashes,
     control_spec,
     control_topic,
+    entangled,
     plan_streams,
     prefixed_topics,
     provisional_ids,
     topic_spec,
 )
 from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
 
 PODS = Resource("", "v1", "pods", "Pod", True)
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
@@ -94,6 +96,34 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: 
     assert words in found
     assert bool(found) == bool(words)
     assert not found or f"`watchrelay retire {first.id}`" in found
+
+
+def at(name: str, *namespaces: str) -> StreamSpec:
+    return one({"topic": "t", "id": name, "scope": "cluster", "namespaces": list(namespaces)}).spec
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stuck"),
+    [
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}, "ab"),
+        ({"a": "xw", "b": "y"}, {"a": "wy", "b": "x"}, "ab"),
+        ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "z", "c": "x"}, "abc"),
+        ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "x", "c": "v"}, "ab"),
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, ""),  # b lets go by itself
+        ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "z", "c": "w"}, ""),
+        ({"a": "x", "b": "y"}, {"a": "y"}, ""),  # b is not in the config: it must be retired, which `clashes` says
+        ({"a": "x", "b": "y"}, {"a": "xy", "b": "xy"}, ""),  # the config itself is wrong
+        ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
+    ],
+)
+def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found(
+    before: dict[str, str], after: dict[str, str], stuck: str
+) -> None:
+    described = {spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())}
+    plans = [at(name, *wanted) for name, wanted in after.items()]
+    found = entangled(plans, described)
+    assert "".join(sorted(found)) == stuck
+    assert all(clashes(plan, described) for plan in plans if plan.id in found)
 
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:

@@ -24,6 +24,14 @@ WITHIN_S = 15.0
 """So late at most an edit is taken. Source: the exact meanings of reload."""
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The config of a relay of pods."""
+    file = tmp_path / "watchrelay.yaml"
+    file.write_text(config("pods"))
+    return file
+
+
 def config(*resources: str, **more: Any) -> str:
     raw = {"cluster": "test", "kafka": {"bootstrapServers": ["a:1"]}, "resources": [{"resource": each} for each in resources], **more}
     return yaml.safe_dump(raw, sort_keys=False)
@@ -47,11 +55,25 @@ class Remembers:
 
 
 class Rig:
+    """A reloader at work on `file`, and what shows of it."""
+
     def __init__(self, file: Path) -> None:
+        self.file = file
         loaded = load(str(file), environ={})
         self.relay, self.metrics, self.board = Remembers(plain(loaded.settings)), Metrics(), Board()
         describe(loaded.settings, self.metrics)
         self.reloader = Reloader(ConfigSource(str(file), (), environ={}), self.relay, metrics=self.metrics, board=self.board)
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text)
+
+    def take_away(self) -> None:
+        self.file.unlink()
+
+    async def edited(self, *resources: str, **more: Any) -> None:
+        """The file says this, and has for so long that it must have been taken."""
+        self.write(config(*resources, **more))
+        await asyncio.sleep(WITHIN_S)
 
     def sample(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"watchrelay_{name}")
@@ -91,15 +113,12 @@ def test_a_mounted_config_map_that_is_swapped_is_taken(tmp_path: Path) -> None:
     virtually(body)
 
 
-def test_a_file_that_is_written_over_or_replaced_is_taken(tmp_path: Path) -> None:
+def test_a_file_that_is_written_over_or_replaced_is_taken(file: Path) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
-            file.write_text(config("nodes"))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("nodes")
             assert rig.relay.adopted == [["nodes"]]
-            other = tmp_path / "4913~"
+            other = file.with_name("4913~")
             other.write_text(config("pods"))
             other.rename(file)
             await asyncio.sleep(WITHIN_S)
@@ -108,14 +127,12 @@ def test_a_file_that_is_written_over_or_replaced_is_taken(tmp_path: Path) -> Non
     virtually(body)
 
 
-def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
             text = config("nodes", "pods")
             for end in range(0, len(text) + 7, 7):
-                file.write_text(text[:end])
+                rig.write(text[:end])
                 await asyncio.sleep(0.9)
             assert not rig.board.problems
             await asyncio.sleep(WITHIN_S)
@@ -126,14 +143,12 @@ def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(tmp_pat
     assert not caplog.records
 
 
-def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
             accepted = rig.sample("config_last_reload_success_timestamp_seconds")
             former = rig.hashes
-            file.write_text(config("pods", "pods", heartbeatInterval="5", resorces=[]))
+            rig.write(config("pods", "pods", heartbeatInterval="5", resorces=[]))
             await asyncio.sleep(10 * WITHIN_S)
             said = rig.board.problems["reload"]
             assert f"{file}:" in said
@@ -141,8 +156,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(tmp
                 assert word in said
             assert rig.sample("config_last_reload_successful") == 0
             assert (rig.sample("config_last_reload_success_timestamp_seconds"), rig.hashes) == (accepted, former)
-            file.write_text(config("pods"))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("pods")
             assert rig.board.problems == {}
             assert rig.sample("config_last_reload_successful") == 1
             assert rig.relay.adopted == [], "what stands there again is in force already"
@@ -155,12 +169,10 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(tmp
 @pytest.mark.parametrize(
     "text", ["", "a: [", "\x00", "[]", "cluster: " + "x" * (1 << 20)], ids=["empty", "broken", "binary", "list", "huge"]
 )
-def test_whatever_the_file_holds_the_relay_goes_on(tmp_path: Path, text: str) -> None:
+def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
-            file.write_text(text)
+            rig.write(text)
             await asyncio.sleep(WITHIN_S)
             assert str(file) in rig.board.problems["reload"]
             assert rig.relay.adopted == []
@@ -168,68 +180,55 @@ def test_whatever_the_file_holds_the_relay_goes_on(tmp_path: Path, text: str) ->
     virtually(body)
 
 
-def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(tmp_path: Path) -> None:
+def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(file: Path) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
-            file.unlink()
+            rig.take_away()
             await asyncio.sleep(WITHIN_S)
             assert "there is no such file" in rig.board.problems["reload"]
-            file.write_text(config("nodes"))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("nodes")
             assert rig.board.problems == {}
             assert rig.relay.adopted == [["nodes"]]
 
     virtually(body)
 
 
-def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
             edited: dict[str, Any] = {"queueBytes": "1MiB", "observe": {"listen": "127.0.0.1:1"}}
-            file.write_text(config("nodes", **edited))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("nodes", **edited)
             assert rig.relay.adopted == [["nodes"]]
             assert rig.board.problems == {
                 "restart": "a restart is needed for what was edited in queueBytes, observe.listen: "
                 "the former values stay in force until then"
             }
-            file.write_text(config("nodes", "pods", **edited))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("nodes", "pods", **edited)
             assert rig.relay.settings.queue_bytes == 64 << 20
             assert rig.sample("config_last_reload_successful") == 1
-            file.write_text(config("nodes"))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("nodes")
             assert rig.board.problems == {}
 
     virtually(body)
     assert [record.message for record in caplog.records].count("config was edited in what only a restart can change") == 1
 
 
-def test_what_the_running_relay_objects_to_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
             rig.relay.objects = [(1, "cannot be", "keep it")]
-            file.write_text(config("pods", "nodes"))
-            await asyncio.sleep(WITHIN_S)
+            await rig.edited("pods", "nodes")
             assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.board.problems["reload"]
             assert rig.relay.adopted == []
 
     virtually(body)
 
 
-def test_asked_to_it_looks_at_once_and_whatever_the_stat_says(tmp_path: Path) -> None:
+def test_asked_to_it_looks_at_once_and_whatever_the_stat_says(file: Path) -> None:
     async def body() -> None:
-        file = tmp_path / "watchrelay.yaml"
-        file.write_text(config("pods"))
         async with reloading(file) as rig:
             await asyncio.sleep(3.5)
-            file.write_text(config("nodes"))
+            rig.write(config("nodes"))
             rig.reloader.ask()
             await asyncio.sleep(0.1)
             assert rig.relay.adopted == [["nodes"]]

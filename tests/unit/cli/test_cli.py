@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from watchrelay import __version__, cli
-from watchrelay.errors import Fenced, SinkError, SinkUnavailable, Unavailable
+from watchrelay.errors import Fenced, Forbidden, SinkError, SinkMisconfigured, SinkUnavailable, Unauthorized, Unavailable
 
 GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, namespaces: [shop]}\n  - {resource: ev}\n"
 
@@ -94,6 +94,14 @@ def test_a_missing_file_is_78_and_so_is_a_bad_value_of_set(config: Path, capsys:
         ["snapshot", "--timeout", "5"],
         ["snapshot", "--timeout", "0"],
         ["retire"],
+        ["retire", ""],
+        ["tail", ""],
+        ["verify", "pods", " "],
+        ["snapshot", ""],
+        ["demo", "--kubeconfig", ""],
+        ["demo", "--kafka", ""],
+        ["validate", "--set", ""],
+        ["validate", "--set", "=x"],
         ["asyncapi", "--output", "xml"],
         ["run", "-x"],
     ],
@@ -103,6 +111,34 @@ def test_wrong_usage_is_2_and_points_to_help(argv: list[str], capsys: Captured) 
     out, err = capsys.readouterr()
     assert out == ""
     assert "--help" in err
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_empty_path_is_no_way_to_say_the_default_file(config: Path, blank: str, capsys: Captured) -> None:
+    config.rename(config.with_name("watchrelay.yaml"))
+    for command in ("validate", "run"):
+        assert cli.main([command, "-c", blank]) == 78
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", "-c: the path is empty (name the config file, or leave it out for the usual places)\n")
+
+
+def test_an_empty_variable_is_one_that_is_not_set(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    config.rename(config.with_name("watchrelay.yaml"))
+    monkeypatch.setenv("WATCHRELAY_CONFIG", "")
+    assert cli.main(["validate"]) == 0
+    monkeypatch.setenv("WATCHRELAY_CONFIG", " ")
+    assert cli.main(["validate"]) == 78
+    assert capsys.readouterr().err.startswith("WATCHRELAY_CONFIG: the path is empty")
+
+
+def test_a_path_that_no_system_takes_is_one_line(capsys: Captured) -> None:
+    assert cli.main(["validate", "-c", "x" * 300]) == 78
+    assert capsys.readouterr().err == f"{'x' * 300}: cannot be read: File name too long\n"
+
+
+def test_the_demo_does_not_wait_for_a_kubeconfig_that_is_not_there(capsys: Captured) -> None:
+    assert cli.main(["demo", "--kubeconfig", "nope"]) == 78
+    assert capsys.readouterr().err == "nope: there is no such file (named by --kubeconfig)\n"
 
 
 def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(capsys: Captured) -> None:
@@ -171,6 +207,9 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Pa
         (Unavailable("connection refused"), 69, "watchrelay: connection refused"),
         (Fenced("a newer relay writes pods"), 75, "watchrelay: a newer relay writes pods"),
         (SinkError("what"), 1, "watchrelay: what"),
+        (Forbidden("no right to list pods"), 78, "watchrelay: no right to list pods"),
+        (Unauthorized("the token is not known"), 78, "watchrelay: the token is not known"),
+        (SinkMisconfigured("the broker refused the credentials"), 78, "watchrelay: the broker refused the credentials"),
         (KeyboardInterrupt(), 130, ""),
         (
             ExceptionGroup("of tasks", [ExceptionGroup("inner", [SinkUnavailable("no broker answers")])]),

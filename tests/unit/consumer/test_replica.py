@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from watchrelay.codec import MarkerRecord, ObjectRecord, content_hash
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
 from watchrelay.model.records import MarkerKind, Position, Verb
@@ -79,7 +81,8 @@ def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once(
     assert replica.apply(writer.mark("heartbeat", **beat)) == ReadAgain(42)
     assert replica.rereading
     assert not replica.proven
-    assert replica.apply(writer.mark("heartbeat", **beat)) == Noted()  # before the end of the snapshot started from: not judged
+    former = {"last_snapshot": "0-7", "last_snapshot_offset": 3}
+    assert replica.apply(writer.mark("heartbeat", **former)) == Noted()  # before the end of the snapshot started from: not judged
     assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=50)) == Unproven()
     assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
 
@@ -127,6 +130,18 @@ def test_an_end_that_does_not_agree_even_after_the_sweep_removes_nothing() -> No
     writer.say("added", b"lost")
     assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=7)) == ReadAgain(7)
     assert shown(replica) == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("complete", ["9-2", "9-10", "11-1"])
+def test_a_heartbeat_that_names_the_snapshot_started_in_stands_behind_its_end(complete: str) -> None:
+    replica, writer = Replica("9-2"), Writer()
+    replica.apply(writer.say("added", b"a"))  # the end was compacted away
+    beat = {"last_snapshot": complete, "last_snapshot_offset": 7}
+    assert replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3)) == Noted()
+    assert replica.proven
+    writer.say("added", b"lost")
+    assert replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3)) == Noted()
+    assert replica.apply(writer.mark("heartbeat", **beat)) == ReadAgain(7)
 
 
 def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:

@@ -353,15 +353,21 @@ async def test_requests_are_counted_by_verb_and_code() -> None:
     assert counted("watchrelay_kube_request_duration_seconds_count", {"verb": "list"}) == 1
 
 
-async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(tmp_path: Path) -> None:
+def serving_tls(authority: Authority) -> ScriptedServer:
+    """A list of one pod, by a server whose certificate is of `authority`."""
+
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(200, listed(pod("a")))
 
-    authority = Authority(tmp_path)
     issued = authority.issue("server")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(issued.certificate, issued.key)
-    async with ScriptedServer(handler, ssl_context=serving) as server:
+    return ScriptedServer(handler, ssl_context=serving)
+
+
+async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with serving_tls(authority) as server:
         trusting = ssl.create_default_context(cafile=str(authority.certificate))
         for credentials, match in (
             (KnownCredentials(server.url, tls=ssl.create_default_context()), "not trusted .* certificate-authority"),
@@ -375,14 +381,8 @@ async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_messa
 
 
 async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_error(tmp_path: Path) -> None:
-    async def handler(request: Request, reply: Reply) -> None:
-        await reply.json(200, listed(pod("a")))
-
     authority = Authority(tmp_path)
-    issued = authority.issue("server")
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(issued.certificate, issued.key)
-    async with ScriptedServer(handler, ssl_context=serving) as server:
+    async with serving_tls(authority) as server:
         credentials = KnownCredentials(server.url, tls=ssl.create_default_context())
         credentials.context_after_distrust = ssl.create_default_context(cafile=str(authority.certificate))
         async with client_of(server.url, credentials=credentials) as client:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support import virtualtime
-from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.support.scripted import Handler, Reply, Request, ScriptedServer
 from tests.unit.kube.served import (
     PODS,
     STREAM,
@@ -221,8 +221,8 @@ async def test_a_login_page_in_place_of_a_watch_is_unavailable() -> None:
             await watched_from(server)
 
 
-async def test_T28_a_silent_server_is_left_at_the_idle_deadline_and_its_connection_closed() -> None:
-    left = asyncio.Event()
+def silent_until_left(left: asyncio.Event) -> Handler:
+    """One bookmark, then silence on an open connection; `left` is set when the client closed it."""
 
     async def handler(request: Request, reply: Reply) -> None:
         await reply.start()
@@ -230,7 +230,12 @@ async def test_T28_a_silent_server_is_left_at_the_idle_deadline_and_its_connecti
         await reply.gone()
         left.set()
 
-    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+    return handler
+
+
+async def test_T28_a_silent_server_is_left_at_the_idle_deadline_and_its_connection_closed() -> None:
+    left = asyncio.Event()
+    async with ScriptedServer(silent_until_left(left)) as server, client_of(server.url) as client:
         frames: list[Frame] = []
         async with client.watch(PODS, watch_from(idle_timeout_s=0.2), stream=STREAM) as batches:
             with pytest.raises(Interrupted) as caught:
@@ -269,14 +274,7 @@ async def test_a_consumer_that_takes_its_time_is_not_an_idle_server() -> None:
 
 async def test_T58_leaving_a_watch_closes_its_connection() -> None:
     left = asyncio.Event()
-
-    async def handler(request: Request, reply: Reply) -> None:
-        await reply.start()
-        await reply.chunk(bookmark("5"))
-        await reply.gone()
-        left.set()
-
-    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+    async with ScriptedServer(silent_until_left(left)) as server, client_of(server.url) as client:
         async with client.watch(PODS, watch_from(), stream=STREAM) as batches:
             await anext(batches)
         await left.wait()

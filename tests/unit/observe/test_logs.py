@@ -11,12 +11,11 @@ from watchrelay.observe import logs
 
 
 @pytest.fixture(autouse=True)
-def restore_root() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+def root_handlers_as_before() -> Iterator[None]:
+    """`configure` puts its own handler in the place of the root's, the one thing of loggers that tests/conftest.py does not put back."""
+    handlers = logging.root.handlers[:]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    logging.root.handlers[:] = handlers
 
 
 def test_a_json_line_carries_phrase_level_time_and_data() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 
@@ -10,8 +11,9 @@ import pytest
 
 from tests.support.fakesink import FakeControl, FakeSink, Faults
 from tests.support.relays import DictStore, Rig, run_virtually, until
-from watchrelay.codec import MarkerRecord, ObjectRecord
-from watchrelay.errors import Fenced
+from watchrelay.codec import MarkerRecord, ObjectRecord, content_hash
+from watchrelay.errors import Fenced, RecordTooLarge
+from watchrelay.model.records import Batch, Receipt
 from watchrelay.relay.snapshot import REQUESTS_WAITING
 
 KEYS = [b"shop/%d" % number for number in range(40)]
@@ -350,6 +352,73 @@ def test_an_object_that_the_broker_refuses_is_published_in_part_and_digests_stay
     run_virtually(body())
 
 
+LARGE = json.dumps({"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}).encode()
+
+
+def assert_hashes_are_of_their_values(rig: Rig) -> None:
+    for record in rig.objects():
+        if record.value is not None:
+            assert record.value_hash == content_hash(record.key, record.value), record
+    assert all(replica.proven for replica in rig.replicas())
+
+
+@pytest.mark.parametrize("again", [b'{"small":1}', LARGE.replace(b'"s', b'"t')])
+def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(again: bytes) -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        rig.sink.limit_bytes = 400
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(b"shop/a", LARGE))
+            await asyncio.sleep(30)
+            rig.sink.limit_bytes = None
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(30)
+            rig.say(rig.store.put(b"shop/a", again))
+            await asyncio.sleep(30)
+        assert [(record.verb, record.trimmed) for record in rig.objects()] == [("added", "fields"), ("read", "fields"), ("modified", "")]
+        assert rig.rebuilt() == {b"shop/a": again}
+        assert_hashes_are_of_their_values(rig)
+
+    run_virtually(body())
+
+
+def test_an_object_refused_while_it_is_queued_once_more_is_said_alike_both_times() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, sink=RefusesOnce())
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            await asyncio.sleep(1)
+            rig.say(rig.store.put(b"shop/a", LARGE))
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(11)
+            rig.sink.limit_bytes = 400
+            rig.sink.up.set()
+            await asyncio.sleep(30)
+            rig.say(rig.store.remove(b"shop/a"))
+            await asyncio.sleep(30)
+        of_it = [(record.verb, record.trimmed) for record in rig.objects() if record.key == b"shop/a"]
+        assert of_it == [("added", "fields"), ("read", "fields"), ("deleted", "")]
+        assert_hashes_are_of_their_values(rig)
+
+    run_virtually(body())
+
+
+class RefusesOnce(FakeSink):
+    """Its topic takes more after the first refusal."""
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        try:
+            return await super().deliver(batch)
+        except RecordTooLarge:
+            self.limit_bytes = None
+            raise
+
+
 def test_an_object_known_to_be_too_large_is_trimmed_before_it_is_queued_in_snapshots_too() -> None:
     async def body() -> None:
         rig = Rig(partitions=1, max_message_bytes=4000)
@@ -427,5 +496,44 @@ def test_cancelled_at_any_moment_it_has_advanced_no_further_than_the_log(seed: i
         if rig.status.frontier is not None:
             assert all(any(isinstance(record, ObjectRecord) for record in rig.records(partition)) for partition in range(2))
             assert rig.status.frontier in {marker.frontier for marker in rig.markers("end") + rig.markers("heartbeat")}
+
+    run_virtually(body())
+
+
+def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> None:
+    noise = random.Random(1).randbytes(4000)
+
+    async def body() -> None:
+        sink = FakeSink(faults=Faults(delay_s=0.2))
+        rig = Rig(partitions=1, queue_bytes=4 << 20, conflate=False, sink=sink, heartbeat_interval_s=1.0)
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            busy, waited = True, 0
+
+            async def load() -> None:
+                nonlocal waited
+                for number in itertools.count():
+                    before_s = asyncio.get_running_loop().time()
+                    await rig.relay.room()
+                    waited += asyncio.get_running_loop().time() > before_s
+                    if not busy:
+                        return
+                    rig.say(rig.store.put(b"busy/%d" % (number % 5), b"%d" % number + noise))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(load(), name="load")
+                await asyncio.sleep(2)
+                assert waited > 10, "the load is none"
+                rig.relay.request_snapshot("under load")
+                await asyncio.sleep(6)
+                ended, said = rig.markers("end"), len(rig.objects())
+                busy = False
+            await asyncio.sleep(10)
+        assert [marker.snapshot for marker in ended] == ["1-1", "1-2"]
+        assert said > 4000, "the watch is read on"
+        assert rig.rebuilt() == rig.store.values()
+        assert_hashes_are_of_their_values(rig)
 
     run_virtually(body())

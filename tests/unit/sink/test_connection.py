@@ -3,6 +3,7 @@
 import ssl
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
@@ -142,7 +143,7 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
-        ('Unable connect to "b:1":', "no answer"),
+        ('Unable connect to "b:1":', "no answer in time (most likely the broker is frozen"),
         ("something new", "something new"),
     ],
 )
@@ -151,6 +152,16 @@ def test_the_reason_that_the_client_only_logged_is_told_with_a_cure(said: str, c
     assert str(error).startswith("kafka at kafka-0:9092,kafka-1:9092 is not usable: ")
     assert cure in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_silent_broker_is_told_with_its_likely_causes_first(protocol: Literal["PLAINTEXT", "SSL"]) -> None:
+    error = unreachable(KafkaConnection(bootstrap_servers=SERVERS, protocol=protocol), TimeoutError(), 'Unable connect to "b:1":')
+    places = [
+        str(error).index(word) for word in ("no answer in time", "frozen", "overloaded", "starting", "firewall", "kafka.security.protocol")
+    ]
+    assert places == sorted(places)
+    assert not isinstance(error, SinkMisconfigured)
 
 
 def test_without_a_log_line_the_error_itself_is_told() -> None:

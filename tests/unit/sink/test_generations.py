@@ -1,0 +1,163 @@
+"""Room: sink.  In: producers that answer when they are told to.  Out: what is sent again, by whom, and what is not.
+
+Virtual time: how long a producer that got an error is waited for is a matter of seconds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
+
+from tests.support.relays import run_virtually
+from watchrelay.model.records import Batch, Receipt, WireRecord
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.sink.clientlog import LogTail
+from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.kafka import KafkaSink
+from watchrelay.sink.producer import Cut, Generation, Refused, SinkSettings
+from watchrelay.sink.recordbatch import PackedBatch
+
+_CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
+
+
+class Told(Generation):
+    """A producer whose answers the test gives. Shape: `asked` holds what waits for one, by partition."""
+
+    def __init__(self) -> None:
+        self.outstanding: dict[asyncio.Future[int], float] = {}
+        self.asked: dict[int, asyncio.Future[int]] = {}
+        self.is_cut = self.is_left = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.tail = LogTail()
+
+    async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
+        assert not self.is_left, "a batch for a producer that was given up"
+        acked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.outstanding[acked] = asyncio.get_running_loop().time()
+        self.asked[partition.partition] = acked
+        self.idle.clear()
+        try:
+            return await acked
+        finally:
+            del self.outstanding[acked]
+            if not self.outstanding:
+                self.idle.set()
+
+    def refuse(self, partition: int) -> None:
+        self.asked.pop(partition).set_exception(Refused(TopicAuthorizationFailedError("t"), sent=True))
+
+    def acknowledge(self, partition: int, offset: int) -> None:
+        self.asked.pop(partition).set_result(offset)
+
+    @property
+    def worn(self) -> bool:
+        return False
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for acked in self.outstanding:
+            if not acked.done():
+                acked.set_exception(Cut())
+
+    async def close(self) -> None:
+        assert self.is_cut
+
+
+class Stage:
+    """A sink, and the producers that it was given so far."""
+
+    def __init__(self) -> None:
+        self.made: list[Told] = []
+        self.sink = KafkaSink(_CONNECTION, metrics=Metrics(), board=Board(), settings=SinkSettings(finish_s=2.0), start=self.start)
+
+    async def start(self, _connection: KafkaConnection, _settings: SinkSettings) -> Generation:
+        self.made.append(Told())
+        return self.made[-1]
+
+    def deliver(self, tasks: asyncio.TaskGroup, partition: int, *, stream: str = "pods") -> asyncio.Task[Receipt]:
+        return tasks.create_task(self.sink.deliver(Batch("t", partition, [WireRecord(b"a", b"1", [])], stream)), name="delivery")
+
+
+@asynccontextmanager
+async def staged() -> AsyncIterator[tuple[Stage, asyncio.TaskGroup]]:
+    stage = Stage()
+    async with asyncio.TaskGroup() as tasks:
+        sink = tasks.create_task(stage.sink.run(), name="sink")
+        yield stage, tasks
+        sink.cancel()
+
+
+def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    async def run() -> None:
+        await test()
+
+    def plain() -> None:
+        run_virtually(run())
+
+    plain.__name__ = getattr(test, "__name__", "test")
+    return plain
+
+
+@virtual
+async def test_after_an_error_other_partitions_are_answered_by_the_producer_that_has_them() -> None:
+    async with staged() as (stage, tasks):
+        refused, other = stage.deliver(tasks, 0), stage.deliver(tasks, 1)
+        await asyncio.sleep(0.01)
+        former = stage.made[0]
+        former.refuse(0)
+        await asyncio.sleep(1.0)
+        assert not former.is_cut
+        assert list(stage.made[1].asked) == [0], "what was refused is sent again at once"
+        stage.made[1].acknowledge(0, 7)
+        former.acknowledge(1, 3)
+        await asyncio.sleep(0.01)
+        assert (refused.result(), other.result()) == (Receipt([7]), Receipt([3]))
+        assert former.is_cut, "answered for everything, it is not needed any more"
+
+
+@virtual
+async def test_what_has_no_answer_in_time_is_sent_again_after_the_cut() -> None:
+    async with staged() as (stage, tasks):
+        stage.deliver(tasks, 0), stage.deliver(tasks, 1)
+        await asyncio.sleep(0.01)
+        former = stage.made[0]
+        former.refuse(0)
+        await asyncio.sleep(1.9)
+        assert (former.is_cut, list(stage.made[1].asked)) == (False, [0])
+        await asyncio.sleep(0.2)
+        assert (former.is_cut, list(stage.made[1].asked)) == (True, [0, 1])
+        stage.made[1].acknowledge(0, 0)
+        stage.made[1].acknowledge(1, 0)
+
+
+@virtual
+async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> None:
+    lost = list[str]()
+    async with staged() as (stage, tasks):
+        stage.sink.open("t", "pods", lost.append, made=False)
+        stage.deliver(tasks, 0)
+        stage.deliver(tasks, 1)
+        await asyncio.sleep(0.01)
+        stage.made[0].acknowledge(0, 5)
+        await asyncio.sleep(0.01)
+        refused = stage.deliver(tasks, 2)
+        await asyncio.sleep(0.01)
+        stage.made[0].refuse(2)
+        await asyncio.sleep(0.5)
+        waiting = stage.deliver(tasks, 0)
+        await asyncio.sleep(0.01)
+        former = stage.made[0].outstanding
+        assert len(former) == 1, "it was cut too early"
+        stage.made[1].acknowledge(0, 0)  # below the offset that this partition had
+        await asyncio.sleep(0.01)
+        assert len(lost) == 1
+        assert not former, "its batch would come late into the topic that is made anew"
+        refused.cancel()
+        waiting.cancel()
+        for task in asyncio.all_tasks():
+            if task.get_name() == "delivery":
+                task.cancel()
