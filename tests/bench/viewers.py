@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 
 from tests.bench.footprint import IDLE_STREAMS
-from tests.bench.rig import Relay, Rig, SourceProcess
+from tests.bench.rig import Relay, Rig, SourceProcess, wait_for
 from tests.bench.table import Row
+from tests.support.pace import measure_for
 from watchrelay.observe.live import VIEWERS_MAX
 
 LOOK_S = 20.0
@@ -25,7 +26,7 @@ class Viewer:
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
         self._connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n")
-        self.bytes_read = 0
+        self.bytes_read = self.pictures = 0
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -33,6 +34,7 @@ class Viewer:
         with contextlib.suppress(OSError):
             while chunk := self._connection.recv(65536):
                 self.bytes_read += len(chunk)
+                self.pictures += chunk.count(b"event: ")
 
     def close(self) -> None:
         """Go."""
@@ -62,9 +64,10 @@ def viewers(rig: Rig) -> list[Row]:
         relay.settle()
         for count in (0, 1, VIEWERS_MAX, 0):
             with looking(relay.daemon.port, count) as there:
-                time.sleep(2.0)  # the first picture, which is whole, is not what a second costs
+                # The first picture, which is whole, is not what a second costs.
+                wait_for("each was given the whole picture", lambda: all(viewer.pictures > 1 for viewer in there))
                 before, read, began_s = relay.used().cpu_s, sum(viewer.bytes_read for viewer in there), time.monotonic()
-                time.sleep(LOOK_S)  # the thing measured: what the relay uses in this time
+                measure_for(LOOK_S)
                 took_s = time.monotonic() - began_s
                 share, rss = (relay.used().cpu_s - before) / took_s * 100, relay.used().rss
                 sent = sum(viewer.bytes_read for viewer in there) - read
