@@ -9,6 +9,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 REAL ?= 0
 CHART ?= 0
+PAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
@@ -38,7 +39,7 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
+	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
 	@$(BIN)/python -m coverage report | tail -n 1
 
 .PHONY: sim
@@ -78,6 +79,10 @@ chart-tools: ## get both Helms, promtool and the other checkers of the chart int
 chart: install chart-tools ## every check of the chart, the alerts, the dashboards and the manifests
 	@CHART=1 $(BIN)/python -m pytest -q tests/chart $(ARGS)
 
+.PHONY: page
+page: install ## the tests of the status page in Chromium, with axe-core where npm can get it; PAGE_SHOTS=DIR keeps pictures
+	@PAGE=1 $(BIN)/python -m pytest -q tests/integration/test_status_page*.py $(ARGS)
+
 .PHONY: image
 image: ## build the container image with buildah; PYTHON_IMAGE=... chooses the base, TAG=... names it
 	@tools/image.sh $(TAG)
@@ -116,10 +121,10 @@ lock: install ## resolve the pins anew (hashes, no addresses)
 	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
 
 .PHONY: ci
-ci: ## what CI runs: check, the site, then the tests with the real parts and those of the chart and of the docs
+ci: ## what CI runs: check, the site, then the tests with the real parts, those of the chart and of the docs, and in a browser if there is one
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
-	@$(MAKE) --no-print-directory test REAL=1 CHART=1
+	@$(MAKE) --no-print-directory test REAL=1 CHART=1 PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean
 clean: ## remove what was built here (not the cache of real parts)

@@ -31,7 +31,7 @@ FORBIDDEN = {
         r"\b(py" + r"pi\.org|pythonho" + r"sted\.org|proxy\.go" + r"lang\.org|ma" + r"ven\.org|npm" + r"js\.org)"
     ),
 }
-SUFFIXES = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".sh", ".xml", ".mod", ".go", ".tpl", ""}
+SUFFIXES = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".sh", ".xml", ".mod", ".go", ".tpl", ".js", ".css", ".html", ""}
 
 EXCEPTION = re.compile(r"#\s*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)")
 NOT_SOURCE = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}

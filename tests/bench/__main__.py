@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import flood, footprint, hotpath, outage, restart, snapshots, verifying
+from tests.bench import flood, footprint, hotpath, outage, restart, snapshots, verifying, viewers
 from tests.bench.rig import Rig
 from tests.bench.table import Row, as_text, write_page
 
@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "memory": ("Memory", footprint.memory),
     "start": ("Start", footprint.start),
     "idle": ("Idle", footprint.idle),
+    "viewers": ("The status page, looked at", viewers.viewers),
     "restart": ("Restart", restart.restart),
     "snapshot": ("Live events while a snapshot runs", snapshots.beside_a_snapshot),
     "verify": ("Verify", verifying.verify),

@@ -1,6 +1,7 @@
-"""Room: integration tests.  In: REAL=1.  Out: one real control plane and one broker of each version per test run; embedded parts per test.
+"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each version and one browser per test run;
+embedded parts per test.
 
-Without REAL=1 the tests that ask for real parts are skipped; with it, real parts that are missing fail the tests.
+Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it, parts that are missing fail the tests.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.support import realparts
+from tests.support.browser import Browser, page_wanted, program
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
@@ -39,6 +41,24 @@ def kafka_broker(real_parts: None, request: pytest.FixtureRequest) -> Iterator[K
     """A running plain broker of each version, shared by all: keep to topics of your own, leave it serving."""
     with KafkaBroker(cast("Version", request.param)) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium, shared by all."""
+    if not page_wanted():
+        pytest.skip("PAGE=1 is not set: needs Chromium (the package chromium, or CHROMIUM); `make page` sets it")
+    if program() is None:
+        pytest.fail("the browser is wanted (PAGE=1) but not there: install the package chromium, or set CHROMIUM", pytrace=False)
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """The browser, without pages; what a test opens is closed behind it."""
+    yield chromium
+    chromium.close_pages()
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from watchrelay.kube.discovery import Discovery
 from watchrelay.observe import logs
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import About
 from watchrelay.observe.server import WindowServer
 from watchrelay.observe.status import Board
 from watchrelay.relay.tempo import Tempo
@@ -94,7 +95,8 @@ class Daemon:
 
     async def _served(self) -> int:
         self._open_rows()
-        window = WindowServer(board=self.board, readiness=self.readiness, metrics=self.metrics)
+        about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
+        window = WindowServer(board=self.board, readiness=self.readiness, metrics=self.metrics, about=about)
         host, port = split_address(self.settings.observe.listen)
         try:
             self.port = await window.start(host, port)

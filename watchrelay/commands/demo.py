@@ -151,7 +151,7 @@ async def _tell(daemon: Daemon) -> None:
     """Say where to look, and when the whole state is in Kafka."""
     await daemon.started.wait()
     base = f"http://127.0.0.1:{daemon.port}"
-    _say(f"status {base}/api/streams   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends the demo)")
+    _say(f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends the demo)")
     await _until(lambda: daemon.readiness.check()[0])
     _say("ready: the whole state of every stream is in Kafka; what follows are live changes")
 

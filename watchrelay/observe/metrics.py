@@ -177,13 +177,16 @@ class Lag:
         self.counts = [0] * (len(LAG_BUCKETS_S) + 1)
         self.total_s = 0.0
 
-    def observe_batch(self, received_s: Iterable[float], now_s: float) -> None:
-        """Count `now_s - t` for each t. Units: seconds, monotonic; a t of 0 was not received and is not counted."""
+    def observe_batch(self, received_s: Iterable[float], now_s: float) -> float | None:
+        """Count `now_s - t` for each t; the longest of them. Units: seconds, monotonic; a t of 0 was not received and is not counted."""
+        slowest_s: float | None = None
         for at_s, count in Tally(received_s).items():  # events of one chunk were received at one moment
             if at_s:
                 lag_s = now_s - at_s
                 self.counts[bisect_left(LAG_BUCKETS_S, lag_s)] += count
                 self.total_s += lag_s * count
+                slowest_s = lag_s if slowest_s is None or lag_s > slowest_s else slowest_s
+        return slowest_s
 
 
 class _LagCollector(Collector):

@@ -1,35 +1,49 @@
-"""The HTTP window: `/livez`, `/readyz`, `/metrics`, `/api/streams`.
+"""The HTTP window: `/` for people, `/livez`, `/readyz`, `/metrics`, `/api/...`.
 
 Room: observe. In: the board, the metrics. Out: answers to probes, scrapers and people. Read-only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import get_args
+from contextlib import aclosing
+from typing import Final, get_args
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from watchrelay.observe import page
 from watchrelay.observe.health import Readiness
+from watchrelay.observe.live import Live, without_script
 from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import About
 from watchrelay.observe.status import Board, State
 
-_INDEX = """watchrelay
-
-/livez        200 while the process turns
-/readyz       200 once every stream's whole state is in Kafka; else 503 and the reasons
-/metrics      Prometheus metrics
-/api/streams  the streams as JSON
+_ADDRESSES = """
+/livez                200 while the process turns
+/readyz               200 once every stream's whole state is in Kafka; else 503 and the reasons
+/metrics              Prometheus metrics
+/api/streams          the streams as JSON; /api/streams/STREAM: one of them with its recent transitions
+/api/overview         what a browser shows at / as JSON; /api/events: the same as server-sent events
 """
+_VIEWER_TIMEOUT_S: Final = 10.0
+"""A viewer that takes nothing for so long is cut off; its browser connects again when it is back."""
+_ASK_AGAIN_S: Final = 10
 
 
 class WindowServer:
     """Serves the window on one address until closed."""
 
-    def __init__(self, *, board: Board, readiness: Readiness, metrics: Metrics) -> None:
+    def __init__(self, *, board: Board, readiness: Readiness, metrics: Metrics, about: About | None = None) -> None:
         self._board, self._readiness, self._all_metrics = board, readiness, metrics
+        self._live = Live(board, readiness, about or About())
         self._runner: web.AppRunner | None = None
+
+    @property
+    def viewers(self) -> int:
+        """Pages that are kept fresh now."""
+        return self._live.viewers
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port in use (the one asked for, or the one found when it was 0).
@@ -38,10 +52,14 @@ class WindowServer:
         """
         app = web.Application()
         app.router.add_get("/", self._index)
+        app.router.add_get("/page/{name}", self._file)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/api/streams", self._streams)
+        app.router.add_get("/api/streams/{stream:.+}", self._stream)
+        app.router.add_get("/api/overview", self._overview)
+        app.router.add_get("/api/events", self._events)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, host, port)
@@ -55,12 +73,57 @@ class WindowServer:
 
     async def close(self) -> None:
         """Stop listening."""
+        self._live.end()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
-    async def _index(self, _request: web.Request) -> web.Response:
-        return web.Response(text=_INDEX)
+    # ---- the page ----------------------------------------------------------------------------------------------------
+
+    async def _index(self, request: web.Request) -> web.Response:
+        """The page for a browser, a table for anything else: `curl` shows the same."""
+        text = self._live.text() + _ADDRESSES
+        if "text/html" not in request.headers.get("Accept", ""):
+            return web.Response(text=text, headers={"Vary": "Accept", "Cache-Control": "no-store"})
+        body = without_script(page.read("index.html"), text)
+        return web.Response(text=body, content_type="text/html", headers={"Vary": "Accept", **page.HEADERS})
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in page.FILES:
+            raise web.HTTPNotFound
+        return web.Response(text=page.read(name), content_type=page.FILES[name], headers=page.HEADERS)
+
+    async def _overview(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._live.whole(), content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _stream(self, request: web.Request) -> web.Response:
+        body = self._live.transitions(request.match_info["stream"])
+        if body is None:
+            return _json({"error": "no such stream"}, status=404)
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events until the viewer goes, is too slow, or the window closes."""
+        if self._live.full:
+            return web.Response(
+                status=503, text="too many look at this relay: ask /api/overview\n", headers={"Retry-After": str(_ASK_AGAIN_S)}
+            )
+        # X-Accel-Buffering: a proxy that collects what passes would hold the events back.
+        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        try:
+            async with aclosing(self._live.events()) as events:
+                async for event in events:
+                    async with asyncio.timeout(_VIEWER_TIMEOUT_S):
+                        await response.write(event)
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    # ---- for programs ------------------------------------------------------------------------------------------------
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -6,26 +6,46 @@ Room: observe. In: loops write what they decide. Out: server.py and the commands
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from watchrelay import clock
+from watchrelay.observe.pace import Pace
+from watchrelay.printable import short
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
+
+STORY_MAX: Final = 20
+"""Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold less than 1 MB of them at worst."""
+_ONE_STEP_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One step of a stream's story: the state from then on, and what was said: an error, that it is over, or nothing."""
+
+    at_ms: int
+    state: State
+    said: str = ""
+
+
+OVER: Final = "well again"
 
 
 @dataclass(slots=True)
 class StreamStatus:
-    """The present of one stream. Units: `*_ms` are wall milliseconds since the epoch.
+    """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since the epoch.
 
     `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing.
     `complete`: the whole state has been acknowledged by Kafka once in this process.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
+    `trouble_ms`: when the first of the failures since the last progress was; 0 without one.
+    `lag_ms`: how long the slowest event of the newest acknowledged batch took. `queued_ms`: since when there is always something queued;
+    0 when nothing is. `told`: how many moments the story ever had, so that a reader knows when there is more of it.
     """
 
     stream: str
     topic: str = ""
-    state: State = "waiting"
     objects: int = 0
     listed: int = 0
     epoch: int | None = None
@@ -42,28 +62,92 @@ class StreamStatus:
     dirty_keys: int = 0
     unacknowledged: str = ""
     unacknowledged_ms: int = 0
+    trouble_ms: int = 0
+    lag_ms: float | None = None
+    acked_ms: int = 0
+    queued_ms: int = 0
+    queued_records: int = 0
+    queued_bytes: int = 0
+    pace: Pace = field(default_factory=Pace)
+    story: list[Moment] = field(default_factory=list)
+    told: int = 0
+    state_ms: int = field(default_factory=clock.wall_ms)
+    _state: State = "waiting"
+
+    @property
+    def state(self) -> State:
+        """What the stream does now; setting another one is remembered."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if state != self._state:
+            self._state, self.state_ms = state, clock.wall_ms()
+            self._tell(self.state_ms)
+
+    def _tell(self, at_ms: int, said: str = "") -> None:
+        """Add to the story; what is said right after a change of state belongs to it."""
+        self.told += 1
+        last = self.story[-1] if self.story else None
+        if said and last is not None and (last.state, last.said) == (self._state, "") and at_ms - last.at_ms < _ONE_STEP_MS:
+            self.story.pop()
+        self.story.append(Moment(at_ms, self._state, short(said)))
+        del self.story[:-STORY_MAX]
 
     def failed(self, message: str, *, next_attempt_ms: int | None = None) -> None:
         """Record a failure; it stands until the next progress."""
+        now_ms = clock.wall_ms()
+        if message != self.last_error:
+            self._tell(now_ms, message)
+        self.trouble_ms = self.trouble_ms or now_ms
         self.last_error = message
-        self.last_error_ms = clock.wall_ms()
+        self.last_error_ms = now_ms
         self.next_attempt_ms = next_attempt_ms
 
     def progressed(self) -> None:
         """Something worked: the last error is over."""
+        if self.last_error is not None:
+            self._tell(clock.wall_ms(), OVER)
         self.last_error = None
+        self.trouble_ms = 0
         self.next_attempt_ms = None
 
     def renew(self) -> None:
         """The stream begins anew, perhaps with other objects: nothing of what it holds now is known to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
-        self.waits_for = self.unacknowledged = ""
+        self.waits_for = ""
+        self.acknowledged()
         self.progressed()
 
     def not_acknowledged(self, message: str) -> None:
         """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of the stream's own is shown before it."""
-        self.unacknowledged_ms = self.unacknowledged_ms if self.unacknowledged else clock.wall_ms()
+        if not self.unacknowledged:
+            self.unacknowledged_ms = clock.wall_ms()
+            self._tell(self.unacknowledged_ms, message)
         self.unacknowledged = message
+
+    def acknowledged(self) -> None:
+        """Kafka acknowledges again."""
+        if self.unacknowledged:
+            self.unacknowledged = ""
+            self._tell(clock.wall_ms(), OVER)
+
+    def acked(self, *, lag_s: float | None, rest: bool) -> None:
+        """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none). `rest`: more is queued."""
+        self.acked_ms = clock.wall_ms()
+        if not rest:
+            self.queued_ms = self.queued_records = self.queued_bytes = 0
+        if lag_s is not None:
+            self.lag_ms = lag_s * 1000
+
+    def queues(self, *, records: int, size_bytes: int, dirty_keys: int) -> None:
+        """What waits to be acknowledged."""
+        self.queued_records, self.queued_bytes, self.dirty_keys = records, size_bytes, dirty_keys
+        self.queued_ms = (self.queued_ms or clock.wall_ms()) if records or dirty_keys else 0
+
+    def waiting_since_ms(self) -> int:
+        """Since when what is queued waits without any acknowledgement; 0 when nothing is queued."""
+        return max(self.queued_ms, self.acked_ms) if self.queued_ms else 0
 
     def as_json(self) -> dict[str, object]:
         """The public form. Source: the operations reference, `/api/streams`."""
@@ -71,6 +155,7 @@ class StreamStatus:
             "stream": self.stream,
             "topic": self.topic,
             "state": self.state,
+            "stateSince": _time(self.state_ms),
             "objects": self.objects,
             "epoch": self.epoch,
             "frontier": self.frontier,
@@ -85,8 +170,18 @@ class StreamStatus:
             "dirtyKeys": self.dirty_keys,
         }
 
+    def transitions(self) -> list[dict[str, str]]:
+        """The public form of the story, newest first."""
+        return [{"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said} for each in reversed(self.story)]
+
+    def trouble(self) -> tuple[str, int, int]:
+        """What is wrong, since when, and when it was last said; ("", 0, 0) when nothing is."""
+        if self.last_error:
+            return self.last_error, self.trouble_ms, self.last_error_ms
+        return (self.unacknowledged, self.unacknowledged_ms, self.unacknowledged_ms) if self.unacknowledged else ("", 0, 0)
+
     def _error(self) -> dict[str, str] | None:
-        message, at_ms = (self.last_error, self.last_error_ms) if self.last_error else (self.unacknowledged, self.unacknowledged_ms)
+        message, _, at_ms = self.trouble()
         return {"message": message, "time": clock.rfc3339(at_ms)} if message else None
 
 
@@ -94,13 +189,26 @@ def _time(at_ms: int | None) -> str | None:
     return None if at_ms is None else clock.rfc3339(at_ms)
 
 
+class Problems(dict[str, str]):
+    """Process-wide trouble by name: one line each, absent when well. Shape: `since_ms` holds when each of them was first said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since_ms: dict[str, int] = {}
+
+    def __setitem__(self, name: str, message: str) -> None:
+        if name not in self:
+            self.since_ms[name] = clock.wall_ms()
+        super().__setitem__(name, message)
+
+
 @dataclass(slots=True)
 class Board:
     """All streams of this process, in config order, and what concerns none of them alone."""
 
     streams: dict[str, StreamStatus] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    """Process-wide trouble by name ("kafka", "kubernetes", "config", "reload", "restart"): one line each; absent when well."""
+    problems: Problems = field(default_factory=Problems)
+    """By name: "kafka", "kubernetes", "config", "reload", "restart", "control", "signal"."""
 
     def open(self, stream: str, topic: str = "") -> StreamStatus:
         """The status of `stream`, made on first use."""

@@ -30,14 +30,15 @@ class Accounts:
         """When the overload that was said began, and how many states have been skipped since."""
         self._say_again_s = float("-inf")
 
-    def acked(self, cut: Cut, now_s: float) -> None:
-        """Count an acknowledged batch. Units: monotonic seconds."""
+    def acked(self, cut: Cut, queues: Conflator, now_s: float) -> None:
+        """Count an acknowledged batch; `queues` no longer hold it. Units: monotonic seconds."""
         topic = self._topic
         for kind, count in cut.kinds().items():
             if count:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(cut.payload_bytes)
-        self._metrics.relay_lag.observe_batch(cut.received_s(), now_s)
+        slowest_s = self._metrics.relay_lag.observe_batch(cut.received_s(), now_s)
+        self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 
     def queued(self, queues: Conflator, now_s: float) -> None:
         """Show what is queued. Units: monotonic seconds."""
@@ -46,7 +47,7 @@ class Accounts:
         metrics.queue_records.set(queues.held_records)
         metrics.queue_bytes.set(queues.held_bytes)
         metrics.queue_dirty_keys.set(dirty)
-        self._status.dirty_keys = dirty
+        self._status.queues(records=queues.held_records, size_bytes=queues.held_bytes, dirty_keys=dirty)
         if skipped:
             metrics.events_conflated_total.inc(skipped)
         if self._overload is not None:

@@ -380,7 +380,7 @@ class StreamRelay:
         self._queues.settled(lane, cut, receipt.offsets)
         if self._healer is not None:
             self._healer.acked(lane.partition, receipt.offsets, cut.before[0] + 1)
-        self._accounts.acked(cut, self._now_s())
+        self._accounts.acked(cut, self._queues, self._now_s())
         for handed in cut.markers:
             self._marker_acked(lane, handed, receipt.offsets[handed.index])
         self._inflow.progressed()

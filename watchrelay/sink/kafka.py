@@ -442,7 +442,7 @@ class KafkaSink:
         stream = place[1]
         status = self._board.streams.get(stream)
         if status is not None and not any(other == stream for _, other in self._silent):
-            status.unacknowledged = ""
+            status.acknowledged()
 
     # ---- what is wrong ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+import asyncio
+import json
+from contextlib import aclosing
+from typing import Any
+
+from tests.support.window import live
+from watchrelay.observe.health import Readiness
+from watchrelay.observe.live import VIEWERS_MAX, Live
+from watchrelay.observe.overview import About
+from watchrelay.observe.status import Board
+
+
+def pictured(board: Board) -> Live:
+    return Live(board, Readiness(board, started=True), About("test", "relay-1", "0.0.0", 1))
+
+
+def event(said: bytes) -> tuple[str, Any]:
+    kind, data = said.decode().strip().split("\n")
+    return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
+    board = Board()
+    for stream in ("pods", "nodes", "events"):
+        live(board, stream)
+    picture = pictured(board)
+    async with aclosing(picture.events()) as events:
+        assert (await anext(events)).startswith(b"retry: ")
+        kind, whole = event(await anext(events))
+        assert (kind, [row["stream"] for row in whole["rows"]]) == ("all", ["pods", "nodes", "events"])
+        assert whole["relay"]["headline"] == "All 3 streams are live."
+        board.streams["nodes"].objects = 99
+        kind, news = event(await anext(events))
+        assert (kind, [(row["stream"], row["objects"]) for row in news["rows"]]) == ("news", [("nodes", 99)])
+        board.close("pods")
+        kind, news = event(await anext(events))
+        assert (news["order"], "rows" in news) == (["nodes", "events"], False)
+        assert news["relay"]["headline"] == "All 2 streams are live."
+        kind, news = event(await anext(events))
+        assert list(news) == ["at"], "a stream at rest was sent again"
+
+
+async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
+    board = Board()
+    live(board, "pods")
+    picture = pictured(board)
+    async with aclosing(picture.events()) as one, aclosing(picture.events()) as other:
+        for viewer in (one, other):
+            await anext(viewer)
+        first, second = await anext(one), await anext(other)
+        assert first == second
+        board.streams["pods"].objects = 5
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(anext(viewer), name="viewer") for viewer in (one, other)]
+        assert both[0].result() is both[1].result(), "the news were written twice"
+        assert picture.viewers == 2
+    assert picture.viewers == 0
+
+
+async def test_a_viewer_that_missed_a_picture_is_given_the_whole_again() -> None:
+    board = Board()
+    live(board, "pods")
+    picture = pictured(board)
+    async with aclosing(picture.events()) as slow, aclosing(picture.events()) as quick:
+        for viewer in (slow, quick):
+            await anext(viewer)
+            await anext(viewer)
+        for _ in range(3):
+            assert event(await anext(quick))[0] == "news"
+        assert event(await anext(slow))[0] == "all"
+
+
+async def test_nothing_is_held_when_nobody_looks() -> None:
+    board = Board()
+    live(board, "pods")
+    picture = pictured(board)
+    async with aclosing(picture.events()) as events:
+        await anext(events)
+        await anext(events)
+        held = [picture.holds]
+    held.append(picture.holds)
+    assert json.loads(picture.whole())["rows"]
+    assert [*held, picture.holds] == [True, False, False]
+    assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
+    picture = pictured(Board())
+    viewers = [picture.events() for _ in range(VIEWERS_MAX)]
+    for viewer in viewers:
+        assert not picture.full
+        await anext(viewer)
+    assert picture.full
+    await anext(viewers[0])
+    picture.end()
+    assert [said async for said in viewers[0]] == []
+    for viewer in viewers:
+        await viewer.aclose()
+    assert picture.viewers == 0
+
+
+def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
+    board = Board()
+    live(board, "pods").failed("refused")
+    told = json.loads(pictured(board).transitions("pods") or b"")
+    assert [each["said"] for each in told["transitions"]] == ["refused"]
+    assert told["stream"] == "pods"
+    assert pictured(board).transitions("nodes") is None

@@ -1,0 +1,72 @@
+from watchrelay.observe.status import OVER, STORY_MAX, Board, StreamStatus
+
+
+def told(status: StreamStatus) -> list[tuple[str, str]]:
+    return [(each.state, each.said) for each in status.story]
+
+
+def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
+    status = StreamStatus("pods")
+    status.state = "listing"
+    status.state = "listing"
+    status.state = "backoff"
+    status.failed("refused")
+    status.failed("refused")
+    status.failed("reset")
+    status.state = "watching"
+    status.progressed()
+    assert told(status) == [("listing", ""), ("backoff", "refused"), ("backoff", "reset"), ("watching", OVER)]
+    status.progressed()
+    assert status.told == 6, "what is no news was told"
+
+
+def test_a_story_is_bounded_and_its_newest_moment_comes_first() -> None:
+    status = StreamStatus("pods")
+    for number in range(STORY_MAX * 2):
+        status.failed(f"error {number} " + "x" * 1000)
+    assert len(status.story) == STORY_MAX
+    assert status.transitions()[0]["said"].startswith(f"error {STORY_MAX * 2 - 1} ")
+    assert max(len(each.said) for each in status.story) <= 300
+
+
+def test_trouble_began_with_the_first_failure_since_the_last_progress() -> None:
+    status = StreamStatus("pods")
+    status.failed("refused")
+    began = status.trouble_ms
+    status.failed("reset")
+    assert status.trouble()[:2] == ("reset", began)
+    status.progressed()
+    assert status.trouble() == ("", 0, 0)
+
+
+def test_a_silence_of_kafka_is_told_once_and_its_end_too() -> None:
+    status = StreamStatus("pods")
+    for seconds in (10, 11, 12):
+        status.not_acknowledged(f"no acknowledgement for {seconds} s")
+    status.acknowledged()
+    status.acknowledged()
+    assert told(status) == [("waiting", "no acknowledgement for 10 s"), ("waiting", OVER)]
+
+
+def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgement() -> None:
+    status = StreamStatus("pods")
+    assert status.waiting_since_ms() == 0
+    status.queues(records=2, size_bytes=100, dirty_keys=0)
+    status.queued_ms -= 60_000
+    assert status.waiting_since_ms() == status.queued_ms
+    status.acked(lag_s=0.004, rest=True)
+    assert (status.waiting_since_ms(), status.lag_ms) == (status.acked_ms, 4.0)
+    status.acked(lag_s=None, rest=False)
+    assert (status.waiting_since_ms(), status.queued_records, status.lag_ms) == (0, 0, 4.0)
+
+
+def test_a_problem_keeps_the_moment_at_which_it_was_first_said() -> None:
+    board = Board()
+    board.problems["kafka"] = "away for 1 s"
+    board.problems.since_ms["kafka"] -= 5_000
+    since = board.problems.since_ms["kafka"]
+    board.problems["kafka"] = "away for 2 s"
+    assert board.problems.since_ms["kafka"] == since
+    board.problems.pop("kafka")
+    board.problems["kafka"] = "away for 1 s"
+    assert board.problems.since_ms["kafka"] > since

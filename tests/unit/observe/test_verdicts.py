@@ -1,0 +1,131 @@
+import pytest
+
+from tests.support.window import live
+from watchrelay import clock
+from watchrelay.observe.status import Board, State, StreamStatus
+from watchrelay.observe.verdicts import ADVICE, BEHIND_AFTER_MS, LEVELS, Card, cards, headline, judge
+
+NOW_MS = clock.wall_ms() + 1_000
+
+
+def judged(board: Board) -> tuple[str, list[Card]]:
+    verdicts = {name: judge(status, NOW_MS) for name, status in board.streams.items()}
+    wrong = cards(board, verdicts)
+    return headline(verdicts.values(), wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("watch pods at 10.0.0.1:6443: 403 pods is forbidden: User cannot watch (grant list and watch)", "right"),
+        ("no group example.org is served now", "resource"),
+        ("no group serves gadgets now; did you mean widgets?", "resource"),
+        ("topic k8s.prod.core.pods is refused: cleanup.policy; mend it with: kafka-configs.sh", "topic"),
+        ("nodes is cluster-scoped: remove namespaces from its entry", "entry"),
+    ],
+)
+def test_what_a_person_must_mend_is_told_by_its_cause(message: str, cause: str) -> None:
+    status = StreamStatus("pods")
+    status.waits_for = message
+    status.failed(message)
+    verdict = judge(status, NOW_MS)
+    assert (verdict.level, verdict.cause, verdict.message, verdict.since_ms) == ("person", cause, message, status.trouble_ms)
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "cause"),
+    [
+        ("backoff", "watch pods at 10.0.0.1:6443: connection refused", "kubernetes"),
+        ("backoff", "", "kubernetes"),
+        ("watching", "list pods at 10.0.0.1:6443: 500 internal error", "kubernetes"),
+        ("waiting", "kafka at kafka-0:9092 is not usable: refused", "kafka"),
+        ("waiting", "something else", "other"),
+    ],
+)
+def test_what_is_retried_is_told_by_its_cause(state: State, message: str, cause: str) -> None:
+    status = StreamStatus("pods")
+    status.state = state
+    if message:
+        status.failed(message)
+    verdict = judge(status, NOW_MS)
+    assert (verdict.level, verdict.cause) == ("retrying", cause)
+    assert verdict.message
+
+
+def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
+    board = Board()
+    levels = {}
+    states: tuple[State, ...] = ("watching", "listing", "resuming", "waiting", "standby", "stopped")
+    for state in states:
+        status = live(board, state)
+        status.state = state
+        levels[state] = judge(status, NOW_MS).level
+    assert levels == {
+        "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",
+    }  # fmt: skip
+    assert judge(StreamStatus("new"), NOW_MS).level == "starting"
+
+
+def test_what_waits_too_long_for_kafka_is_behind() -> None:
+    status = live(Board(), "pods")
+    status.queues(records=3, size_bytes=10, dirty_keys=0)
+    assert judge(status, status.queued_ms + BEHIND_AFTER_MS).level == "live"
+    assert judge(status, status.queued_ms + BEHIND_AFTER_MS + 1).level == "behind"
+    status.queues(records=0, size_bytes=0, dirty_keys=5)
+    assert judge(status, status.queued_ms).message == "0 records queued, 5 objects whose present state waits"
+
+
+def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> None:
+    board = Board()
+    for number in range(5):
+        status = live(board, f"s{number}")
+        status.state = "backoff"
+        status.failed(f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number)
+    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    said, (card,) = judged(board)
+    assert said == "1 trouble is being retried; none of 5 streams is live."
+    assert (card.cause, card.streams, card.next_ms) == ("kubernetes", [f"s{number}" for number in range(5)], NOW_MS)
+    assert card.messages == [("", "get /api at 10.0.0.1:6443: connection refused")]
+
+
+def test_the_worst_comes_first_then_what_began_first() -> None:
+    board = Board()
+    board.problems["restart"] = "an edit waits"
+    board.problems["kafka"] = "silent"
+    board.problems["reload"] = "refused"
+    board.problems["config"] = "twice"
+    board.problems.since_ms["config"] -= 1_000
+    said, found = judged(board)
+    assert [card.cause for card in found] == ["config", "reload", "kafka", "restart"]
+    assert said == "The config names no stream."
+
+
+def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
+    board = Board()
+    board.problems["signal"] = "signal topic: refused"
+    assert [(card.level, card.cause) for card in judged(board)[1]] == [("notice", "signal")]
+    board.problems["kafka"] = "silent"
+    assert [(card.level, card.cause) for card in judged(board)[1]] == [("retrying", "kafka")]
+
+
+def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
+    assert all(each.title and each.todo for each in ADVICE.values())
+    assert len(set(LEVELS)) == len(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ((), "The config names no stream."),
+        (("watching",), "The only stream is live."),
+        (("watching", "watching"), "All 2 streams are live."),
+        (("watching", "standby", "standby"), "1 of 3 streams are live here, 2 stand by."),
+        (("stopped", "watching"), "The relay is stopping: 1 of 2 streams have stopped."),
+        (("waiting", "watching"), "1 of 2 streams is starting; 1 of 2 streams is live."),
+    ],
+)
+def test_all_of_it_is_said_in_one_sentence(states: tuple[State, ...], said: str) -> None:
+    board = Board()
+    for number, state in enumerate(states):
+        live(board, f"s{number}").state = state
+    assert judged(board)[0] == said

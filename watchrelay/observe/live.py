@@ -1,0 +1,157 @@
+"""One picture a second, shared by all who look; none while nobody looks.
+
+Room: observe. In: the board. Out: bytes of server-sent events: the whole picture, or what changed since the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from watchrelay import clock
+from watchrelay.observe.health import Readiness
+from watchrelay.observe.overview import About, Overview, as_text, overview
+from watchrelay.observe.status import Board
+
+TICK_S: Final = 1.0
+VIEWERS_MAX: Final = 32
+"""Pages that are kept fresh at once. The next one is told to ask every few seconds, which costs no connection."""
+RETRY_MS: Final = 1_000
+"""How soon a browser connects again. Source: the HTML standard, server-sent events, `retry`."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Picture:
+    """One look at the board. Shape: `rows` and `rest` encoded; `news` is the event for who saw the picture before."""
+
+    number: int
+    due_s: float
+    seen: Overview
+    rows: dict[str, bytes]
+    cards: bytes
+    relay: bytes
+    news: bytes = b""
+    whole: bytes | None = None
+
+
+class Live:
+    """Pictures of the board, made when somebody asks and the newest is older than a tick; forgotten when the last viewer goes."""
+
+    def __init__(self, board: Board, readiness: Readiness, about: About) -> None:
+        self._board, self._readiness, self._about = board, readiness, about
+        self._picture: _Picture | None = None
+        self._number = 0
+        self._ended = asyncio.Event()
+        self.viewers = 0
+
+    @property
+    def full(self) -> bool:
+        """No more viewers are taken."""
+        return self.viewers >= VIEWERS_MAX or self._ended.is_set()
+
+    @property
+    def holds(self) -> bool:
+        """A picture is kept, since somebody looks."""
+        return self._picture is not None
+
+    def end(self) -> None:
+        """Every viewer's events end now: the window closes."""
+        self._ended.set()
+
+    def whole(self) -> bytes:
+        """The present picture as one JSON object, at most a tick old."""
+        picture = self._present()
+        if picture.whole is None:
+            history = _encode({name: status.pace.history() for name, status in self._board.streams.items()})
+            rows = b",".join(picture.rows.values())
+            picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
+                picture.seen.at_ms,
+                picture.relay,
+                picture.cards,
+                rows,
+                history,
+            )
+        whole = picture.whole
+        if not self.viewers:
+            self._picture = None
+        return whole
+
+    def text(self) -> str:
+        """The present as a table for a terminal."""
+        return as_text(self._board, self._readiness, self._about)
+
+    def transitions(self, stream: str) -> bytes | None:
+        """One stream with its recent transitions, newest first; None when there is no such stream."""
+        status = self._board.streams.get(stream)
+        return None if status is None else _encode({**status.as_json(), "transitions": status.transitions()})
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Server-sent events for one viewer: the whole picture, then each second what changed; whoever was slow gets the whole again."""
+        self.viewers += 1
+        try:
+            yield b"retry: %d\n\n" % RETRY_MS
+            shown = None
+            while not self._ended.is_set():
+                picture = self._present()
+                if shown == picture.number - 1:
+                    yield picture.news
+                elif shown != picture.number:
+                    yield b"event: all\ndata: %b\n\n" % self.whole()
+                shown = picture.number
+                await self._pause(picture.due_s - clock.now_s())
+        finally:
+            self.viewers -= 1
+            if not self.viewers:
+                self._picture = None
+
+    async def _pause(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, wait_s)):
+                await self._ended.wait()
+        except TimeoutError:
+            return
+
+    def _present(self) -> _Picture:
+        before, now_s = self._picture, clock.now_s()
+        if before is not None and now_s < before.due_s:
+            return before
+        seen = overview(self._board, self._readiness, self._about)
+        self._number += 1
+        picture = self._picture = _Picture(
+            number=self._number,
+            due_s=now_s + TICK_S,
+            seen=seen,
+            rows={name: _encode(row) for name, row in seen.rows.items()},
+            cards=_encode([card.as_json() for card in seen.cards]),
+            relay=_encode(seen.relay),
+        )
+        if before is not None:
+            picture.news = _news(before, picture)
+        return picture
+
+
+def _news(before: _Picture, now: _Picture) -> bytes:
+    """The event that leads from one picture to the next; the time alone when nothing happened, so that silence means a broken line."""
+    parts = [b'"at":%d' % now.seen.at_ms]
+    changed = [row for name, row in now.rows.items() if row != before.rows.get(name)]
+    if changed:
+        parts.append(b'"rows":[%b]' % b",".join(changed))
+    if now.rows.keys() != before.rows.keys():
+        parts.append(b'"order":%b' % _encode(list(now.rows)))
+    if now.cards != before.cards:
+        parts.append(b'"cards":%b' % now.cards)
+    if now.relay != before.relay:
+        parts.append(b'"relay":%b' % now.relay)
+    return b"event: news\ndata: {%b}\n\n" % b",".join(parts)
+
+
+def without_script(page: str, text: str) -> str:
+    """The page with what is true now for those who run no script."""
+    return page.replace("<!--text-->", html.escape(text), 1)

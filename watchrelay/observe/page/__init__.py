@@ -1,0 +1,34 @@
+"""The status page's files, read from the package when somebody asks for one: nothing of them stays in memory.
+
+Room: observe. In: a file's name. Out: its text and kind, and the headers under which a browser may run it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+FILES: Final = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "rows.js": "text/javascript",
+    "cards.js": "text/javascript",
+    "words.js": "text/javascript",
+}
+HEADERS: Final = {
+    # Nothing but our own files, no inline script or style, no HTML made of strings: names and messages come from clusters.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def read(name: str) -> str:
+    """The text of a file of the page."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

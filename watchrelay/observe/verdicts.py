@@ -1,0 +1,238 @@
+"""What is wrong, for people: worst first, since when, and what to do. Pure.
+
+Room: observe. In: the board. Out: a level per stream, and one card per cause, with the streams that suffer from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from watchrelay.observe.status import Board, StreamStatus
+
+Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
+LEVELS: Final[tuple[Level, ...]] = ("person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped")
+"""Worst first. `person`: nothing helps but what a person does. `retrying`: the relay tries on by itself. `notice`: no stream suffers."""
+BEHIND_AFTER_MS: Final = 5_000
+"""What is queued so long without any acknowledgement is behind; a pulse of produce requests takes milliseconds."""
+MESSAGES_MAX: Final = 3
+"""Messages that a card repeats; the others stand with their streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be thought of one stream. Shape: `cause` and `message` are "" where nothing is wrong."""
+
+    level: Level
+    since_ms: int
+    cause: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a cause is called, what to do about it, and the runbook that says more."""
+
+    title: str
+    todo: str
+    runbook: str = ""
+
+
+ADVICE: Final = {
+    "right": Advice(
+        "A right is missing in the cluster",
+        "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release with rbac.create: true. "
+        "The relay tries again by itself.",
+        "WatchRelayForbidden",
+    ),
+    "resource": Advice(
+        "The API server does not serve a resource",
+        "Install its CRD, or take the entry out of the config. The relay notices by itself.",
+        "WatchRelayStreamWaiting",
+    ),
+    "topic": Advice(
+        "A topic cannot be written safely",
+        "Mend the topic as the message says. The relay looks again by itself.",
+        "WatchRelayStreamWaiting",
+    ),
+    "entry": Advice(
+        "An entry of the config cannot be followed",
+        "Correct the entry as the message says; an edit of the file is taken without a restart.",
+        "WatchRelayStreamWaiting",
+    ),
+    "reload": Advice(
+        "The edited config is refused",
+        "The former config stays in force. Correct the file: `watchrelay validate` names every mistake.",
+        "WatchRelayConfigReloadFailed",
+    ),
+    "config": Advice(
+        "Two entries of the config mean one stream", "Give one of them an id, or take it out.", "WatchRelayConfigReloadFailed"
+    ),
+    "kubernetes": Advice(
+        "The API server cannot be followed",
+        "Nothing to do while it restarts: the relay tries again and catches up, deletes included. "
+        "If it lasts: the API server, the way to it, the credentials.",
+        "WatchRelayWatchErrors",
+    ),
+    "kafka": Advice(
+        "Kafka does not acknowledge",
+        "Nothing is lost: the relay keeps the present state and goes on when Kafka does. "
+        "If it lasts: the brokers, the way to them, the credentials.",
+        "WatchRelayKafkaSilent",
+    ),
+    "control": Advice(
+        "The control topic cannot be used",
+        "Streams that run go on; none can start. Mend the topic as the message says.",
+        "WatchRelayStreamWaiting",
+    ),
+    "behind": Advice(
+        "Kafka takes less than comes in",
+        "Past queueBytes only states in between are skipped, the last state of each object is not. "
+        "If it lasts: the brokers' disks and replicas, the CPU of this process.",
+        "WatchRelayLagHigh",
+    ),
+    "signal": Advice("Requests for snapshots are not heard", "Streams go on without. Mend the signal topic as the message says."),
+    "restart": Advice("An edit waits for a restart", "Restart when it suits: a restart replays nothing."),
+    "other": Advice("A stream is in trouble", "The relay tries again by itself; the message says why.", "WatchRelayWatchErrors"),
+}
+_PROBLEM_LEVELS: Final[dict[str, Level]] = {"config": "person", "reload": "person", "restart": "notice", "signal": "notice"}
+_FOLLOW_FROM_KAFKA: Final = ("control", "signal")
+"""Problems that are no news while Kafka is away."""
+
+_RIGHT: Final = re.compile(r"\b403\b|forbidden", re.IGNORECASE)
+_RESOURCE: Final = re.compile(r"\bserve[ds]?\b|\b404\b|\bno (group|resource|kind)\b", re.IGNORECASE)
+_KAFKA: Final = re.compile(r"kafka|\btopic\b|\bbroker", re.IGNORECASE)
+_REQUEST: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at ")
+_OWN: Final = re.compile(_REQUEST.pattern + r"| for \d+ s\b")
+"""What differs between messages that say the same: whose request it was, and how long it lasts."""
+
+
+def judge(status: StreamStatus, now_ms: int) -> Verdict:
+    """The stream's level, and the trouble behind it. Units: wall milliseconds."""
+    if status.state == "stopped":
+        return Verdict("stopped", status.state_ms)
+    message, since_ms, _ = status.trouble()
+    if status.waits_for:
+        return Verdict("person", status.trouble_ms or status.state_ms, _waited_for(status.waits_for), status.waits_for)
+    if message:
+        own = bool(status.last_error)
+        return Verdict("retrying", since_ms, _retried(message, status) if own else "kafka", message)
+    if status.state == "backoff":
+        return Verdict("retrying", status.state_ms, "kubernetes", "waits with the others for the API server")
+    waiting_ms = status.waiting_since_ms()
+    if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
+        return Verdict("behind", status.queued_ms, "behind", _queued(status))
+    if status.state == "standby":
+        return Verdict("standby", status.state_ms)
+    return Verdict("live" if status.complete and status.state != "waiting" else "starting", status.state_ms)
+
+
+def _waited_for(message: str) -> str:
+    if _RIGHT.search(message):
+        return "right"
+    if _KAFKA.search(message):
+        return "topic"
+    return "resource" if _RESOURCE.search(message) else "entry"
+
+
+def _retried(message: str, status: StreamStatus) -> str:
+    if status.state == "backoff" or _REQUEST.match(message):
+        return "kubernetes"
+    return "kafka" if _KAFKA.search(message) else "other"
+
+
+def _queued(status: StreamStatus) -> str:
+    waiting = f"{status.queued_records:,} records queued"
+    return f"{waiting}, {status.dirty_keys:,} objects whose present state waits" if status.dirty_keys else waiting
+
+
+@dataclass(slots=True)
+class Card:
+    """One cause of trouble and who suffers from it. Shape: `messages` pairs of the stream ("" for the process) and what was said."""
+
+    level: Level
+    cause: str
+    since_ms: int
+    next_ms: int | None = None
+    streams: list[str] = field(default_factory=list)
+    messages: list[tuple[str, str]] = field(default_factory=list)
+    _gists: list[str] = field(default_factory=list)
+
+    @property
+    def advice(self) -> Advice:
+        """What to do."""
+        return ADVICE[self.cause]
+
+    def add(self, stream: str, message: str, since_ms: int, next_ms: int | None) -> None:
+        """One more says so."""
+        if stream:
+            self.streams.append(stream)
+        gist = _OWN.sub("", message)
+        if len(self.messages) < MESSAGES_MAX and not any(said.startswith(gist) for said in self._gists):
+            self._gists.append(gist)
+            self.messages.append((stream, message))
+        self.since_ms = min(self.since_ms, since_ms)
+        if next_ms is not None and (self.next_ms is None or next_ms < self.next_ms):
+            self.next_ms = next_ms
+
+    def as_json(self) -> dict[str, object]:
+        """For the page."""
+        return {
+            "level": self.level,
+            "cause": self.cause,
+            "title": self.advice.title,
+            "todo": self.advice.todo,
+            "runbook": self.advice.runbook,
+            "since": self.since_ms,
+            "next": self.next_ms,
+            "streams": self.streams,
+            "messages": [{"stream": stream, "text": text} for stream, text in self.messages],
+        }
+
+
+def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
+    """What is wrong, worst first; of one level what began first. Shape: a problem of the process stands with its streams."""
+    found: dict[str, Card] = {}
+    for name, message in board.problems.items():
+        since_ms = board.problems.since_ms[name]
+        folded = name in _FOLLOW_FROM_KAFKA and "kafka" in board.problems
+        cause = "kafka" if folded else name if name in ADVICE else "other"
+        card = found.setdefault(cause, Card(_PROBLEM_LEVELS.get(cause, "retrying"), cause, since_ms))
+        card.add("", message, since_ms, None)
+    for stream, verdict in verdicts.items():
+        if verdict.cause:
+            card = found.setdefault(verdict.cause, Card(verdict.level, verdict.cause, verdict.since_ms))
+            card.add(stream, verdict.message, verdict.since_ms, board.streams[stream].next_attempt_ms)
+    return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
+
+
+def headline(verdicts: Iterable[Verdict], wrong: list[Card]) -> str:
+    """All of it in one sentence."""
+    levels = [verdict.level for verdict in verdicts]
+    if not levels:
+        return "The config names no stream."
+    needed, retried = (sum(card.level in each for card in wrong) for each in (("person",), ("retrying", "behind")))
+    starting, total = levels.count("starting"), len(levels)
+    trouble = "" if needed else " trouble" if retried == 1 else " troubles"
+    said = [
+        f"{needed} {'thing needs' if needed == 1 else 'things need'} you" if needed else "",
+        f"{retried}{trouble} {'is' if retried == 1 else 'are'} being retried" if retried else "",
+        f"{starting} of {total} streams {'is' if starting == 1 else 'are'} starting" if starting else "",
+    ]
+    if any(said):
+        return ", ".join(filter(None, said)) + f"; {_live(levels.count('live'), total)}."
+    stopped = levels.count("stopped")
+    if stopped:
+        return f"The relay is stopping: {stopped} of {total} streams have stopped."
+    standby = levels.count("standby")
+    return f"{total - standby} of {total} streams are live here, {standby} stand by." if standby else f"{_live(total, total)}.".capitalize()
+
+
+def _live(live: int, total: int) -> str:
+    if live == total:
+        return "the only stream is live" if total == 1 else f"all {total} streams are live"
+    if not live:
+        return f"none of {total} streams is live" if total > 1 else "the only stream is not live"
+    return f"{live} of {total} streams {'is' if live == 1 else 'are'} live"
