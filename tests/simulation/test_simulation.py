@@ -6,10 +6,10 @@ A seed that shows each planted fault (`python -m tests.simulation --plant F5 --s
     F2       50   one epoch for all partitions of a stream
     F3      555   a former writer's index record is believed
     F4       52   a change of config is not on the markers
-    F5       16   a snapshot before the replay has caught up
+    F5      152   a snapshot before the replay has caught up
     F6a      11   a marker's count is that of its queueing
     F6b      10   a sequence is taken when a record is queued
-    F6c    1387   a marker's frontier is that of its hand-over
+    F6c    1708   a marker's frontier is that of its hand-over
     F6d     148   a snapshot goes on while a queue overflows
     F6e      30   a read's value is that of its hand-over
     F6f      10   a collapsed recreate hides the delete
@@ -44,10 +44,10 @@ FOUND_BY = {
     "F2": 50,
     "F3": 555,
     "F4": 52,
-    "F5": 16,
+    "F5": 152,
     "F6a": 11,
     "F6b": 10,
-    "F6c": 1387,
+    "F6c": 1708,
     "F6d": 148,
     "F6e": 30,
     "F6f": 10,
