@@ -1,9 +1,19 @@
-"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one, whatever the test did to them."""
+"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one, whatever the test did to them.
+
+And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program started by that would too.
+"""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Programs that tests start take Ctrl-C as in a terminal, however the tests themselves were started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _loggers() -> Iterator[logging.Logger]:
