@@ -20,12 +20,28 @@ from watchrelay.observe.live import VIEWERS_MAX
 LOOK_S = 20.0
 
 
+def _admitted(port: int) -> socket.socket:
+    """A connection to the events. The relay notices that former viewers went when it writes to them next, and until then has no room."""
+    admitted: list[socket.socket] = []
+
+    def asked() -> bool:
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n")
+        if connection.recv(12).endswith(b" 200"):
+            admitted.append(connection)
+        else:
+            connection.close()
+        return bool(admitted)
+
+    wait_for("the relay takes another viewer", asked)
+    return admitted[0]
+
+
 class Viewer:
     """A connection that reads server-sent events and counts their bytes; closed by its owner."""
 
     def __init__(self, port: int) -> None:
-        self._connection = socket.create_connection(("127.0.0.1", port))
-        self._connection.sendall(b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n")
+        self._connection = _admitted(port)
         self.bytes_read = self.pictures = 0
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
