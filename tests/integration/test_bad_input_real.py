@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
-from tests.support.kafkaadmin import NewPartitions
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.listed import await_equal, expected_table, list_text
 from tests.support.livereader import fresh_tables

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-
-from tests.support.churn import GROUP, Churn, widget_definition
-from tests.support.daemon import command
-from tests.support.kafkaadmin import (
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
 )
+
+from tests.support.churn import GROUP, Churn, widget_definition
+from tests.support.daemon import command
 from tests.support.kafkabroker import create_topic
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.story import Log, Writer, stream

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.churn import Churn
-from tests.support.daemon import Daemon, command
-from tests.support.embedded import EmbeddedCluster
-from tests.support.faultproxy import FaultProxy
-from tests.support.kafkaadmin import (
+from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -25,6 +20,11 @@ from tests.support.kafkaadmin import (
     ResourcePatternType,
     ResourceType,
 )
+
+from tests.support.churn import Churn
+from tests.support.daemon import Daemon, command
+from tests.support.embedded import EmbeddedCluster
+from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.topicreader import TopicReader

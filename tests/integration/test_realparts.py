@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-
-from tests.support.kafkaadmin import (
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
 )
+
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker, KafkaCluster, PartError, wait_until
 
 pytestmark = pytest.mark.real

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka.admin import ConfigResource
 
 from tests.support.daemon import command, relay_config
-from tests.support.kafkaadmin import ConfigResource
 from tests.support.listed import await_equal
 from tests.support.process import free_port
 from tests.support.realparts import ControlPlane, KafkaBroker

@@ -1,9 +1,9 @@
 """Room: integration tests.  In: real parts.  Out: `snapshot` and `retire` against a daemon, on brokers that make and check topics."""
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 
 from tests.support.daemon import Daemon, command
-from tests.support.kafkaadmin import ConfigResource
 from tests.support.process import wait_until
 from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.realparts import ControlPlane, KafkaBroker

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from tests.support.kafkaadmin import (
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
 )
+
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
 from watchrelay.errors import RecordTooLarge, SinkUnavailable, TopicRefused

@@ -3,24 +3,21 @@
 Both live in this process, the server on an event loop in a thread of its own; the relay and the churn are other processes, as always.
 """
 
-import asyncio
 import http.client
 import json
-import threading
 import urllib.parse
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tests.support.loopthread import LoopThread
 from tests.support.process import Workspace, free_port
 from watchrelay.demo.apiserver import ApiServer
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.demo.registry import make_registry
 
 T = TypeVar("T")
-
-_CALL_TIMEOUT_S = 20.0
 
 
 class EmbeddedError(Exception):
@@ -45,8 +42,7 @@ class EmbeddedCluster:
         self.registry = make_registry(seed=seed)
         self.server = ApiServer(self.registry)
         self.kubeconfig = self._write_kubeconfig()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="synthetic API server", daemon=True)
+        self._thread = LoopThread("synthetic API server")
 
     def _write_kubeconfig(self) -> Path:
         config = {
@@ -61,16 +57,9 @@ class EmbeddedCluster:
         path.write_text(json.dumps(config))
         return path
 
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
-
     def do(self, change: Callable[[], T]) -> T:
         """Runs `change` on the server's own thread, where its state may be touched."""
-
-        async def step() -> T:
-            return change()
-
-        return self._on_loop(step())
+        return self._thread.call(change)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,9 +68,7 @@ class EmbeddedCluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CALL_TIMEOUT_S)
-        self._loop.close()
+        self._thread.stop()
         self._workspace.remove()
 
     def kill(self) -> None:
@@ -91,11 +78,11 @@ class EmbeddedCluster:
             self.server.end_watches("cut")
             await self.server.stop()
 
-        self._on_loop(end())
+        self._thread.run(end())
 
     def restart(self) -> None:
         """Serves again on the same port, with the objects that were there."""
-        self._on_loop(self.server.start(port=self.port))
+        self._thread.run(self.server.start(port=self.port))
 
     def forget(self) -> None:
         """Loses all history: every watch from an older version is answered 410."""

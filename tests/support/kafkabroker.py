@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from confluent_kafka import KafkaException
-
-from tests.support.certs import Authority, Issued
-from tests.support.kafkaadmin import (
+from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+
+from tests.support.certs import Authority, Issued
 from tests.support.kafkaconfig import (
     NodePlan,
     Security,

@@ -7,15 +7,20 @@ here may stand for "by then it will be true": that is waited for by its conditio
 import time
 
 
+def _pass(seconds: float) -> None:
+    """The only sleep of the tests that stands for itself: its callers below say what the length is wanted for."""
+    time.sleep(seconds)
+
+
 def measure_for(seconds: float) -> None:
     """A measurement goes on for so long: what is measured happens meanwhile, and the figure is per this time."""
-    time.sleep(seconds)
+    _pass(seconds)
 
 
 def pace(seconds: float) -> None:
     """A load rests for so long before its next step: the rate is the input of the test. Returns at once when that is not above 0."""
     if seconds > 0:
-        time.sleep(seconds)
+        _pass(seconds)
 
 
 def pace_to(due_s: float) -> None:
@@ -25,9 +30,9 @@ def pace_to(due_s: float) -> None:
 
 def last(seconds: float) -> None:
     """A fault, or the time between a death and the next life, goes on for so long: its length is drawn by seed."""
-    time.sleep(seconds)
+    _pass(seconds)
 
 
 def random_instant(seconds: float) -> None:
     """The instant of a kill, drawn by seed: it shall hit whatever goes on then, so there is nothing that it could wait for."""
-    time.sleep(seconds)
+    _pass(seconds)

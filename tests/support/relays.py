@@ -194,6 +194,12 @@ class Rig:
         """The state that readers hold."""
         return {key: held.value for replica in self.replicas() for key, held in replica.held.items()}
 
+    def assert_hashes(self) -> None:
+        """Each object's record says the hash of the value that stands beside it."""
+        for record in self.objects():
+            if record.value is not None:
+                assert record.value_hash == content_hash(record.key, record.value), record
+
 
 async def until(true: Callable[[], bool], *, steps: int = 2_000) -> None:
     """Give the loop its turns until `true()`. Raises: AssertionError when that does not come."""

@@ -1,11 +1,10 @@
 """Room: test support.  In: a board that a test fills by hand.  Out: the window over it, served as the daemon serves it."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
+from tests.support.loopthread import LoopThread
 from watchrelay import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
@@ -14,8 +13,6 @@ from watchrelay.observe.server import WindowServer
 from watchrelay.observe.status import Board, StreamStatus
 
 T = TypeVar("T")
-
-_CALL_TIMEOUT_S = 20.0
 
 
 def live(board: Board, stream: str, topic: str = "") -> StreamStatus:
@@ -35,8 +32,7 @@ class Window:
         about = About(cluster, "relay-1", "0.0.0", clock.wall_ms())
         self.server = WindowServer(board=self.board, readiness=readiness, metrics=Metrics(), about=about)
         self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="window", daemon=True)
+        self._thread = LoopThread("window")
 
     @property
     def url(self) -> str:
@@ -45,26 +41,17 @@ class Window:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.port = self._on_loop(self.server.start("127.0.0.1", 0))
+        self.port = self._thread.run(self.server.start("127.0.0.1", 0))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CALL_TIMEOUT_S)
-        self._loop.close()
+        self._thread.stop()
 
     def close(self) -> None:
         """The window closes, as when the daemon ends."""
-        self._on_loop(self.server.close())
-
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
+        self._thread.run(self.server.close())
 
     def do(self, change: Callable[[], T]) -> T:
         """What `change` returns, run on the window's thread."""
-
-        async def step() -> T:
-            return change()
-
-        return self._on_loop(step())
+        return self._thread.call(change)
