@@ -159,9 +159,9 @@ def await_equal(
 
     try:
         wait_until("the topics hold what the API server lists", equal, deadline_s=deadline_s)
-    except TimeoutError:
+    except TimeoutError as late:
         lines = [f"{stream}: {line}" for stream, found in differs.items() for line in found[:3]]
-        raise AssertionError("\n".join(["the topics do not end equal:", *lines, reader.describe()])) from None
+        raise AssertionError("\n".join([f"the topics do not end equal ({late}):", *lines, reader.describe()])) from None
 
 
 def difference(expected: dict[bytes, bytes], found: dict[bytes, bytes]) -> list[str]:

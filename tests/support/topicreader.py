@@ -90,9 +90,24 @@ class TopicReader:
         self.duplicates = self.stale = 0
         self.ignored: set[tuple[str, int, int]] = set()
         """Topic, partition and offset of those."""
-        self._consumer = Consumer(
+        self._bootstrap = bootstrap
+        self._consumer = self._connect()
+        self._next: dict[tuple[str, int], int] = {}
+        self._unread = ""
+        """Why the last `read` could not tell where the ends are."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._consumer.close()
+
+    # Reading.
+
+    def _connect(self) -> Consumer:
+        return Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": uuid.uuid4().hex,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
@@ -102,15 +117,6 @@ class TopicReader:
                 "log_level": 0,
             }
         )
-        self._next: dict[tuple[str, int], int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._consumer.close()
-
-    # Reading.
 
     def _assign(self) -> bool:
         """Starts reading partitions not known before; True once every topic is there."""
@@ -123,7 +129,7 @@ class TopicReader:
                 fresh = fresh or (topic, partition) not in self._next
                 self._next.setdefault((topic, partition), 0)
         if fresh:
-            self._consumer.assign([TopicPartition(topic, at, offset or OFFSET_BEGINNING) for (topic, at), offset in self._next.items()])
+            self._seek()
         return not missing
 
     def read(self) -> int:
@@ -135,8 +141,11 @@ class TopicReader:
             if len({topic for topic, _ in self._next}) < len(self.topics) and not self._assign():
                 return 0
             ends = {place: self._end(*place) for place in self._next}
-        except KafkaException:  # a broker is away, or has just come back and leads nothing yet
+        except KafkaException as away:  # a broker is away, or has just come back and leads nothing yet
+            self._unread = str(away)
+            self._begin_anew()
             return 0
+        self._unread = ""
         before = len(self.records)
 
         def reached() -> bool:
@@ -147,6 +156,17 @@ class TopicReader:
 
         wait_until(f"{self.topics} are read to their ends", reached)
         return len(self.records) - before
+
+    def _begin_anew(self) -> None:
+        """Reads on with a new consumer: librdkafka keeps what a broker said that had not loaded its topics yet, "unknown partition", for as
+        long as records come, and asking it about the topics does not change its mind.
+        """
+        self._consumer.close()
+        self._consumer = self._connect()
+        self._seek()
+
+    def _seek(self) -> None:
+        self._consumer.assign([TopicPartition(topic, at, offset or OFFSET_BEGINNING) for (topic, at), offset in self._next.items()])
 
     def _end(self, topic: str, partition: int) -> int:
         _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_REQUEST_TIMEOUT_S, cached=False)
@@ -341,7 +361,8 @@ class TopicReader:
     def describe(self) -> str:
         """Where everything stands, in one line, for failures."""
         lanes = {f"{stream}/{at}": (lane.epoch, lane.last, len(lane.held), lane.proven) for (stream, at), lane in self.lanes.items()}
-        return f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, problems {self.problems[:5]}"
+        unread = f"; the ends cannot be read: {self._unread}" if self._unread else ""
+        return f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, problems {self.problems[:5]}{unread}"
 
     def assert_right(self, *streams: str, duplicates: bool = False) -> None:
         """No broken rule, every partition of these streams proven, and nothing said twice unless `duplicates`.
