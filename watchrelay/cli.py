@@ -113,6 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
     retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
     retire.add_argument("--yes", action="store_true", help="do not ask first; needed where stdin is no terminal")
+    retire.add_argument("--force", action="store_true", help="also while a relay writes the stream: that relay stops, with exit code 75")
 
     verify = _add(commands, "verify", "replay the topics and check every digest; compare with the cluster", _VERIFY)
     verify.add_argument(
@@ -153,7 +154,9 @@ within the hour. A consumer may do the same: any record on the signal topic that
 _RETIRE = """\
 For a stream that was taken out of the config and shall not come back: claims it, publishes a delete for each of its
 objects and an empty last snapshot, then forgets it on the control topic. Consumers end with an empty state.
-Refused while the stream is in the config. May be run again when it was interrupted; asks before it changes anything."""
+Refused while the stream is in the config, or while a relay writes it: take it out of that relay's config first, which
+it notices by itself. To see whether one writes takes up to one and a half heartbeat intervals.
+May be run again when it was interrupted; asks before it changes anything."""
 
 _ASYNCAPI = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with headers and payloads.

@@ -28,6 +28,7 @@ from watchrelay.interrupts import finish
 from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
 from watchrelay.printable import counted, printable
+from watchrelay.sink.connection import reason_told
 from watchrelay.store.partition import partition_of
 
 OK, FAILED = 0, 1
@@ -64,13 +65,15 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
                 print(fact, file=sys.stderr)
             if client is None or Fact.exit_code(facts):
                 return Fact.exit_code(facts)
+        connection = kafka_connection(settings, client_id="watchrelay-verify")
         auditor = Auditor(
-            kafka_connection(settings, client_id="watchrelay-verify").arguments(),
+            connection.arguments(),
             control_topic=control_topic(settings),
             streams=args.streams,
             home=partition_of,
             bare=args.cluster,
         )
+        stack.enter_context(reason_told(connection))
         await stack.enter_async_context(auditor)
         await auditor.read_to_end()
         compared = client is None or await _compare(auditor, client, planned, args.streams)

@@ -7,12 +7,17 @@ and plain words for why a broker did not let us in.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from aiokafka.errors import KafkaConnectionError
+
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
 from watchrelay.kafkaclient import SILENCE
+from watchrelay.sink.clientlog import listening
 from watchrelay.sink.rotation import Rotation
 from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource
 
@@ -160,6 +165,23 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
         return SinkMisconfigured(f"{message} ({cure})")
     cure = _cure(_AWAY, known) or _cure_of_hanging_up(connection, known)
     return SinkUnavailable(message + (f" ({cure})" if cure else ""))
+
+
+@contextmanager
+def reason_told(connection: KafkaConnection) -> Iterator[None]:
+    """Around a client of the consumer: what keeps it out is told as of the relay's own clients, with the cure.
+
+    The client says only in its log whether it was a password, a certificate or a port, and the consumer leaves that log to its users.
+    Raises: SinkUnavailable, SinkMisconfigured, in place of a SinkUnavailable that no more is known of than that nobody answers.
+    """
+    with listening() as said:
+        try:
+            yield
+        except SinkUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaConnectionError | OSError) and said.reason:
+                raise unreachable(connection, cause, said.reason) from error
+            raise
 
 
 def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
