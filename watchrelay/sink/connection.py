@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
 from watchrelay.kafkaclient import SILENCE
@@ -39,6 +39,7 @@ _CURES = (
     ("[error 58]", "the broker refused the credentials: check the user and the password or token under kafka.security"),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
     ("[error 31]", "this user may not write: grant WRITE on the topic prefix"),
+    ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
 """Signs of what only a person can mend."""
 _AWAY = (
@@ -179,6 +180,9 @@ def reason_told(connection: KafkaConnection) -> Iterator[None]:
             yield
         except SinkUnavailable as error:
             cause = error.__cause__
+            if isinstance(cause, TopicAuthorizationFailedError):
+                topics = cause.args[0] if cause.args and isinstance(cause.args[0], str) else "of the streams"
+                raise SinkMisconfigured(f"topic {topics} may not be read by this user: grant READ on it or its prefix") from error
             if isinstance(cause, KafkaConnectionError | OSError) and said.reason:
                 raise unreachable(connection, cause, said.reason) from error
             raise
@@ -192,12 +196,15 @@ def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
     """A broker that says nothing, or closes the connection, gives no reason at all; what is likely depends on how we came."""
     if reason.endswith("no answer in time"):
         return SILENCE
-    if not reason.endswith("closed"):
+    if not reason.endswith(("closed", "reset by peer")):
         return ""
     if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return "does this port speak TLS, or want a user? check kafka.security.protocol"
     if not connection.cert_file:
-        return "the broker hung up: it may want a client certificate, kafka.security.certFile, or a user, protocol SASL_SSL"
+        return (
+            "the broker hung up: the port may not speak TLS, or want a client certificate, kafka.security.certFile, "
+            "or a user, protocol SASL_SSL"
+        )
     return "the broker hung up: it may not know the authority of the client certificate in kafka.security.certFile"
 
 
