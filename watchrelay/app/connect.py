@@ -15,8 +15,8 @@ from typing import Literal
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import (
     PlannedStream,
-    clashes,
     control_spec,
+    held_up,
     pinned_otherwise,
     plan_streams,
     prefixed_topics,
@@ -136,8 +136,9 @@ async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[P
     except SinkUnavailable as error:
         facts.append(Fact("kafka", str(error), "error", UNAVAILABLE))
         return {}
+    specs = [each.spec for each in streams]
     reasons = (
-        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or clashes(each.spec, described))
+        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or held_up(each.spec, specs, described))
         for each in reversed(streams)
     )
     return {topic: reason for topic, reason in reasons if reason}

@@ -11,7 +11,7 @@ from typing import get_args
 
 from watchrelay import clock
 from watchrelay.app.living import taken_by
-from watchrelay.app.plan import PlannedStream, clashes, pinned_otherwise, topic_spec
+from watchrelay.app.plan import PlannedStream, held_up, pinned_otherwise, topic_spec
 from watchrelay.app.resume import LogReader, resume
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.tasks import first_of, must_run, unless
@@ -173,7 +173,8 @@ class StreamRunner:
     def _check_pins(self) -> None:
         """Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys."""
         control = self._rooms.control
-        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or clashes(self.spec, control.described_streams()):
+        described = control.described_streams()
+        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or held_up(self.spec, self._rooms.planned, described):
             raise TopicRefused(reason)
 
     def _moved(self) -> bool:
