@@ -106,9 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     snapshot.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
-    snapshot.add_argument(
-        "--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long to wait for the answer (default: 5m)"
-    )
+    snapshot.add_argument("--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long all of it may take (default: 5m)")
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
     retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
@@ -164,7 +162,8 @@ Asks neither cluster nor Kafka: the topic of a resource that only the cluster kn
 
 _VERIFY = """\
 Reads each partition of each stream from its last complete snapshot to its end, as a consumer would, and checks
-order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1 otherwise."""
+order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1 otherwise; so it is where a stream of
+the config was never published. Stale records are noted: they are no fault, a plain table shows them until they are healed."""
 
 _RBAC = """\
 Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing else.

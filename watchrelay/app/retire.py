@@ -135,14 +135,15 @@ async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
 def refuse_configured(settings: Settings, stream: str) -> None:
     """Raises: StillConfigured when an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
     for planned in plan(settings):
-        if _means(planned, stream):
+        if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
             raise StillConfigured(
                 f"stream {stream} is still in the config, by {entry}: take it out there, restart the relay, then retire it"
             )
 
 
-def _means(planned: Planned, stream: str) -> bool:
+def may_mean(planned: Planned, stream: str) -> bool:
+    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
     if planned.id == stream:
         return True
     if planned.builtin is not None or planned.entry.id:
