@@ -160,12 +160,16 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     reason = said or _plain(error)
     if reason.endswith(":"):
         reason += " no answer in time"
-    known = reason.lower()
     message = f"kafka at {connection.servers} is not usable: {reason}"
-    if cure := _cure(_CURES, known):
-        return SinkMisconfigured(f"{message} ({cure})")
-    cure = _cure(_AWAY, known) or _cure_of_hanging_up(connection, known)
-    return SinkUnavailable(message + (f" ({cure})" if cure else ""))
+    kind, cure = _judged(connection, reason.lower())
+    return kind(message + (f" ({cure})" if cure else ""))
+
+
+def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
+    """Whether a person must mend it, and how; "" where nothing is known."""
+    if cure := _cure(_CURES, reason):
+        return SinkMisconfigured, cure
+    return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
 
 
 @contextmanager
@@ -183,7 +187,7 @@ def reason_told(connection: KafkaConnection) -> Iterator[None]:
             if isinstance(cause, TopicAuthorizationFailedError):
                 topics = cause.args[0] if cause.args and isinstance(cause.args[0], str) else "of the streams"
                 raise SinkMisconfigured(f"topic {topics} may not be read by this user: grant READ on it or its prefix") from error
-            if isinstance(cause, KafkaConnectionError | OSError) and said.reason:
+            if isinstance(cause, KafkaConnectionError | OSError) and said.reason and _judged(connection, said.reason.lower())[1]:
                 raise unreachable(connection, cause, said.reason) from error
             raise
 
