@@ -106,13 +106,12 @@ def build_parser() -> argparse.ArgumentParser:
     snapshot.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
-    snapshot.add_argument(
-        "--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long to wait for the answer (default: 5m)"
-    )
+    snapshot.add_argument("--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long all of it may take (default: 5m)")
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
     retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
     retire.add_argument("--yes", action="store_true", help="do not ask first; needed where stdin is no terminal")
+    retire.add_argument("--force", action="store_true", help="also while a relay writes the stream: that relay stops, with exit code 75")
 
     verify = _add(commands, "verify", "replay the topics and check every digest; compare with the cluster", _VERIFY)
     verify.add_argument(
@@ -153,7 +152,9 @@ within the hour. A consumer may do the same: any record on the signal topic that
 _RETIRE = """\
 For a stream that was taken out of the config and shall not come back: claims it, publishes a delete for each of its
 objects and an empty last snapshot, then forgets it on the control topic. Consumers end with an empty state.
-Refused while the stream is in the config. May be run again when it was interrupted; asks before it changes anything."""
+Refused while the stream is in the config, or while a relay writes it: take it out of that relay's config first, which
+it notices by itself. To see whether one writes takes up to one and a half heartbeat intervals.
+May be run again when it was interrupted; asks before it changes anything."""
 
 _ASYNCAPI = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with headers and payloads.
@@ -161,7 +162,8 @@ Asks neither cluster nor Kafka: the topic of a resource that only the cluster kn
 
 _VERIFY = """\
 Reads each partition of each stream from its last complete snapshot to its end, as a consumer would, and checks
-order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1 otherwise."""
+order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1 otherwise; so it is where a stream of
+the config was never published. Stale records are noted: they are no fault, a plain table shows them until they are healed."""
 
 _RBAC = """\
 Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing else.

@@ -12,7 +12,7 @@ import msgspec
 
 from watchrelay.codec import Instants
 from watchrelay.errors import RecordRefused
-from watchrelay.printable import short
+from watchrelay.printable import short, why_broken
 
 ControlKind = Literal["claim", "stream", "snapshot"]
 
@@ -47,7 +47,7 @@ def parse_control_value(value: bytes) -> dict[str, object]:
     try:
         return msgspec.json.decode(value, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordRefused(f"control record that is not a JSON object: {error}") from error
+        raise RecordRefused(f"control record that is not a JSON object: {why_broken(error, value)}") from error
 
 
 def claim_value(*, holder: str, instance: str, version: str, time_ms: int, starting_point: dict[str, object] | None) -> dict[str, object]:

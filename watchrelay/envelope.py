@@ -14,7 +14,7 @@ import msgspec
 from watchrelay.errors import RecordRefused
 from watchrelay.model.headers import Header
 from watchrelay.model.streams import StreamSpec
-from watchrelay.printable import short
+from watchrelay.printable import short, why_broken
 
 STRUCTURED_TYPE: Final = b"application/cloudevents+json"
 JSON_TYPE: Final = b"application/json"
@@ -116,7 +116,7 @@ def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
         try:
             event = _event(value)
         except BROKEN as error:
-            raise RecordRefused(f"the value is not a CloudEvent: {error}") from error
+            raise RecordRefused(f"the value is not a CloudEvent: {why_broken(error, value)}") from error
         if event.specversion != "1.0":
             raise RecordRefused(f"a CloudEvent of specversion {short(event.specversion)}")
         return _bytes(event.data), True

@@ -31,5 +31,20 @@ def counted(number: object, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def why_broken(error: Exception, value: bytes) -> str:
+    """Why a decoder would not take `value` as JSON, for people.
+
+    Source: msgspec 0.22 counts the place of a byte that is no UTF-8 from the start of the string that it stands in, not of the value.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        try:
+            value.decode()
+        except UnicodeDecodeError as found:
+            return f"byte {found.start} of the value (0x{value[found.start]:02x}) is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)
+
+
 def _escape(found: re.Match[str]) -> str:
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]

@@ -3,7 +3,8 @@
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from tests.support.process import free_port, wait_until
 from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.topicreader import read_control
 from tests.support.trial import Trial
+from watchrelay import clock
 from watchrelay.app.ask import following
-from watchrelay.app.retire import retire_by
+from watchrelay.app.living import retirer
+from watchrelay.app.retire import retire_by, spec_of
 from watchrelay.app.tasks import only_error
-from watchrelay.codec import MarkerRecord, ObjectRecord
+from watchrelay.codec import Marker, MarkerRecord, ObjectRecord, encoder_for
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.reader import Seen
 from watchrelay.errors import Fenced, SinkUnavailable
@@ -84,6 +87,25 @@ def test_snapshot_without_kafka_is_69_and_without_a_control_topic_1(trial: Trial
         assert done.stderr.count("\n") == 1, done.stderr
         if code == 1:
             assert words in done.stderr
+
+
+@pytest.fixture
+def black_hole() -> Iterator[str]:
+    """The address of a broker that takes every connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_connections_and_says_nothing(
+    trial: Trial, black_hole: str
+) -> None:
+    hole = Daemon(trial.config("configmaps", kafka={"bootstrapServers": [black_hole]}), trial.directory, name="hole")
+    done = command("snapshot", "-c", hole.file, "--timeout", "1s")
+    assert (done.code, done.stdout) == (69, "")
+    assert done.stderr.startswith(
+        f"watchrelay: kafka at {black_hole} let no request be written within 1 s (most likely the broker is frozen"
+    )
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back(trial: Trial) -> None:
@@ -227,7 +249,7 @@ async def retire_interrupted(
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
     sink = Interrupted(connection, metrics=Metrics(), board=Board())
-    control = ControlTopic(connection, trial.control_topic, sink)
+    control = ControlTopic(connection, trial.control_topic, sink, holder=retirer())
     sink.at, sink.instead = at, lambda: instead(connection, control)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
@@ -270,7 +292,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=5, instead=claim))
     assert isinstance(only_error(caught.value), Fenced)
-    assert command("retire", "configmaps", "--yes", "-c", file).code == 0
+    assert command("retire", "configmaps", "--yes", "--force", "-c", file).code == 0
 
 
 def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
@@ -283,12 +305,57 @@ def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
     assert {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}["stream/ghost"] is None
 
 
-def test_a_relay_that_still_has_the_stream_is_outclaimed(trial: Trial) -> None:
-    file, _ = published(trial)
+def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_then_the_relay_says_what_happened(trial: Trial) -> None:
+    file, keys = published(trial)
     with trial.relay(*RESOURCES, name="second") as relay:
         relay.await_ready()
-        assert command("retire", "configmaps", "--yes", "-c", file).code == 0
+        refused = command("retire", "configmaps", "--yes", "-c", file)
+        assert (refused.code, refused.stdout) == (1, ""), refused
+        looking, why = refused.stderr.splitlines()
+        assert looking.startswith("watchrelay retire: looking for")
+        epoch, owner = relay.stream("configmaps")["epoch"], relay.stream("configmaps")["owner"]
+        assert why.startswith(f"watchrelay: stream configmaps is being written by relay {owner} (epoch {epoch}, a record")
+        assert "take it out of that relay's config" in why
+        assert "--force" in why
+        assert relay.stream("configmaps")["epoch"] == epoch, "the refusal claimed the stream"
+        assert relay.readyz()[0] == 200
+        forced = command("retire", "configmaps", "--yes", "--force", "-c", file)
+        assert (forced.code, forced.stderr) == (0, ""), forced
         assert relay.exit_code() == 75
+        (said,) = relay.said("outclaimed")
+        assert said["error"].startswith("stream configmaps was retired while this relay wrote it, by `watchrelay retire on ")
+        assert "take it out of this relay's config, or its next start publishes them anew" in said["error"]
+    assert_retired(trial, keys)
+
+
+def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_unless_by_force(trial: Trial) -> None:
+    async def claim_and_fall_silent(settings: Settings) -> None:
+        connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
+        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+
+        async def nothing() -> int:
+            return 0
+
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(sink.run())
+            async with following(ControlTopic(connection, trial.control_topic, sink, holder="slow-1")) as control:
+                described = control.described_streams()["configmaps"]
+                epoch = await control.claim("configmaps", described, starting_point=None, highest_epoch=nothing)
+                encoder = encoder_for(spec_of(settings, "configmaps", described), epoch)
+                for partition in range(3):
+                    marker = encoder.marker(partition, 1, clock.wall_ms(), Marker("claim"))
+                    await sink.deliver(Batch(trial.topic("configmaps"), partition, [marker]))
+            running.cancel()
+
+    file, keys = published(trial)
+    asyncio.run(claim_and_fall_silent(load_settings(str(file))))
+    refused = command("retire", "configmaps", "--yes", "-c", file)
+    assert refused.code == 1, refused
+    assert refused.stderr.startswith("watchrelay: stream configmaps was claimed by relay slow-1 ")
+    assert refused.stderr.count("\n") == 1
+    assert "--force" in refused.stderr
+    assert command("retire", "configmaps", "--yes", "--force", "-c", file).code == 0
+    assert_retired(trial, keys)
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.support.trial import Trial
 from tests.vectors.telling import claim, description
 
 _STREAMS = ("configmaps", f"widgets.{GROUP}")
-_KEYS = {"stream", "topic", "partition", "from", "to", "records", "objects", "epoch", "proven", "problems"}
+_KEYS = {"stream", "topic", "partition", "from", "to", "records", "objects", "epoch", "proven", "problems", "stale"}
 
 
 @pytest.fixture
@@ -101,6 +101,38 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial
     assert text.code == 1
     assert "1 of 3 partitions does not hold" in text.stdout
     assert f"gap @{foreign - 2}: sequence" in text.stdout
+
+
+async def test_stale_records_are_noted_with_their_place_and_hold(trial: Trial, broker: EmbeddedBroker) -> None:
+    topic, control = trial.topic("pods"), trial.control_topic
+    logs = [Log(), Log(), Log()]
+    former = Writer(stream(partitions=3), logs, epoch=2)
+    former.first("shop/a", "shop/b")
+    writer = Writer(stream(partitions=3), logs, epoch=3, before=former)
+    writer.claim()
+    former.put("shop/a", 9)
+    writer.beat()
+    (home,) = [number for number, held in enumerate(writer.held) if b"shop/a" in held]
+    async with Teller(broker.bootstrap) as teller:
+        await teller.tell(topic, logs)
+        await teller.say(control, "stream/pods", description(3, topic=topic))
+        await teller.say(control, "claim/pods", claim("w1"))
+    file = trial.relay("pods", "configmaps", f"widgets.{GROUP}", "Gadget", "*.example.org").file
+    found = verify(file, "pods", "--output", "json")
+    assert (found.code, found.stderr) == (0, "")
+    at = logs[home].end - 2
+    noted = {row["partition"]: row["stale"] for row in found.objects()}
+    assert noted.pop(home) == {"keys": 1, "first": at, "last": at, "key": "shop/a"}
+    assert set(noted.values()) == {None}
+    text = verify(file, "pods")
+    assert text.code == 0
+    assert f"  note @{at}: the newest record of 1 key (shop/a) is stale" in text.stdout
+    assert "all 3 partitions hold" in text.stdout
+    whole = verify(file)
+    assert whole.code == 1, "streams of the config were never published"
+    absent = [line.split(":")[1].strip() for line in whole.stderr.splitlines()]
+    assert absent == ["stream configmaps", f"stream widgets.{GROUP}"], whole.stderr
+    assert "all 3 partitions hold; 2 streams of the config were never published" in whole.stdout
 
 
 def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(

@@ -9,13 +9,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import control_spec, signal_spec
 from watchrelay.app.tasks import only_error
 from watchrelay.config import Settings
 from watchrelay.errors import SinkUnavailable, WatchrelayError
+from watchrelay.kafkaclient import SILENCE
 from watchrelay.model.records import Batch, Receipt
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.control import ControlTopic
@@ -94,10 +95,45 @@ async def ask_for_snapshots(
 ) -> list[Taken]:
     """Ask for a snapshot of each stream (none named: of all published); the answers, in the order of the streams.
 
-    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer as it comes.
+    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer as it comes. `timeout_s` is for all of
+    it: also for a Kafka that takes connections and says nothing.
     Raises: NotThere; Unanswered, naming the streams that are still owed; SinkUnavailable; TopicRefused.
     """
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
+    asking = _Asking(asked, taken)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _ask(settings, streams, connection, asking)
+    except TimeoutError:
+        if asking.request is None:
+            raise SinkUnavailable(f"kafka at {connection.servers} let no request be written within {timeout_s:g} s ({SILENCE})") from None
+        owed = [stream for stream in asking.request.streams if stream not in asking.answers]
+        raise Unanswered(
+            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running that has {'it' if len(owed) == 1 else 'them'} "
+            f"in its config? Request {asking.request.id} stands: a relay that starts within the hour answers"
+        ) from None
+
+
+@dataclass(slots=True)
+class _Asking:
+    """How far the asking has come. Shape: `request` once it is written."""
+
+    asked: Callable[[str, Sequence[str]], None]
+    taken: Callable[[Taken], None]
+    request: SnapshotRequest | None = None
+    answers: dict[str, Taken] = field(default_factory=dict)
+
+    def complete(self, request: SnapshotRequest, control: ControlTopic) -> bool:
+        """Take what has come; whether that is all."""
+        for stream in request.streams:
+            index = control.index(stream)
+            if stream not in self.answers and index is not None and _names(index, request.id):
+                self.answers[stream] = Taken(stream, index)
+                self.taken(self.answers[stream])
+        return len(self.answers) == len(request.streams)
+
+
+async def _ask(settings: Settings, streams: Sequence[str], connection: KafkaConnection, asking: _Asking) -> list[Taken]:
     control = ControlTopic(connection, await checked_control(settings, connection), Mute())
     signal = signal_spec(settings)
     try:
@@ -106,33 +142,12 @@ async def ask_for_snapshots(
             await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
             request = SnapshotRequest(str(uuid.uuid4()), wanted)
             await send_signal(connection, signal.name, settings.cluster, request)
-            asked(request.id, wanted)
-            return await _answers(control, request, timeout_s=timeout_s, taken=taken)
+            asking.request = request
+            asking.asked(request.id, wanted)
+            await control.until(lambda: asking.complete(request, control))
+            return [asking.answers[stream] for stream in request.streams]
     except BaseExceptionGroup as group:
         raise only_error(group) from None
-
-
-async def _answers(control: ControlTopic, request: SnapshotRequest, *, timeout_s: float, taken: Callable[[Taken], None]) -> list[Taken]:
-    answers: dict[str, Taken] = {}
-
-    def answered() -> bool:
-        for stream in request.streams:
-            index = control.index(stream)
-            if stream not in answers and index is not None and _names(index, request.id):
-                answers[stream] = Taken(stream, index)
-                taken(answers[stream])
-        return len(answers) == len(request.streams)
-
-    try:
-        async with asyncio.timeout(timeout_s):
-            await control.until(answered)
-    except TimeoutError:
-        owed = [stream for stream in request.streams if stream not in answers]
-        raise Unanswered(
-            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running that has "
-            f"{'it' if len(owed) == 1 else 'them'} in its config? Request {request.id} stands: a relay that starts within the hour answers"
-        ) from None
-    return [answers[stream] for stream in request.streams]
 
 
 def _names(index: dict[str, object], request_id: str) -> bool:

@@ -15,8 +15,8 @@ from typing import Literal
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import (
     PlannedStream,
-    clashes,
     control_spec,
+    held_up,
     pinned_otherwise,
     plan_streams,
     prefixed_topics,
@@ -113,7 +113,7 @@ async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, 
         except TopicRefused as error:
             facts.append(Fact(f"topic {spec.name}", str(error), "error", BAD_CONFIG))
         except SinkUnavailable as error:
-            facts.append(Fact("kafka", str(error), "error", BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE))
+            facts.append(_kafka_fact(error))
             break
         else:
             if found is None:
@@ -134,10 +134,11 @@ async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[P
     try:
         described = await descriptions(connection, control)
     except SinkUnavailable as error:
-        facts.append(Fact("kafka", str(error), "error", UNAVAILABLE))
+        facts.append(_kafka_fact(error))
         return {}
+    specs = [each.spec for each in streams]
     reasons = (
-        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or clashes(each.spec, described))
+        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or held_up(each.spec, specs, described))
         for each in reversed(streams)
     )
     return {topic: reason for topic, reason in reasons if reason}
@@ -224,3 +225,7 @@ async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
 
 def _kube_fact(what: str, error: KubeError) -> Fact:
     return Fact(what, str(error), "error", BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)
+
+
+def _kafka_fact(error: SinkUnavailable) -> Fact:
+    return Fact("kafka", str(error), "error", BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE)

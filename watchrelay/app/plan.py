@@ -20,6 +20,9 @@ from watchrelay.store.transform import Transform
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings
 
+UNTANGLE = "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it is to be; or name another topic"
+"""What to do about a stream of which `entangled` tells."""
+
 CONTENT_VERSION = 1
 """Raised when a release publishes other bytes for the same object and config: streams then compare contents at resume."""
 
@@ -132,6 +135,19 @@ def entangled(planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str
         if not _clash(plans[stream], other, plans[other].description):  # else the config itself says so, whatever stands there now
             stuck[stream] = f"stream {stream} {others[other]}, and neither can let go before the other does"
     return stuck
+
+
+def held_up(stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]) -> str:
+    """As `clashes`, with the cure that fits where the other stream is of the same config, `planned`: that one cannot be retired."""
+    if not (clash := clashes(stream, described)):
+        return ""
+    plans = {each.id: each for each in planned}
+    if stuck := entangled(plans.values(), described).get(stream.id):
+        return f"{stuck}: {UNTANGLE.format(stream.id)}"
+    for other, theirs in described.items():
+        if (why := _clash(stream, other, theirs)) and other in plans and not _clash(stream, other, plans[other].description):
+            return f"stream {stream.id} {why}: by this config that one lets go of them, and this one waits until it has"
+    return clash
 
 
 def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from watchrelay import clock
 from watchrelay.app.ask import Mute, checked_control, following, known
 from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.living import Watching, refuse_written, retirer
 from watchrelay.app.tasks import only_error
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.config import Settings
@@ -63,10 +64,15 @@ class Retired:
     deletes: int | None
 
 
-async def look(settings: Settings, stream: str) -> Plan:
+def _in_silence(_topic: str, _seconds: float) -> None:
+    """For whoever need not know."""
+
+
+async def look(settings: Settings, stream: str, *, force: bool = False, watching: Watching = _in_silence) -> Plan:
     """What `retire` would do; changes nothing.
 
-    Raises: StillConfigured; NotThere when the stream is not described (any more); SinkUnavailable, TopicRefused.
+    Shape: `force`: do not ask whether a relay writes the stream; `watching` is told when that takes a while.
+    Raises: StillConfigured; StillWritten; NotThere when the stream is not described (any more); SinkUnavailable, TopicRefused.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
@@ -75,21 +81,24 @@ async def look(settings: Settings, stream: str) -> Plan:
             known(control, [stream])
             spec = spec_of(settings, stream, control.described_streams()[stream])
             count = (control.index(stream) or {}).get("count")
-            return Plan(stream, spec.topic, count if isinstance(count, int) else None, await _exists(connection, spec))
+            exists = await _exists(connection, spec)
+            if exists and not force:
+                await refuse_written(spec, connection, control, interval_s=settings.heartbeat_interval_s, watching=watching)
+            return Plan(stream, spec.topic, count if isinstance(count, int) else None, exists)
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 
 
 async def retire(settings: Settings, stream: str) -> Retired:
-    """Retire `stream`.
+    """Retire `stream`, whoever writes it: `look` first.
 
-    Raises: what `look` does; Fenced when a relay claimed it meanwhile.
+    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     name = await checked_control(settings, connection)
     try:
-        async with _sink(connection) as sink, following(ControlTopic(connection, name, sink)) as control:
+        async with _sink(connection) as sink, following(ControlTopic(connection, name, sink, holder=retirer())) as control:
             return await retire_by(settings, stream, connection=connection, sink=sink, control=control)
     except BaseExceptionGroup as group:
         raise only_error(group) from None
@@ -126,14 +135,15 @@ async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
 def refuse_configured(settings: Settings, stream: str) -> None:
     """Raises: StillConfigured when an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
     for planned in plan(settings):
-        if _means(planned, stream):
+        if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
             raise StillConfigured(
                 f"stream {stream} is still in the config, by {entry}: take it out there, restart the relay, then retire it"
             )
 
 
-def _means(planned: Planned, stream: str) -> bool:
+def may_mean(planned: Planned, stream: str) -> bool:
+    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
     if planned.id == stream:
         return True
     if planned.builtin is not None or planned.entry.id:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from watchrelay.app.requests import Requests
 from watchrelay.app.resume import turns
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 from watchrelay.relay.pulse import Pulse
@@ -41,6 +42,7 @@ class Rooms:
     """The shared rooms of one process.
 
     Shape: `settings` are those in force: an edit puts others in their place.
+    `planned` are all streams of the config, as far as discovery knows their resources.
     `served` answers whether discovery knows a resource (None: it cannot say now);
     `control_made` is set once the control topic is there and safe; `server_version` is (major, minor) of the API server once known.
     """
@@ -58,6 +60,7 @@ class Rooms:
     holder: str
     tempo: Tempo
     server_version: tuple[int, int] | None = None
+    planned: Sequence[StreamSpec] = ()
     served: Callable[[Resource], Awaitable[bool | None]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
     rng: random.Random = field(default_factory=random.Random)

@@ -10,12 +10,13 @@ import logging
 from typing import get_args
 
 from watchrelay import clock
-from watchrelay.app.plan import PlannedStream, clashes, pinned_otherwise, topic_spec
+from watchrelay.app.living import taken_by
+from watchrelay.app.plan import PlannedStream, held_up, pinned_otherwise, topic_spec
 from watchrelay.app.resume import LogReader, resume
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.tasks import first_of, must_run, unless
 from watchrelay.backoff import Backoff
-from watchrelay.errors import Fenced, SinkUnavailable, TopicLost, TopicRefused, fenced_by
+from watchrelay.errors import Fenced, Shared, SinkUnavailable, TopicLost, TopicRefused, fenced_by
 from watchrelay.observe.status import State
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import Found, WatchFrom
@@ -33,6 +34,8 @@ _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 """Between two lives of a stream whose topic was lost."""
 _HEALTHY_S = 60.0
+_CLAIM_READ_S = 2.0
+"""Less than the 5 s within which an outclaimed relay has ended."""
 
 
 class StreamRunner:
@@ -131,6 +134,10 @@ class StreamRunner:
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.begin_anew(str(lost))
             return None
+        except Fenced as error:
+            if isinstance(error, Shared):
+                raise
+            raise Fenced(await self._outclaimed()) from error
         self._status.owner = self._rooms.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
@@ -166,7 +173,8 @@ class StreamRunner:
     def _check_pins(self) -> None:
         """Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys."""
         control = self._rooms.control
-        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or clashes(self.spec, control.described_streams()):
+        described = control.described_streams()
+        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or held_up(self.spec, self._rooms.planned, described):
             raise TopicRefused(reason)
 
     def _moved(self) -> bool:
@@ -278,6 +286,16 @@ class StreamRunner:
             if group_error.subgroup(Fenced) is None:
                 raise
             self._metrics.ownership_changes_total["fenced"].inc()
-            raise fenced_by(group_error, f"stream {self.spec.id}: a newer relay claimed it") from group_error
+            raise fenced_by(group_error, await self._outclaimed()) from group_error
         finally:
             self._watcher = None
+
+    async def _outclaimed(self) -> str:
+        """Why this relay may not write on. A record of the newer writer may have come before its claim was read."""
+        control, stream = self._rooms.control, self.spec.id
+        try:
+            async with asyncio.timeout(_CLAIM_READ_S):
+                await control.until(lambda: control.outclaimed(stream, self._epoch))
+        except TimeoutError:
+            pass  # the control topic cannot be read now: then it is not known who
+        return taken_by(control.holder_of(stream), stream, self._rooms.holder)

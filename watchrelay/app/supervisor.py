@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from watchrelay import clock
 from watchrelay.app.plan import (
+    UNTANGLE,
     PlannedStream,
     entangled,
     pinned_otherwise,
@@ -45,9 +46,6 @@ _WAITING_INTERVAL_S = (5.0, 10.0)
 VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
 """How long the first streams wait for the answer to /version, which tells whether the server has streaming lists (from 1.34 on)."""
-
-
-_UNTANGLE = "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it is to be; or name another topic"
 
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
@@ -158,7 +156,7 @@ class Supervisor:
                     else:
                         planned.setdefault(each.spec.id, (index, each.spec))
         stuck = entangled((spec for _, spec in planned.values()), self._rooms.control.described_streams())
-        found.extend((planned[stream][0], reason, _UNTANGLE.format(stream)) for stream, reason in stuck.items())
+        found.extend((planned[stream][0], reason, UNTANGLE.format(stream)) for stream, reason in stuck.items())
         return found
 
     def _repinned(self, planned: PlannedStream) -> str:
@@ -220,6 +218,7 @@ class Supervisor:
         for entry, resolution in sorted(resolutions, key=lambda item: item[0].resource.startswith("*")):
             self._reconcile_entry(entry, resolution, shared, planned)
         self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
+        self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
                 self._remove(stream, running)

@@ -1,7 +1,8 @@
 """`watchrelay retire`: takes a stream that left the config off its topic, for good.
 
-Room: commands. In: parsed arguments (config, sets, stream, yes). Out: a line on stdout; 0, 1 when the stream is still in the config, not
-published, or was not confirmed, 2 when nobody can be asked, 69 when Kafka is away, 75 when a relay claimed the stream meanwhile.
+Room: commands. In: parsed arguments (config, sets, stream, yes, force). Out: a line on stdout; 0, 1 when the stream is still in the config
+or written by a relay, not published, or was not confirmed, 2 when nobody can be asked, 69 when Kafka is away, 75 when a relay claimed the
+stream meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FAILED, USAGE = 1, 2
 def run(args: argparse.Namespace) -> int:
     """Ask, retire, say what was done.
 
-    Raises: ConfigError, StillConfigured, NotThere, Fenced, SinkUnavailable, TopicRefused: one line for the operator each.
+    Raises: ConfigError, StillConfigured, StillWritten, NotThere, Fenced, SinkUnavailable, TopicRefused: one line for the operator each.
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
@@ -31,15 +32,21 @@ def run(args: argparse.Namespace) -> int:
             f"watchrelay retire: deletes every object of {args.stream} from its topic: say --yes where nobody can be asked", file=sys.stderr
         )
         return USAGE
-    if not args.yes and not confirmed(finish(look(settings, args.stream))):
-        print(f"stream {args.stream} is left as it is", file=sys.stderr)
-        return FAILED
+    if not (args.yes and args.force):
+        plan = finish(look(settings, args.stream, force=args.force, watching=_watching))
+        if not args.yes and not confirmed(plan):
+            print(f"stream {args.stream} is left as it is", file=sys.stderr)
+            return FAILED
     done = finish(retire(settings, args.stream))
     wrote = f"topic {done.topic} is gone"
     if done.deletes is not None:
         wrote = f"{counted(done.deletes, 'object')} deleted from {done.topic}, an empty snapshot published"
     print(f"{done.stream}: retired: {wrote}, control records removed")
     return 0
+
+
+def _watching(topic: str, seconds: float) -> None:
+    print(f"watchrelay retire: looking for {seconds:.0f} s whether a relay still writes to {topic}", file=sys.stderr)
 
 
 def confirmed(plan: Plan) -> bool:

@@ -24,6 +24,7 @@ from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.interrupts import finish
 from watchrelay.printable import counted, printable
+from watchrelay.sink.connection import reason_told
 
 Printer = Callable[[Seen], str]
 
@@ -31,21 +32,30 @@ _COLOURS = {"added": "32", "modified": "33", "deleted": "31", "read": "36"}
 _MARKER_COLOUR = "2"
 _json = msgspec.json.Encoder().encode
 _QUIET_S = 30.0
+_PATIENCE_S = 3.0
+"""Longer than it takes until all brokers have refused."""
 
 
 class ClientWords(logging.Handler):
-    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where it says dozens a second."""
+    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where it says dozens a second.
+
+    Not of a trouble that is over at once, nor of one that ends the command: that says it itself, with the cure.
+    """
 
     def __init__(self, out: TextIO, *, now_s: Callable[[], float] = clock.now_s) -> None:
         super().__init__(logging.WARNING)
         self._out = out
         self._now_s = now_s
-        self._quiet_until_s = float("-inf")
+        self._since_s = self._newest_s = self._quiet_until_s = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the line, unless another was printed not long ago."""
-        if self._now_s() >= self._quiet_until_s:
-            self._quiet_until_s = self._now_s() + _QUIET_S
+        """Print the line, unless the trouble has only begun, or another was printed not long ago."""
+        now_s = self._now_s()
+        if now_s - self._newest_s > _QUIET_S:
+            self._since_s = now_s
+        self._newest_s = now_s
+        if now_s - self._since_s >= _PATIENCE_S and now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _QUIET_S
             print(f"kafka: {' '.join(record.getMessage().split())}", file=self._out)
 
 
@@ -82,8 +92,9 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
             said.add(problem)
             print(f"waiting: {problem}", file=sys.stderr)
 
+    connection = kafka_connection(settings, client_id="watchrelay-tail")
     reader = TailReader(
-        kafka_connection(settings, client_id="watchrelay-tail").arguments(),
+        connection.arguments(),
         control_topic=control_topic(settings),
         streams=args.streams,
         from_beginning=args.from_beginning,
@@ -91,9 +102,10 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
         waiting=waiting,
         awaited=lambda stream: may_come(settings, stream),
     )
-    async with aclosing(reader.batches()) as batches:
-        async for seen in batches:
-            print_batch(seen, printer, sys.stdout, sys.stderr)
+    with reason_told(connection):
+        async with aclosing(reader.batches()) as batches:
+            async for seen in batches:
+                print_batch(seen, printer, sys.stdout, sys.stderr)
 
 
 def may_come(settings: Settings, stream: str) -> bool:

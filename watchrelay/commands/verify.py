@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TextIO
 
@@ -19,19 +20,23 @@ from watchrelay.app.compare import compare_with_cluster
 from watchrelay.app.connect import Fact, connected
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import PlannedStream, control_topic
+from watchrelay.app.retire import may_mean
 from watchrelay.codec import DIGEST_MASK
 from watchrelay.commands.tail import client_words
 from watchrelay.config import Settings, load_settings
-from watchrelay.consumer.audit import Audit
+from watchrelay.config.streams import plan
+from watchrelay.consumer.audit import Audit, Stale
 from watchrelay.consumer.auditing import Auditor
 from watchrelay.interrupts import finish
 from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
 from watchrelay.printable import counted, printable
+from watchrelay.sink.connection import reason_told
 from watchrelay.store.partition import partition_of
 
 OK, FAILED = 0, 1
 _SHOWN = 10
+UNSERVED = " (--cluster tells whether the cluster serves its resource at all)"
 _encode = msgspec.json.Encoder().encode
 
 Row = tuple[Audit, int, int]
@@ -64,33 +69,45 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
                 print(fact, file=sys.stderr)
             if client is None or Fact.exit_code(facts):
                 return Fact.exit_code(facts)
+        connection = kafka_connection(settings, client_id="watchrelay-verify")
         auditor = Auditor(
-            kafka_connection(settings, client_id="watchrelay-verify").arguments(),
+            connection.arguments(),
             control_topic=control_topic(settings),
             streams=args.streams,
             home=partition_of,
             bare=args.cluster,
         )
+        stack.enter_context(reason_told(connection))
         await stack.enter_async_context(auditor)
         await auditor.read_to_end()
-        compared = client is None or await _compare(auditor, client, planned, args.streams)
+        absent = never_published(settings, auditor.streams) if client is None and not args.streams else []
+        if client is not None:
+            absent = await _compare(auditor, client, planned, args.streams)
+        for stream in absent:
+            print(f"error: stream {stream}: in the config, but never published{UNSERVED if client is None else ''}", file=sys.stderr)
         rows = await auditor.rows()
-    print_rows(rows, args.output, sys.stdout)
-    return OK if compared and all(holds(audit) for audit, _, _ in rows) else FAILED
+    print_rows(rows, args.output, sys.stdout, absent=len(absent))
+    return OK if not absent and all(holds(audit) for audit, _, _ in rows) else FAILED
 
 
-async def _compare(auditor: Auditor, client: KubeClient, planned: list[PlannedStream], asked: list[str]) -> bool:
-    """Compare each stream that the config has. False: one of them is not published."""
+def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
+    """The streams of the config that nothing stands of on Kafka, as far as that is certain without a cluster.
+
+    Shape: not certain are wildcards, and short names and kinds of resources that are not built in.
+    """
+    certain = [each for each in plan(settings) if not each.name.wildcard and (each.builtin is not None or each.entry.id or each.name.group)]
+    return sorted({each.id for each in certain if not any(may_mean(each, stream) for stream in published)})
+
+
+async def _compare(auditor: Auditor, client: KubeClient, planned: list[PlannedStream], asked: list[str]) -> list[str]:
+    """Compare each stream that the config has; those of them that are not published."""
     by_id = {each.spec.id: each for each in planned}
     for stream in auditor.streams:
         if stream in by_id:
             await compare_with_cluster(auditor, client, by_id[stream])
         else:
             print(f"warning: stream {stream}: not in this config, so not compared with the cluster", file=sys.stderr)
-    absent = sorted(stream for stream in by_id.keys() - set(auditor.streams) if not asked or stream in asked)
-    for stream in absent:
-        print(f"error: stream {stream}: in the config, but never published", file=sys.stderr)
-    return not absent
+    return sorted(stream for stream in by_id.keys() - set(auditor.streams) if not asked or stream in asked)
 
 
 def holds(audit: Audit) -> bool:
@@ -98,8 +115,8 @@ def holds(audit: Audit) -> bool:
     return audit.state.proven and not audit.problems
 
 
-def print_rows(rows: list[Row], output: str, out: TextIO) -> None:
-    """One JSON object a line, or a table with the problems behind it."""
+def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0) -> None:
+    """One JSON object a line, or a table with the problems behind it. Shape: `absent` streams of the config were never published."""
     if output == "json":
         out.write("".join(f"{as_json(row)}\n" for row in rows))
         return
@@ -112,6 +129,8 @@ def print_rows(rows: list[Row], output: str, out: TextIO) -> None:
             out.write(printable(f"  {problem.kind}{where}:{about} {problem.detail}") + "\n")
         if len(row[0].problems) > _SHOWN:
             out.write(f"  and {len(row[0].problems) - _SHOWN} more; --output json has them\n")
+        if (stale := row[0].stale) is not None:
+            out.write(printable(f"  note {note(stale)}") + "\n")
     bad = sum(not holds(audit) for audit, _, _ in rows)
     read = sum(audit.records for audit, _, _ in rows)
     partitions = counted(len(rows), "partition")
@@ -119,11 +138,23 @@ def print_rows(rows: list[Row], output: str, out: TextIO) -> None:
         verdict = f"{bad} of {partitions} {'does' if bad == 1 else 'do'} not hold"
     else:
         verdict = f"{partitions} holds" if len(rows) == 1 else f"all {partitions} hold"
+    if absent:
+        verdict += f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} never published"
     out.write(f"{verdict}, {counted(read, 'record')} read\n")
 
 
+def note(stale: Stale) -> str:
+    """What stale records mean for an operator: how many, where, and why the partition holds all the same."""
+    where = f"@{stale.first}" if stale.first == stale.last else f"@{stale.first}..{stale.last}"
+    which = f"{stale.key} first" if stale.keys > 1 else stale.key
+    return (
+        f"{where}: the newest record of {counted(stale.keys, 'key')} ({which}) is stale, of a former writer or sent late: "
+        "readers by the contract pass it over; a plain table shows it until a running relay says the key again"
+    )
+
+
 def as_json(row: Row) -> str:
-    """One JSON object. Shape: the keys of DESIGN 4.1; `to` is the offset behind the last one read."""
+    """One JSON object. Shape: `to` is the offset behind the last one read; `stale` is null, or how many keys, where, and the first one."""
     audit, start, to = row
     fields = {
         "stream": audit.stream,
@@ -136,6 +167,7 @@ def as_json(row: Row) -> str:
         "epoch": audit.state.epoch,
         "proven": audit.state.proven,
         "problems": audit.problems,
+        "stale": audit.stale,
     }
     return _encode(fields).decode()
 

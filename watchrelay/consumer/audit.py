@@ -51,6 +51,17 @@ class Problem(msgspec.Struct, frozen=True):
     detail: str
 
 
+class Stale(msgspec.Struct, frozen=True):
+    """Keys whose newest record is one that readers ignore, with another effect than the true one. No fault of the log: a table that
+    ignores headers shows them until the writer says them again. Shape: `first` and `last` are offsets, `key` is that of the first.
+    """
+
+    keys: int
+    first: int
+    last: int
+    key: str
+
+
 def bare_hash(value: bytes, version: str) -> bytes:
     """Eight bytes that tell two objects apart, their resourceVersion aside. Source: DESIGN 4.1, suppressUnchanged."""
     text = version.encode()
@@ -91,6 +102,8 @@ class Audit:
         """What was held at `as_of_version` where records behind it have changed it since."""
         self._as_of_version: str | None = None
         self._partitions, self._home, self._bare = partitions, home, bare
+        self._outdated: dict[bytes, tuple[int, int | None]] = {}
+        """By key the offset and the value's hash (None: a delete) of an ignored record behind which none of that key was taken."""
         self._more = 0
         self._holes = False
         self._failing = False
@@ -136,8 +149,11 @@ class Audit:
             if found != record.value_hash:
                 self._add("hash", offset, key, f"the value hashes to {found:016x}, its header says {record.value_hash:016x}")
         if ignored is not None:
+            self._outdated[key] = (offset, None if value is None else found)
             self._ignored(offset, record, found, ignored)
             return
+        if self._outdated:
+            self._outdated.pop(key, None)
         before = state.held.get(key)
         if before is not None:
             state.digest -= before.value_hash
@@ -221,6 +237,13 @@ class Audit:
         if self._more:
             self.problems.append(Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more"))
             self._more = 0
+
+    @property
+    def stale(self) -> Stale | None:
+        """What a table that ignores headers shows wrongly now; None where it is right."""
+        held = self.state.held
+        wrong = {offset: key for key, (offset, said) in self._outdated.items() if said != (held[key].value_hash if key in held else None)}
+        return Stale(len(wrong), min(wrong), max(wrong), wrong[min(wrong)].decode(errors="replace")) if wrong else None
 
     def freeze(self, version: str) -> None:
         """From now on keep in `as_of` what was held at `version` of the cluster."""

@@ -48,6 +48,7 @@ def _reason(status: StreamStatus) -> str:
         return status.last_error or ""
     return (
         status.last_error
+        or status.unacknowledged
         or {
             "waiting": "not started yet",
             "listing": f"listing: {counted(status.listed, 'object')} so far",

@@ -35,7 +35,8 @@ OVER: Final = "well again"
 class StreamStatus:
     """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since the epoch.
 
-    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing.
+    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing. `refused`: that line where Kafka
+    said it of the stream's records.
     `complete`: the whole state has been acknowledged by Kafka once in this process.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
@@ -58,6 +59,7 @@ class StreamStatus:
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
     waits_for: str = ""
+    refused: str = ""
     complete: bool = False
     dirty_keys: int = 0
     unacknowledged: str = ""
@@ -119,8 +121,13 @@ class StreamStatus:
         self.acknowledged()
         self.progressed()
 
-    def not_acknowledged(self, message: str) -> None:
-        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of the stream's own is shown before it."""
+    def not_acknowledged(self, message: str, *, person: bool = False) -> None:
+        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of the stream's own is shown before it.
+
+        Shape: `person`: a right is missing, so that the stream waits for whoever can grant it.
+        """
+        if person:
+            self.waits_for = self.refused = message
         if not self.unacknowledged:
             self.unacknowledged_ms = clock.wall_ms()
             self._tell(self.unacknowledged_ms, message)
@@ -128,6 +135,9 @@ class StreamStatus:
 
     def acknowledged(self) -> None:
         """Kafka acknowledges again."""
+        if self.refused and self.waits_for == self.refused:
+            self.waits_for = ""
+        self.refused = ""
         if self.unacknowledged:
             self.unacknowledged = ""
             self._tell(clock.wall_ms(), OVER)

@@ -57,6 +57,9 @@ _current: ContextVar[LogTail | None] = ContextVar("watchrelay_kafka_log_tail", d
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = " ".join(record.getMessage().split())
+        cause = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+        if line.endswith(":") and isinstance(cause, ConnectionError):
+            line += " connection closed"  # in the middle of a TLS handshake: asyncio raises it without a word
         tail = _current.get()
         if tail is not None and not line.startswith(_NO_REASON):
             tail.add(record.levelno, line)

@@ -7,12 +7,17 @@ and plain words for why a broker did not let us in.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
 from watchrelay.kafkaclient import SILENCE
+from watchrelay.sink.clientlog import listening
 from watchrelay.sink.rotation import Rotation
 from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource
 
@@ -34,6 +39,7 @@ _CURES = (
     ("[error 58]", "the broker refused the credentials: check the user and the password or token under kafka.security"),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
     ("[error 31]", "this user may not write: grant WRITE on the topic prefix"),
+    ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
 """Signs of what only a person can mend."""
 _AWAY = (
@@ -154,12 +160,36 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     reason = said or _plain(error)
     if reason.endswith(":"):
         reason += " no answer in time"
-    known = reason.lower()
     message = f"kafka at {connection.servers} is not usable: {reason}"
-    if cure := _cure(_CURES, known):
-        return SinkMisconfigured(f"{message} ({cure})")
-    cure = _cure(_AWAY, known) or _cure_of_hanging_up(connection, known)
-    return SinkUnavailable(message + (f" ({cure})" if cure else ""))
+    kind, cure = _judged(connection, reason.lower())
+    return kind(message + (f" ({cure})" if cure else ""))
+
+
+def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
+    """Whether a person must mend it, and how; "" where nothing is known."""
+    if cure := _cure(_CURES, reason):
+        return SinkMisconfigured, cure
+    return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
+
+
+@contextmanager
+def reason_told(connection: KafkaConnection) -> Iterator[None]:
+    """Around a client of the consumer: what keeps it out is told as of the relay's own clients, with the cure.
+
+    The client says only in its log whether it was a password, a certificate or a port, and the consumer leaves that log to its users.
+    Raises: SinkUnavailable, SinkMisconfigured, in place of a SinkUnavailable that no more is known of than that nobody answers.
+    """
+    with listening() as said:
+        try:
+            yield
+        except SinkUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, TopicAuthorizationFailedError):
+                topics = cause.args[0] if cause.args and isinstance(cause.args[0], str) else "of the streams"
+                raise SinkMisconfigured(f"topic {topics} may not be read by this user: grant READ on it or its prefix") from error
+            if isinstance(cause, KafkaConnectionError | OSError) and said.reason and _judged(connection, said.reason.lower())[1]:
+                raise unreachable(connection, cause, said.reason) from error
+            raise
 
 
 def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
@@ -170,12 +200,15 @@ def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
     """A broker that says nothing, or closes the connection, gives no reason at all; what is likely depends on how we came."""
     if reason.endswith("no answer in time"):
         return SILENCE
-    if not reason.endswith("closed"):
+    if not reason.endswith(("closed", "reset by peer")):
         return ""
     if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return "does this port speak TLS, or want a user? check kafka.security.protocol"
     if not connection.cert_file:
-        return "the broker hung up: it may want a client certificate, kafka.security.certFile, or a user, protocol SASL_SSL"
+        return (
+            "the broker hung up: the port may not speak TLS, or want a client certificate, kafka.security.certFile, "
+            "or a user, protocol SASL_SSL"
+        )
     return "the broker hung up: it may not know the authority of the client certificate in kafka.security.certFile"
 
 

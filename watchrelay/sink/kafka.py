@@ -56,6 +56,7 @@ _LOOK_TIMEOUT_S = 5.0
 _BOARD = "kafka"
 _STALLED = "silence"
 _SECRETS = "secrets"
+_NO_RIGHT = "this user may not write it: grant WRITE on the topic"
 _WATCH_EVERY_S = 1.0
 
 
@@ -434,7 +435,8 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(NO_ACKNOWLEDGEMENT, retriable=True)
             silence = f"no acknowledgement from kafka at {self._connection.servers} for {now_s - since_s:.0f} s"
             if (status := self._board.streams.get(stream)) is not None:
-                status.not_acknowledged(refused or self._troubles.get("") or silence)
+                person = refused is not None and _NO_RIGHT in refused
+                status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
 
     def _heard(self, place: _Place) -> None:
         """An overdue batch is on its way no more."""
@@ -482,8 +484,8 @@ def _explain(error: Exception, partition: TopicPartition, said: str) -> str:
     """One line for an operator: what, where, cure."""
     where = f"topic {partition.topic} partition {partition.partition}"
     known = {
-        TopicAuthorizationFailedError: "this user may not write it: grant WRITE on the topic",
-        ClusterAuthorizationFailedError: "this user may not write it: grant WRITE on the topic",
+        TopicAuthorizationFailedError: _NO_RIGHT,
+        ClusterAuthorizationFailedError: _NO_RIGHT,
         UnknownTopicOrPartitionError: "the brokers do not know it: was the topic deleted?",
         NotLeaderForPartitionError: "it has no leader that is known: was the topic deleted, or is its broker away?",
         LeaderNotAvailableError: "it has no leader: is its broker away?",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from watchrelay.errors import RecordRefused
-from watchrelay.printable import counted, short
+from watchrelay.printable import counted, short, why_broken
 
 EXECUTE_SNAPSHOT = "execute-snapshot"
 ID_BYTES_MAX = 200
@@ -55,7 +55,7 @@ def parse_signal(value: bytes | None) -> SnapshotRequest:
             raise RecordRefused(f"a signal of type {short(repr(kind.type), 80)}: only {EXECUTE_SNAPSHOT} is known")
         signal = msgspec.json.decode(value, type=_Signal)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordRefused(f"not a signal: {error}") from error
+        raise RecordRefused(f"not a signal: {why_broken(error, value)}") from error
     size = len(signal.id.encode())
     if not 1 <= size <= ID_BYTES_MAX:
         raise RecordRefused(f"a signal whose id has {counted(size, 'byte')}: 1 to {ID_BYTES_MAX} are taken")

@@ -13,6 +13,7 @@ from watchrelay.app.plan import (
     control_spec,
     control_topic,
     entangled,
+    held_up,
     plan_streams,
     prefixed_topics,
     provisional_ids,
@@ -124,6 +125,25 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
     found = entangled(plans, described)
     assert "".join(sorted(found)) == stuck
     assert all(clashes(plan, described) for plan in plans if plan.id in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}, "take a out of the config, retire it (`watchrelay retire a`) and put it back"),
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, "by this config that one lets go of them, and this one waits until it has"),
+        ({"a": "x", "b": "y"}, {"a": "y"}, "retire that one first (`watchrelay retire b`)"),
+        ({"a": "x", "b": "y"}, {"a": "z", "b": "y"}, ""),
+    ],
+)
+def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
+    before: dict[str, str], after: dict[str, str], words: str
+) -> None:
+    described = {spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())}
+    plans = [at(name, *wanted) for name, wanted in after.items()]
+    said = held_up(plans[0], plans, described)
+    assert words in said
+    assert bool(said) == bool(words)
 
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:

@@ -107,3 +107,18 @@ async def test_a_stream_per_namespace_is_whole_by_itself(world: World, namespace
         await relay.ready()
         assert list(relay.daemon.board.streams) == [f"pods@{namespace}" for namespace in namespaces]
         assert all(row.complete for row in relay.daemon.board.streams.values())
+
+
+async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_reload_says(world: World) -> None:
+    world.kafka.create_topic("t", 1)
+    one, two = ({"resource": "configmaps", "topic": "t", "id": name, "scope": "cluster"} for name in ("one", "two"))
+    async with running(world.settings({**one, "namespaces": ["shop"]}, {**two, "namespaces": ["default"]})) as relay:
+        await relay.ready()
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    async with running(world.settings({**one, "namespaces": ["default"]}, {**two, "namespaces": ["shop"]})) as relay:
+        await until("both wait", lambda: relay.row("one").waits_for and relay.row("two").waits_for)
+        for stream in ("one", "two"):
+            said = relay.row(stream).waits_for
+            assert "neither can let go before the other does" in said
+            assert f"take {stream} out of the config, retire it (`watchrelay retire {stream}`) and put it back as it is to be" in said

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.story import NODES, Log, Writer, resend, stream
 from watchrelay.codec import decode
-from watchrelay.consumer.audit import Audit, Problem, bare_hash
+from watchrelay.consumer.audit import Audit, Problem, Stale, bare_hash
 from watchrelay.consumer.origin import Origin
 from watchrelay.model.records import WireRecord
 from watchrelay.store.partition import partition_of
@@ -88,6 +88,32 @@ def test_compaction_is_right_as_long_as_a_marker_agrees_behind_it() -> None:
     log.compact(up_to=log.end - 1)
     assert complaints(log) == []
     assert audit(log).state.proven
+
+
+def test_a_former_writers_record_is_noted_until_its_key_is_said_again_and_is_no_problem() -> None:
+    log, old = begun()
+    new = Writer(stream(), [log], epoch=9, before=old)
+    new.claim()
+    first = log.end
+    old.put("shop/a", 9)
+    old.delete("shop/b")
+    old.put("shop/new", 1)
+    new.beat()
+    found = audit(log)
+    assert (found.state.proven, found.problems) == (True, [])
+    assert found.stale == Stale(keys=3, first=first, last=first + 2, key="shop/a")
+    new.say_again("shop/a", reason="healed")
+    new.delete("shop/new", reason="healed")
+    left = audit(log).stale
+    assert left == Stale(keys=1, first=first + 1, last=first + 1, key="shop/b")
+    new.snapshot()
+    assert audit(log).stale is None
+
+
+def test_a_record_that_was_sent_again_and_says_what_is_true_is_not_noted() -> None:
+    log, writer = begun()
+    resend(log, writer.put("shop/a", 2), writer.delete("shop/b"))
+    assert audit(log).stale is None
 
 
 def test_compaction_without_a_marker_that_agrees_is_not_proven() -> None:

@@ -97,7 +97,7 @@ def test_a_client_in_trouble_says_so_once_in_half_a_minute() -> None:
     out, moments_s = io.StringIO(), [100.0]
     words = ClientWords(out, now_s=lambda: moments_s[-1])
     line = logging.LogRecord("aiokafka", logging.ERROR, "", 0, "Unable connect to\n %s", ("kafka-0:9092",), None)
-    for moment_s in (100.0, 100.1, 129.9, 130.0, 131.0):
+    for moment_s in (100.0, 100.1, 103.0, 132.9, 133.0, 134.0, 165.0, 165.1):  # the last two: another trouble, over at once
         moments_s.append(moment_s)
         words.emit(line)
     assert out.getvalue() == "kafka: Unable connect to kafka-0:9092\n" * 2

@@ -45,3 +45,16 @@ def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None
     assert ready is True
     assert body["problems"] == {"kafka": "no broker answers"}
     assert body["streams"] == {"pods": {"state": "backoff", "reason": "connection refused"}}
+
+
+def test_a_stream_whose_first_records_kafka_does_not_take_says_so() -> None:
+    readiness = Readiness(Board(), started=True)
+    readiness.board.open("pods").not_acknowledged("no acknowledgement for 12 s")
+    ready, body = readiness.check()
+    assert not ready
+    assert body["streams"] == {"pods": {"state": "waiting", "reason": "no acknowledgement for 12 s"}}
+    readiness.board.open("pods").not_acknowledged("topic t: grant WRITE on the topic", person=True)
+    assert readiness.check() == (
+        True,
+        {"ready": True, "streams": {"pods": {"state": "waiting", "reason": "topic t: grant WRITE on the topic"}}},
+    )

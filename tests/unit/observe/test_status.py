@@ -48,6 +48,18 @@ def test_a_silence_of_kafka_is_told_once_and_its_end_too() -> None:
     assert told(status) == [("waiting", "no acknowledgement for 10 s"), ("waiting", OVER)]
 
 
+def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged() -> None:
+    status = StreamStatus("pods")
+    status.not_acknowledged("grant WRITE on the topic", person=True)
+    assert status.waits_for == "grant WRITE on the topic"
+    status.acknowledged()
+    assert status.waits_for == ""
+    status.not_acknowledged("grant WRITE on the topic", person=True)
+    status.waits_for = "no right to list"
+    status.acknowledged()
+    assert status.waits_for == "no right to list", "what the API server does not allow is another matter"
+
+
 def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgement() -> None:
     status = StreamStatus("pods")
     assert status.waiting_since_ms() == 0

@@ -49,3 +49,12 @@ def test_each_client_hears_its_own_lines_and_the_debug_log_all(caplog: pytest.Lo
     assert (inner.reason, outer.reason) == ("inner trouble", "outer trouble")
     said = [vars(record)["said"] for record in caplog.records if record.name == "watchrelay.sink.clientlog"]
     assert said == ["inner trouble", "outer trouble", "nobody's trouble"]
+
+
+def test_a_connection_that_was_closed_without_a_word_is_told_from_one_that_is_silent() -> None:
+    log = logging.getLogger("aiokafka.conn")
+    with listening() as tail:
+        log.error('Unable connect to "%s:%s": %s', "b", 1, ConnectionResetError())
+        assert tail.reason == 'Unable connect to "b:1": connection closed'
+        log.error('Unable connect to "%s:%s": %s', "b", 1, TimeoutError())
+        assert tail.reason == 'Unable connect to "b:1":'

@@ -1,17 +1,18 @@
 """Room: sink.  In: settings and files.  Out: claims about what the client library is given, and what an operator is told."""
 
+import logging
 import ssl
 import sys
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
+from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from tests.support.certs import Authority
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
-from watchrelay.sink.connection import KafkaConnection, Mechanism, unreachable
+from watchrelay.sink.connection import KafkaConnection, Mechanism, reason_told, unreachable
 
 SERVERS = ("kafka-0:9092", "kafka-1:9092")
 
@@ -143,6 +144,8 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
+        ("[Errno 104] Connection reset by peer", "does this port speak TLS"),
+        ("Not authorized to read from topic t.", "grant READ on it"),
         ('Unable connect to "b:1":', "no answer in time (most likely the broker is frozen"),
         ("something new", "something new"),
     ],
@@ -187,3 +190,30 @@ def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(said: st
 def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:
     with pytest.raises(SinkMisconfigured):
         KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file="/absent/ca").arguments()
+
+
+def failing(cause: Exception, line: str, connection: KafkaConnection) -> SinkUnavailable:
+    """What comes of a client of the consumer that logs `line` and fails."""
+    told = SinkUnavailable("kafka at b:1 is not usable: no broker answers")
+    told.__cause__ = cause
+    with pytest.raises(SinkUnavailable) as raised, reason_told(connection):
+        _fail(line, told)
+    return raised.value
+
+
+def _fail(line: str, error: SinkUnavailable) -> None:
+    logging.getLogger("aiokafka").error(line)
+    raise error
+
+
+def test_what_a_client_of_the_consumer_only_logs_is_told_with_the_cure() -> None:
+    refused = failing(KafkaConnectionError("Unable to bootstrap"), "[Error 58] SaslAuthenticationFailed: x", scram())
+    assert isinstance(refused, SinkMisconfigured)
+    assert "the broker refused the credentials" in str(refused)
+    away = failing(KafkaConnectionError("Unable to bootstrap"), "[Errno 111] Connect call failed", scram())
+    assert str(away) == "kafka at b:1 is not usable: no broker answers", "words that cure nothing are put over plain ones"
+    right = failing(TopicAuthorizationFailedError("k8s.c.pods"), "Topic k8s.c.pods is not authorized for this client", scram())
+    assert isinstance(right, SinkMisconfigured)
+    assert str(right) == "topic k8s.c.pods may not be read by this user: grant READ on it or its prefix"
+    told = failing(ValueError("x"), "[Error 58] of another time", scram())
+    assert str(told) == "kafka at b:1 is not usable: no broker answers", "what the consumer knows is put over"

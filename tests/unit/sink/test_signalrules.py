@@ -34,6 +34,8 @@ def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_on
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":["\xff"]}}', "not a signal"),
         (b'{"id":"x","type":"execute-snapshot","more":' + b"[" * 100_000, "not a signal"),
         (b"[]", "not a signal"),
+        (b'{"id":"x\xff","type":"execute-snapshot","data":{"streams":["a"]}}', r"not a signal: byte 8 of the value \(0xff\) is not UTF-8"),
+        (b'{"id":"\xc3\xa4","type":"execute-snapshot","data":{"streams":["a","b\xe9"]}}', r"byte 62 of the value \(0xe9\) is not UTF-8"),
         (b'{"type":"execute-snapshot","data":{"streams":["a"]}}', "missing required field `id`"),
         (b'{"id":7,"type":"execute-snapshot","data":{"streams":["a"]}}', r"`str`, got `int` - at `\$.id`"),
         (b'{"id":"x","type":"stop","data":{}}', "type 'stop': only execute-snapshot"),
