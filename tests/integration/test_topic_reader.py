@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.support.relays import until
-from tests.support.stage import Stage, everything, take
+from tests.support.stage import NAMES, Stage, everything, take
 from tests.support.story import NODES, Log, Writer, resend, stream
 from tests.support.telling import Teller
 from tests.vectors.telling import claim, description
@@ -19,8 +18,6 @@ from watchrelay.consumer import Change, NothingPublished, PositionsLost, SinkUna
 from watchrelay.consumer.lanes import Lanes
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.model.records import WireRecord
-
-NAMES = [f"shop/{letter}" for letter in "abcdefgh"]
 
 
 @pytest.fixture(scope="module")

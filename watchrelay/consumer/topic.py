@@ -175,7 +175,7 @@ class TopicReader:
 
     async def __anext__(self) -> Change:
         while (change := self._pending.take()) is None:
-            if self._ended or not await self._step():
+            if self._ended or (not await self._step() and not self._pending):  # closed: what was read before is handed out still
                 raise StopAsyncIteration
         return change
 
