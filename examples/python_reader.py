@@ -20,7 +20,7 @@ from watchrelay.consumer import NothingPublished, PositionsLost, SinkUnavailable
 
 
 class OddPositions(Exception):
-    """The file of positions does not hold what was saved there."""
+    """The file of positions does not hold what was saved there, or takes nothing."""
 
 
 def load(file: Path | None) -> Any:
@@ -37,8 +37,13 @@ def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
     """Beside it first, then in its place: whoever is killed leaves the former file or the new one."""
     if file is not None:
         new = file.with_name(f"{file.name}.new")
-        new.write_text(json.dumps(positions))
-        new.replace(file)
+        try:
+            new.write_text(json.dumps(positions))
+            new.replace(file)
+        except OSError as error:
+            raise OddPositions(
+                f"{file} cannot be written: {error.strerror}; what was told since it was saved will be told again"
+            ) from error
 
 
 def make_reader(arguments: argparse.Namespace) -> TopicReader:
@@ -100,8 +105,6 @@ def main() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit
         print("nobody reads the output any more", file=sys.stderr)
-    except OSError as error:
-        print(f"positions cannot be saved at {arguments.positions}: {error.strerror}", file=sys.stderr)
     except KeyboardInterrupt:
         return 0
     return 1

@@ -83,8 +83,8 @@ def closed(*argv: str | Path) -> Outcome:
 
 
 async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    topic, control = "k8s.e.core.nodes", "k8s.e.control"
-    for name in (topic, control):
+    topic, control, whole = "k8s.e.core.nodes", "k8s.e.control", "k8s.e.whole.control"
+    for name in (topic, control, whole):
         broker.kafka.create_topic(name)
     log = Log()
     nodes = Writer(stream(NODES), [log], epoch=2)
@@ -96,12 +96,17 @@ async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(broke
             await teller.say(topic, key, value)
         await teller.say(control, "stream/nodes", description(3, topic=topic))
         await teller.say(control, "claim/nodes", claim("w1"))
+        await teller.say(whole, "stream/nodes", description(1, topic=topic))
+        await teller.say(whole, "claim/nodes", claim("w1"))
     plain = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, topic)
     assert (plain.code, plain.stderr) == (0, "3 records without a key, or without JSON, were passed over\n")
     assert json.loads(plain.stdout).keys() == {"/n1", "/n2"}
     missing = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, "k8s.e.none")
     assert (missing.code, missing.stderr) == (1, "topic k8s.e.none is not there, or may not be seen: check the name, or grant READ on it\n")
     few = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, control, "--once")
+    nowhere = tmp_path / "none" / "positions.json"
+    unsaved = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, whole, "--once", "--positions", nowhere)
+    assert (unsaved.code, unsaved.stderr.splitlines()[-1].split(";")[0]) == (1, f"{nowhere} cannot be written: No such file or directory")
     assert few.code == 1
     assert few.stderr.startswith(f"read to the end, and not proven: topic {topic} of stream nodes has 1 partition, the description on")
     assert len(few.stderr.splitlines()) == 1
