@@ -9,17 +9,30 @@ from what a former writer said late, until the relay has said it again (one hear
 
 import asyncio
 import json
+import logging
+import os
 import sys
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, KafkaError
+
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())  # what goes wrong is said below, once
 
 
-async def table(bootstrap: str, topics: list[str]) -> dict[str, object]:
+class NoTopic(Exception):
+    """A topic is not there."""
+
+
+async def table(bootstrap: str, topics: list[str]) -> tuple[dict[str, object], int]:
+    """The rows, and how many records are none of ours. Raises: NoTopic."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
-    await consumer.start()
     rows: dict[str, object] = {}
+    foreign = 0
     try:
-        await consumer.topics()
+        await consumer.start()
+        missing = sorted(set(topics) - await consumer.topics())
+        if missing:  # asked for by name it might be made, or waited for
+            raise NoTopic(f"topic {', '.join(missing)} is not there, or may not be seen: check the name, or grant READ on it")
         partitions = [TopicPartition(topic, partition) for topic in topics for partition in await consumer._client._wait_on_metadata(topic)]
         ends = await consumer.end_offsets(partitions)
         begins = await consumer.beginning_offsets(partitions)
@@ -29,21 +42,42 @@ async def table(bootstrap: str, topics: list[str]) -> dict[str, object]:
         while behind := [partition for partition in partitions if await consumer.position(partition) < ends[partition]]:
             for messages in (await consumer.getmany(*behind, timeout_ms=500)).values():
                 for message in messages:
-                    if message.value is None:
-                        rows.pop(message.key.decode(), None)
+                    try:
+                        key = (message.key or b"").decode()
+                        row = None if message.value is None else json.loads(message.value)
+                    except (ValueError, RecursionError):
+                        key = ""
+                    if not key:
+                        foreign += 1  # somebody else's: a record of the relay has a key, and JSON or nothing behind it
+                    elif row is None:
+                        rows.pop(key, None)
                     else:
-                        rows[message.key.decode()] = json.loads(message.value)
+                        rows[key] = row
     finally:
         await consumer.stop()
-    return rows
+    return rows, foreign
 
 
 def main() -> int:
     if len(sys.argv) < 3:
         print("usage: plain_table.py HOST:PORT TOPIC...", file=sys.stderr)
         return 2
-    print(json.dumps(asyncio.run(table(sys.argv[1], sys.argv[2:])), ensure_ascii=False))
-    return 0
+    try:
+        rows, foreign = asyncio.run(table(sys.argv[1], sys.argv[2:]))
+        if foreign:
+            print(f"{foreign} records without a key, or without JSON, were passed over", file=sys.stderr)
+        print(json.dumps(rows, ensure_ascii=False), flush=True)
+    except NoTopic as error:
+        print(error, file=sys.stderr)
+    except (KafkaError, ValueError) as error:  # the second is of an address that is none
+        why = "no broker answers" if isinstance(error, KafkaConnectionError) else error
+        print(f"kafka at {sys.argv[1]} cannot be read: {why}", file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit
+        print("nobody reads the output any more", file=sys.stderr)
+    else:
+        return 0
+    return 1
 
 
 if __name__ == "__main__":

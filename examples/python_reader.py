@@ -11,23 +11,65 @@ heartbeat may be told once more. Save what you make of the changes together with
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from watchrelay.consumer import NothingPublished, PositionsLost, SinkUnavailable, TopicReader
 
 
+class OddPositions(Exception):
+    """The file of positions does not hold what was saved there, or takes nothing."""
+
+
+def load(file: Path | None) -> Any:
+    """What was saved, None before that."""
+    if file is None or not file.exists():
+        return None
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise OddPositions(f"{file} does not hold positions: {error}; remove it, and forget what was built before") from error
+
+
+def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
+    """Beside it first, then in its place: whoever is killed leaves the former file or the new one."""
+    if file is not None:
+        new = file.with_name(f"{file.name}.new")
+        try:
+            new.write_text(json.dumps(positions))
+            new.replace(file)
+        except OSError as error:
+            raise OddPositions(
+                f"{file} cannot be written: {error.strerror}; what was told since it was saved will be told again"
+            ) from error
+
+
+def make_reader(arguments: argparse.Namespace) -> TopicReader:
+    said: set[str] = set()
+
+    def waiting(problem: str) -> None:
+        if problem not in said:
+            said.add(problem)
+            print(f"waiting: {problem}", file=sys.stderr)
+
+    resume = load(arguments.positions)
+    try:
+        return TopicReader(
+            arguments.bootstrap,
+            control_topic=arguments.control_topic,
+            streams=arguments.streams,
+            resume=resume,
+            until_end=arguments.once,
+            waiting=waiting,
+        )
+    except ValueError as error:
+        raise OddPositions(f"{arguments.positions}: {error}" if resume else str(error)) from error
+
+
 async def follow(arguments: argparse.Namespace) -> int:
-    saved = json.loads(arguments.positions.read_text()) if arguments.positions and arguments.positions.exists() else []
-    reader = TopicReader(
-        arguments.bootstrap,
-        control_topic=arguments.control_topic,
-        streams=arguments.streams,
-        resume=saved,
-        until_end=arguments.once,
-        waiting=lambda problem: print(f"waiting: {problem}", file=sys.stderr),
-    )
-    async with reader:
+    async with make_reader(arguments) as reader:
         await reader.ready()
         for lane in reader.lanes():
             line = {"stream": lane.stream, "topic": lane.topic, "partition": lane.partition, "epoch": lane.epoch, "last": lane.sequence}
@@ -37,10 +79,8 @@ async def follow(arguments: argparse.Namespace) -> int:
             print(
                 f"{change.verb:<8} {change.stream} {change.key.decode()} {change.resource_version} {change.reason}{note}", file=sys.stderr
             )
-            if arguments.positions:
-                arguments.positions.write_text(json.dumps(reader.positions()))
-        if arguments.positions:
-            arguments.positions.write_text(json.dumps(reader.positions()))
+            save(arguments.positions, reader.positions())
+        save(arguments.positions, reader.positions())
         for problem in reader.problems:
             print(
                 f"{problem.kind}: {problem.topic}/{problem.partition}@{problem.offset}: {problem.detail} ({problem.count})", file=sys.stderr
@@ -55,12 +95,16 @@ def main() -> int:
     parser.add_argument("streams", metavar="STREAM", nargs="*", help="such as pods or pods@shop; none: all")
     parser.add_argument("--once", action="store_true", help="stop at what is the end now")
     parser.add_argument("--positions", type=Path, metavar="FILE", help="go on from here, and save here")
+    arguments = parser.parse_args()
     try:
-        return asyncio.run(follow(parser.parse_args()))
+        return asyncio.run(follow(arguments))
     except PositionsLost as error:
-        print(f"{error}: remove the file of positions", file=sys.stderr)
-    except (NothingPublished, SinkUnavailable) as error:
+        print(f"{error}; the file is {arguments.positions}: remove it", file=sys.stderr)
+    except (NothingPublished, SinkUnavailable, OddPositions) as error:
         print(error, file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit
+        print("nobody reads the output any more", file=sys.stderr)
     except KeyboardInterrupt:
         return 0
     return 1

@@ -36,6 +36,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -88,6 +89,7 @@ public final class Reader {
     String snapshot = "";
     long beginSequence;
     Long snapshotOffset;
+    long partitions;
 
     boolean isObject() {
       return kind == Kind.ADDED || kind == Kind.MODIFIED || kind == Kind.READ || kind == Kind.DELETED;
@@ -95,8 +97,8 @@ public final class Reader {
   }
 
   static Said understand(byte[] key, byte[] value, Map<String, byte[]> headers) throws Refused {
-    Kind kind = headers.containsKey("ce_type") ? KINDS.get(text(headers.get("ce_type"))) : null;
-    if (kind == null || key == null || !headers.containsKey("ce_wrstream")) {
+    Kind kind = headers.get("ce_type") == null ? null : KINDS.get(text(headers.get("ce_type")));
+    if (kind == null || key == null || headers.get("ce_wrstream") == null) {
       throw new Refused("not a record of this contract version");
     }
     try {
@@ -124,6 +126,9 @@ public final class Reader {
       if (kind != Kind.CLAIM) {
         said.count = Long.parseLong(need(headers, "ce_wrcount"));
         said.digest = need16(headers, "ce_wrdigest");
+      }
+      if (headers.get("ce_wrpartitions") != null) {
+        said.partitions = Long.parseLong(text(headers.get("ce_wrpartitions")));
       }
       if (kind == Kind.END) {
         said.snapshot = need(headers, "ce_wrsnap");
@@ -401,6 +406,7 @@ public final class Reader {
   static final class Lane {
     final Replica replica;
     long start;
+    long partitions; // as the newest marker says
 
     Lane(Origin origin) {
       replica = new Replica(origin.snapshot);
@@ -437,6 +443,7 @@ public final class Reader {
       if (verdict.back != null) {
         lane.start = 0;
       }
+      lane.partitions = said.isObject() ? lane.partitions : said.partitions;
       return verdict;
     }
 
@@ -451,15 +458,35 @@ public final class Reader {
     private static final Duration DEADLINE = Duration.ofSeconds(60);
 
     static boolean run(String bootstrap, List<String> topics) throws IOException {
+      try {
+        return read(bootstrap, topics);
+      } catch (KafkaException error) {
+        Throwable cause = error;
+        while (cause.getCause() != null) {
+          cause = cause.getCause();
+        }
+        System.err.println("kafka at " + bootstrap + " cannot be read: " + cause.getMessage());
+        return false;
+      }
+    }
+
+    private static boolean read(String bootstrap, List<String> topics) throws IOException {
       Properties settings = new Properties();
       settings.put("bootstrap.servers", bootstrap);
       settings.put("enable.auto.commit", "false");
       settings.put("auto.offset.reset", "earliest");
       settings.put("isolation.level", "read_committed");
+      settings.put("allow.auto.create.topics", "false"); // a name that is wrong makes no topic
       Map<TopicPartition, Lanes> all = new HashMap<>();
       long refused = 0;
       ByteArrayDeserializer bytes = new ByteArrayDeserializer();
       try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings, bytes, bytes)) {
+        Set<String> missing = new TreeSet<>(topics);
+        missing.removeAll(consumer.listTopics().keySet());
+        if (!missing.isEmpty()) {
+          System.err.println("topic " + String.join(", ", missing) + " is not there, or may not be seen: check the name, or grant READ on it");
+          return false;
+        }
         for (String topic : topics) {
           consumer.partitionsFor(topic).forEach(each -> all.put(new TopicPartition(topic, each.partition()), new Lanes(Map.of(), Set.of())));
         }
@@ -471,7 +498,7 @@ public final class Reader {
           var fetched = consumer.poll(Duration.ofMillis(500));
           silentSince = fetched.isEmpty() ? silentSince : System.nanoTime();
           if (System.nanoTime() - silentSince > DEADLINE.toNanos()) {
-            System.err.println("no records for " + DEADLINE);
+            System.err.println("no records of " + String.join(", ", topics) + " for " + DEADLINE.toSeconds() + " s: is kafka at " + bootstrap + " well?");
             return false;
           }
           for (TopicPartition place : fetched.partitions()) {
@@ -479,11 +506,32 @@ public final class Reader {
           }
         }
       }
-      boolean proven = report(all);
+      boolean proven = report(all) & whole(all);
       if (refused > 0) {
         System.err.println(refused + " records are not of this contract version");
       }
+      if (System.out.checkError()) { // a closed pipe throws nothing
+        System.err.println("nobody reads the output any more");
+        return false;
+      }
       return proven;
+    }
+
+    /** Whether each topic has the partitions that the markers of its streams speak of: what stands in the others is not seen here. */
+    private static boolean whole(Map<TopicPartition, Lanes> all) {
+      Set<String> lacking = new TreeSet<>();
+      for (Map.Entry<TopicPartition, Lanes> entry : all.entrySet()) {
+        String topic = entry.getKey().topic();
+        long there = all.keySet().stream().filter(place -> place.topic().equals(topic)).count();
+        entry.getValue().byStream.forEach((stream, lane) -> {
+          if (lane.partitions > there) {
+            lacking.add("topic " + topic + " has " + there + " partition" + (there == 1 ? "" : "s") + ", the markers of stream " + stream + " say "
+                + lane.partitions + ": add them (kafka-topics.sh --alter --topic " + topic + " --partitions " + lane.partitions + ")");
+          }
+        });
+      }
+      lacking.forEach(System.err::println);
+      return lacking.isEmpty();
     }
 
     /** Apply what was fetched, up to where the partition has to be read again. */

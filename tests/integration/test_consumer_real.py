@@ -114,3 +114,21 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
         await reader.ready()
         assert set(reader.objects("pods")) == held
         assert reader.problems == []
+
+
+async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBroker) -> None:
+    me = {
+        "bootstrap_servers": secured.listeners["PLAIN"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": secured.user,
+        "sasl_plain_password": "another",
+    }
+    for wrong, said in (
+        ({}, r"Invalid username or password \(check user, password and mechanism\)"),
+        ({"sasl_mechanism": "SCRAM-SHA-512"}, "the broker does not have this SASL mechanism"),
+        ({"security_protocol": "PLAINTEXT"}, "no broker answers .check the address, and that security_protocol is that of the listener"),
+    ):
+        with pytest.raises(SinkUnavailable, match=said):
+            async with TopicReader({**me, **wrong}, control_topic=_CONTROL):
+                pass

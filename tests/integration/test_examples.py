@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from tests.support.churn import Churn
 from tests.support.daemon import Outcome, clean_environment
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from tests.support.java import SOURCE, java_reader
+from tests.support.java import SOURCE, java_command, java_reader
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.story import NODES, Log, Writer, resend, stream
 from tests.support.telling import Teller
@@ -68,6 +70,87 @@ def test_examples_say_in_one_line_what_is_wrong() -> None:
     assert "kafka at 127.0.0.1:1 is not usable" in away.stderr
     assert "Traceback" not in away.stderr
     assert example("plain_table.py").code == 2
+
+
+def closed(*argv: str | Path) -> Outcome:
+    """Run with a stdout that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = clean_environment({"PYTHONPATH": str(EXAMPLES.parent)})
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run([*map(str, argv)], stdout=out, stderr=subprocess.PIPE, text=True, timeout=100.0, check=False, env=environment)
+    return Outcome(done.returncode, "", done.stderr)
+
+
+async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    topic, control, whole = "k8s.e.core.nodes", "k8s.e.control", "k8s.e.whole.control"
+    for name in (topic, control, whole):
+        broker.kafka.create_topic(name)
+    log = Log()
+    nodes = Writer(stream(NODES), [log], epoch=2)
+    nodes.first("n1", "n2")
+    nodes.beat()
+    async with Teller(broker.bootstrap) as teller:
+        await teller.tell(topic, [log])
+        for key, value in (("other", b"<xml/>"), (None, b"{}"), ("deep", b"[" * 100_000)):
+            await teller.say(topic, key, value)
+        await teller.say(control, "stream/nodes", description(3, topic=topic))
+        await teller.say(control, "claim/nodes", claim("w1"))
+        await teller.say(whole, "stream/nodes", description(1, topic=topic))
+        await teller.say(whole, "claim/nodes", claim("w1"))
+    plain = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, topic)
+    assert (plain.code, plain.stderr) == (0, "3 records without a key, or without JSON, were passed over\n")
+    assert json.loads(plain.stdout).keys() == {"/n1", "/n2"}
+    missing = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, "k8s.e.none")
+    assert (missing.code, missing.stderr) == (1, "topic k8s.e.none is not there, or may not be seen: check the name, or grant READ on it\n")
+    few = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, control, "--once")
+    nowhere = tmp_path / "none" / "positions.json"
+    unsaved = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, whole, "--once", "--positions", nowhere)
+    assert (unsaved.code, unsaved.stderr.splitlines()[-1].split(";")[0]) == (1, f"{nowhere} cannot be written: No such file or directory")
+    assert few.code == 1
+    assert few.stderr.startswith(f"read to the end, and not proven: topic {topic} of stream nodes has 1 partition, the description on")
+    assert len(few.stderr.splitlines()) == 1
+    cut = await asyncio.to_thread(closed, sys.executable, EXAMPLES / "plain_table.py", broker.bootstrap, topic)
+    assert (cut.code, cut.stderr.splitlines()[1:]) == (1, ["nobody reads the output any more"])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[7]", '[{"stream": "pods"}]', "7", '"pods"'])
+def test_an_odd_file_of_positions_is_named_with_the_cure(text: str, tmp_path: Path) -> None:
+    positions = tmp_path / "positions.json"
+    positions.write_text(text)
+    odd = example("python_reader.py", "127.0.0.1:1", "k8s.x.control", "--positions", positions)
+    assert odd.code == 1
+    assert len(odd.stderr.splitlines()) == 1, odd.stderr
+    assert odd.stderr.startswith(str(positions))
+    assert "forget what was built before" in odd.stderr
+
+
+@pytest.mark.real
+async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_records(kafka_broker: KafkaBroker) -> None:
+    topic = "k8s.javafew.core.pods"
+    kafka_broker.create_topic(topic)
+    logs = [Log(), Log()]
+    pods = Writer(stream(partitions=2), logs, epoch=2)
+    pods.first("shop/a", "shop/b", "shop/c")
+    pods.beat()
+    async with Teller(kafka_broker.bootstrap) as teller:
+        await teller.tell(topic, logs[:1])
+        await teller.say(topic, "other", b"<xml/>")
+        await teller._producer.send_and_wait(topic, b"{}", b"odd", 0, headers=[("ce_type", None), ("ce_wrstream", None)])
+    absent = await asyncio.to_thread(java_reader, "live", kafka_broker.bootstrap, topic, "k8s.javafew.none")
+    assert absent.code == 1
+    assert "topic k8s.javafew.none is not there, or may not be seen: check the name, or grant READ on it" in absent.stderr
+    assert "Exception" not in absent.stderr
+    few = await asyncio.to_thread(closed, *java_command("live", kafka_broker.bootstrap, topic))
+    said = [line for line in few.stderr.splitlines() if "SLF4J" not in line and "log4j" not in line.lower()]
+    add = f"kafka-topics.sh --alter --topic {topic} --partitions 2"
+    few_partitions = f"topic {topic} has 1 partition, the markers of stream pods say 2: add them ({add})"
+    assert few.code == 1
+    assert said == [
+        few_partitions,
+        "2 records are not of this contract version",
+        "nobody reads the output any more",
+    ]
 
 
 @pytest.mark.real

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.support.relays import until
+from tests.support.stage import NAMES, Stage, everything, take
 from tests.support.story import NODES, Log, Writer, resend, stream
 from tests.support.telling import Teller
 from tests.vectors.telling import claim, description
@@ -18,8 +18,6 @@ from watchrelay.consumer import Change, NothingPublished, PositionsLost, SinkUna
 from watchrelay.consumer.lanes import Lanes
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.model.records import WireRecord
-
-NAMES = [f"shop/{letter}" for letter in "abcdefgh"]
 
 
 @pytest.fixture(scope="module")
@@ -32,56 +30,6 @@ def kafka() -> Iterator[EmbeddedKafka]:
 async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
     async with Teller(kafka.bootstrap) as teller:
         yield Stage(kafka, teller)
-
-
-class Stage:
-    """Topics of a test's own, and a writer of pods on two partitions, claimed at control offset 1 under epoch 2."""
-
-    def __init__(self, kafka: EmbeddedKafka, teller: Teller) -> None:
-        self.kafka, self.teller = kafka, teller
-        name = uuid.uuid4().hex[:8]
-        self.topic, self.control = f"k8s.{name}.core.pods", f"k8s.{name}.control"
-        kafka.create_topic(self.topic, 2)
-        kafka.create_topic(self.control, 1)
-        self.logs = [Log(), Log()]
-        self.writer = Writer(stream(partitions=2), self.logs, epoch=2)
-
-    async def tell(self) -> None:
-        await self.teller.tell(self.topic, self.logs)
-
-    async def describe(self, *, index: bool = True) -> None:
-        await self.teller.say(self.control, "stream/pods", description(2, topic=self.topic))
-        await self.teller.say(self.control, "claim/pods", claim("w1"))
-        if index:
-            await self.teller.say(self.control, "snapshot/pods", self.writer.index())
-
-    async def begin(self) -> None:
-        """A first snapshot, a delete, a second snapshot, a change, a heartbeat."""
-        self.writer.first(*NAMES)
-        self.writer.delete("shop/h")
-        self.writer.snapshot()
-        self.writer.put("shop/a", 2)
-        self.writer.beat()
-        await self.tell()
-        await self.describe()
-
-    def held(self) -> dict[bytes, bytes]:
-        return {key: said.value for held in self.writer.held for key, said in held.items()}
-
-    def reader(self, **more: Any) -> TopicReader:
-        return TopicReader(self.kafka.bootstrap, **({"control_topic": self.control} | more))
-
-    def ended(self, **more: Any) -> TopicReader:
-        return self.reader(until_end=True, **more)
-
-
-async def take(reader: TopicReader, count: int) -> list[Change]:
-    async with asyncio.timeout(20.0):
-        return [await anext(reader) for _ in range(count)]
-
-
-async def everything(reader: TopicReader) -> list[Change]:
-    return [change async for change in reader]
 
 
 def brief(changes: Sequence[Change]) -> list[tuple[str, str, bool]]:
@@ -273,8 +221,6 @@ async def test_positions_that_the_log_no_longer_leads_to_are_refused(told: Stage
     async with told.ended(resume=beyond) as reader:
         with pytest.raises(PositionsLost, match="was the topic made anew"):
             await everything(reader)
-    with pytest.raises(ValueError, match="resume is not what positions"):
-        told.reader(resume=[{"stream": "pods"}])
 
 
 async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(told: Stage) -> None:

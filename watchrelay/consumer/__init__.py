@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
     from watchrelay.consumer.reader import NothingPublished
     from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
-    from watchrelay.consumer.topic import PositionsLost, TopicReader
+    from watchrelay.consumer.saved import PositionsLost
+    from watchrelay.consumer.topic import TopicReader
     from watchrelay.errors import RecordRefused, SinkUnavailable
     from watchrelay.model.records import Position
 
@@ -33,7 +34,8 @@ _HOMES = {
     "watchrelay.consumer.changes": ("Change", "LaneState", "Problem", "Saved"),
     "watchrelay.consumer.reader": ("NothingPublished",),
     "watchrelay.consumer.replica": ("Changed", "Held", "Ignored", "Noted", "ReadAgain", "Replaced", "Replica", "Unproven"),
-    "watchrelay.consumer.topic": ("PositionsLost", "TopicReader"),
+    "watchrelay.consumer.saved": ("PositionsLost",),
+    "watchrelay.consumer.topic": ("TopicReader",),
     "watchrelay.errors": ("RecordRefused", "SinkUnavailable"),
     "watchrelay.model.records": ("Position",),
 }

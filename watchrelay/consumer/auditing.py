@@ -16,9 +16,10 @@ from aiokafka.errors import KafkaError
 from watchrelay.codec import decode
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
+from watchrelay.consumer.connecting import STOP_TIMEOUT_S, make_consumer, start_consumer, unreadable
 from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.reader import START_TIMEOUT_S, STOP_TIMEOUT_S, NothingPublished, make_consumer
+from watchrelay.consumer.reader import NothingPublished
 from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, what_to_check
 
@@ -66,22 +67,10 @@ class Auditor:
     async def __aenter__(self) -> Self:
         """Connect. Raises: SinkUnavailable."""
         self._consumer = make_consumer(self._arguments)
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._consumer.start()
-        except asyncio.CancelledError:
-            await self._stop()
-            raise
-        except (KafkaError, OSError, TimeoutError) as error:
-            await self._stop()
-            servers = servers_text(self._arguments)
-            raise SinkUnavailable(f"kafka at {servers} is not usable: {plain_words(error)} ({what_to_check(error)})") from error
+        await start_consumer(self._consumer, self._arguments, check=what_to_check)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._stop()
-
-    async def _stop(self) -> None:
         await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     async def read_to_end(self) -> None:
@@ -99,7 +88,7 @@ class Auditor:
                 elif loop.time() - progress_s > _SILENT_AFTER_S:
                     raise SinkUnavailable(f"no records of {behind[0].topic} for {_SILENT_AFTER_S:g} s")
         except KafkaError as error:
-            raise SinkUnavailable(f"kafka does not let us read: {plain_words(error)}") from error
+            raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
 
     async def read_on(self, stream: str) -> None:
         """Read what came to the partitions of `stream` since, for half a second at most."""
@@ -129,15 +118,15 @@ class Auditor:
         return sorted({stream for log in self._logs.values() for stream in log.by_stream})
 
     async def _find(self) -> None:
-        finder = Finder(self._consumer, control_topic=self._control, topics=(), streams=self._streams, problems=Problems())
+        control, servers = self._control, servers_text(self._arguments)
+        finder = Finder(self._consumer, control_topic=control, topics=(), streams=self._streams, problems=Problems(), servers=servers)
         problem = await finder.look()
         if problem:
             raise NothingPublished(problem)
         described = finder.described() or {}
         places = await finder.places(frozenset())
-        missing = {each.topic for each in described.values()} - {place.topic for place in places}
-        if missing:
-            raise NothingPublished(f"topic {', '.join(sorted(missing))} is described on {self._control} and not there, or may not be seen")
+        if finder.missing:
+            raise NothingPublished("; ".join(finder.missing.values()))
         begins = await self._consumer.beginning_offsets(list(places))
         ends = await self._consumer.end_offsets(list(places))
         self._consumer.assign(list(places))

@@ -94,10 +94,10 @@ class Problem:
 
     Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not the one its header speaks of),
     `digest` (the state disagreed with a marker: read again), `control` (the control topic cannot be read: the start is guessed from
-    heartbeats, and streams that are new are not found).
+    heartbeats, and streams that are new are not found), `anew` (a topic was made anew while it was read: read from its start).
     """
 
-    kind: Literal["foreign", "hash", "digest", "control"]
+    kind: Literal["foreign", "hash", "digest", "control", "anew"]
     topic: str
     partition: int
     offset: int

@@ -5,7 +5,7 @@ Room: consumer. In: a started consumer, the control topic or topics. Out: places
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -14,6 +14,7 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from watchrelay.codec import Decoded, decode
 from watchrelay.consumer.changes import Problem, Problems
 from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
+from watchrelay.consumer.there import There, partitions_there, what_is_missing
 from watchrelay.errors import RecordRefused, SinkUnavailable
 
 _POLL_MS = 500
@@ -24,17 +25,24 @@ _TAIL_GROWS = 8
 class Finder:
     """Asks the control topic; where there is none to ask, the newest heartbeats."""
 
-    def __init__(self, consumer: Any, *, control_topic: str, topics: Sequence[str], streams: frozenset[str], problems: Problems) -> None:
-        self._consumer = consumer
+    def __init__(
+        self, consumer: Any, *, control_topic: str, topics: Sequence[str], streams: frozenset[str], problems: Problems, servers: str
+    ) -> None:
+        self._consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
         self.control = TopicPartition(control_topic, 0) if control_topic else None
         """The partition to follow for new streams; None when there is none, or no right to read it."""
         self.control_at = 0
+        self.control_there = False
+        self.there: There = {}
+        """What the last look found, of the topics that are read."""
+        self.missing: dict[str, str] = {}
+        """What the last look missed, in words: by stream; without the control topic, by topic."""
         self._view = ControlView()
 
     async def look(self) -> str:
         """ "", or what is missing yet: look again later."""
-        there = await self._consumer.topics()
+        there = await self._look_at(self._topics)
         if self.control is not None and self.control.topic in there:
             problem = await self._read_control(self.control)
             if self.control is not None:
@@ -47,7 +55,18 @@ class Finder:
                 )
             self._without(self.control, "it is not there, or may not be seen")
         missing = [topic for topic in self._topics if topic not in there]
-        return f"topic {', '.join(missing)} is not there, or may not be seen" if missing else ""
+        return f"topic {', '.join(missing)} is not there, or may not be seen: check the name, or grant READ on it" if missing else ""
+
+    async def _look_at(self, topics: Collection[str]) -> There:
+        control = {self.control.topic} if self.control else set()
+        self.there = await partitions_there(self._consumer, {*topics, *control})
+        was, self.control_there = self.control_there, self.control is not None and self.control.topic in self.there
+        if was and not self.control_there and self.control is not None:
+            detail = "it is not there any more, or may not be seen: streams that are new are not found until it is there again"
+            self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
+        if self.control_there and not was:
+            self._view, self.control_at = ControlView(), 0  # there, or there again: read from its start
+        return self.there
 
     def _without(self, control: TopicPartition, why: str) -> None:
         """Go on without the control topic, and say so."""
@@ -57,9 +76,10 @@ class Finder:
 
     async def _read_control(self, control: TopicPartition) -> str:
         consumer = self._consumer
+        self._view = ControlView()
         try:
             # Asked before `assign`: behind it each question would wait for a fetch that is on its way.
-            begin = (await consumer.beginning_offsets([control]))[control]
+            self.control_at = begin = (await consumer.beginning_offsets([control]))[control]
             end = (await consumer.end_offsets([control]))[control]
             # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
             consumer.assign([control])
@@ -79,11 +99,16 @@ class Finder:
         if missing:
             known = ", ".join(described) or "none"
             return f"stream {', '.join(missing)} has not been published yet; published: {known}"
-        return "" if self.described() else f"no stream has been published yet: {control.topic} describes none"
+        if not described:
+            return f"no stream has been published yet: {control.topic} describes none"
+        elsewhere = f"of the streams wanted none stands on topic {', '.join(self._topics)}, as {control.topic} describes them"
+        return "" if self.described() else elsewhere
 
     def learn(self, messages: Sequence[Any]) -> bool:
         """Take records of the control topic. True: a stream was described."""
         before = self._view.described()
+        if messages and messages[0].offset < self.control_at:
+            self._view = ControlView()  # the topic was made anew: what it says counts from here on
         for message in messages:
             self.control_at = message.offset + 1
             try:
@@ -103,26 +128,27 @@ class Finder:
         }
 
     async def places(self, known: frozenset[TopicPartition]) -> dict[TopicPartition, dict[str, Origin]]:
-        """The partitions that are not `known` yet, with the origin of each stream that is."""
+        """The partitions that are there and not `known` yet, each stream's origin; `there`, `missing`: as of now."""
         described = self.described()
+        wanted = self._topics if described is None else {each.topic for each in described.values()}
+        there = await self._look_at({*wanted, *(place.topic for place in known)})
         if described is None:
+            self.missing = {topic: f"topic {topic} is not there, or may not be seen any more" for topic in wanted if topic not in there}
             return {} if known else await self._places_by_heartbeat()
-        there = await self._consumer.topics()
+        control = self.control.topic if self.control else ""
+        self.missing = what_is_missing(described, there, control=control, servers=self._servers)
         found: dict[TopicPartition, dict[str, Origin]] = {}
         for stream, each in described.items():
-            if each.topic not in there:
-                continue
             for partition, origin in enumerate(self._view.origins(stream)):
                 place = TopicPartition(each.topic, partition)
-                if place not in known:
+                if place not in known and partition in there.get(each.topic, ()):
                     found.setdefault(place, {})[stream] = origin
         return found
 
     async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:
         found: dict[TopicPartition, dict[str, Origin]] = {}
         for topic in self._topics:
-            partitions = await self._consumer._client._wait_on_metadata(topic)
-            for partition in sorted(partitions):
+            for partition in sorted(self.there.get(topic, ())):
                 place = TopicPartition(topic, partition)
                 found[place] = await self._newest_heartbeats(place)
         return found

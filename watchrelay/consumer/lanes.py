@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchrelay.codec import Decoded, MarkerRecord
+from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord
+from watchrelay.consumer.changes import LaneState, Saved
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
 
@@ -27,6 +28,39 @@ class Lane:
         self.partitions = 0
         self.seen = ""
         """When the writer last heard the API server, as its newest marker says."""
+
+    def state(self, topic: str) -> LaneState:
+        """How it stands, for readers."""
+        replica = self.replica
+        return LaneState(
+            stream=self.stream,
+            topic=topic,
+            partition=self.partition,
+            epoch=replica.position.epoch,
+            sequence=replica.position.sequence,
+            objects=len(replica.held),
+            digest=f"{replica.digest & DIGEST_MASK:016x}",
+            proven=replica.proven and not replica.rereading,
+            frontier=replica.frontier,
+            seen=self.seen,
+        )
+
+    def saved(self, topic: str, offset: int) -> Saved:
+        """What leads back here: the state is proven, and `offset` is the next record's."""
+        replica = self.replica
+        snapshot, begin = replica.last_snapshot
+        return Saved(
+            stream=self.stream,
+            topic=topic,
+            partition=self.partition,
+            offset=offset,
+            epoch=replica.position.epoch,
+            sequence=replica.position.sequence,
+            count=len(replica.held),
+            digest=f"{replica.digest & DIGEST_MASK:016x}",
+            snapshot=snapshot,
+            begin=begin,
+        )
 
 
 class Lanes:
@@ -60,6 +94,12 @@ class Lanes:
     def come_back(self, stream: str) -> None:
         """`stream` stands here, perhaps again: it starts where it is met."""
         self._elsewhere.discard(stream)
+
+    def begin_anew(self) -> None:
+        """The log was made anew: where its streams started, and what they hold, is of the former one."""
+        for lane in self.by_stream.values():
+            lane.start = 0
+            lane.replica.begin_anew()
 
     def apply(self, offset: int, record: Decoded) -> tuple[Lane, Outcome] | None:
         """What the record at `offset` does; None for one that is of no stream wanted, or before its stream's start.

@@ -11,20 +11,20 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from watchrelay.codec import Decoded, decode
-from watchrelay.controlrecords import parse_control_key, parse_control_value
+from watchrelay.consumer.connecting import STOP_TIMEOUT_S, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.origin import Described
+from watchrelay.consumer.there import partitions_there, what_is_missing
+from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value
 from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
-from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame, what_to_check
+from watchrelay.kafkaclient import servers_text, stop_consumer, what_to_check
 from watchrelay.model.headers import Header
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 3.0
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
-_FETCH_BYTES = 4 * 1024 * 1024
 
 
 class NothingPublished(WatchrelayError):
@@ -64,14 +64,6 @@ class _Follow:
         return all(self.next[partition] >= end for partition, end in self.ends.items())
 
 
-def make_consumer(arguments: Mapping[str, Any]) -> Any:
-    """A consumer of aiokafka's that is not started: without a group, without commits, blind to what was aborted."""
-    ours = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-    consumer = AIOKafkaConsumer(**{"max_partition_fetch_bytes": _FETCH_BYTES, **arguments, **ours})
-    tame(consumer._client)
-    return consumer
-
-
 class TailReader:
     """Reads the topics of some streams (all: none named) without a group, without commits; what is aborted is not shown.
 
@@ -95,7 +87,8 @@ class TailReader:
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
         self._waiting, self._awaited = waiting, awaited
-        self._described: dict[str, tuple[str, int]] = {}
+        self._described: dict[str, Described] = {}
+        self._missing: dict[str, str] = {}
 
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
         """The records as they come, some at a time; ends only with `until_end`.
@@ -104,8 +97,8 @@ class TailReader:
         or for a stream that nobody awaits.
         """
         consumer = make_consumer(self._arguments)
+        await start_consumer(consumer, self._arguments, check=what_to_check)
         try:
-            await self._start(consumer)
             follow = await self._find(consumer)
             while not (self._until_end and follow.done):
                 fetched = await consumer.getmany(timeout_ms=_POLL_MS)
@@ -123,20 +116,13 @@ class TailReader:
                 if seen:
                     yield seen
         except KafkaError as error:
-            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {plain_words(error)}") from error
+            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {unreadable(error)}") from error
         finally:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
 
     @property
     def _servers(self) -> str:
         return servers_text(self._arguments)
-
-    async def _start(self, consumer: Any) -> None:
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await consumer.start()
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise SinkUnavailable(f"kafka at {self._servers} is not usable: {plain_words(error)} ({what_to_check(error)})") from error
 
     async def _find(self, consumer: Any) -> _Follow:
         """Wait until what was asked for is described on the control topic, then stand where reading starts."""
@@ -154,12 +140,14 @@ class TailReader:
         follow = _Follow()
         await self._extend(consumer, follow, from_beginning=self._from_beginning)
         if self._until_end:
+            if self._missing and not follow.next:
+                raise NothingPublished("; ".join(self._missing.values()))
             follow.ends = await consumer.end_offsets(list(follow.next))
         return follow
 
     async def _read_control(self, consumer: Any) -> str:
         """Read the control topic to its end. Shape: "" or what is missing."""
-        if self._control.topic not in await consumer.topics():
+        if not await partitions_there(consumer, {self._control.topic}):
             return f"topic {self._control.topic} does not exist yet: start the relay, or check cluster and kafka.topicPrefix"
         consumer.assign([self._control])
         end = (await consumer.end_offsets([self._control]))[self._control]
@@ -183,19 +171,23 @@ class TailReader:
                 continue  # the relay reports it; whoever only looks on misses nothing but a stream that is not described
             if kind == "stream":
                 match value:
-                    case {"topic": str(topic), "partitions": int(partitions)}:
-                        self._described[stream] = (topic, partitions)
+                    case {"topic": str(topic), "partitions": int(partitions)} if is_count(partitions, PARTITIONS_MAX):
+                        self._described[stream] = Described(topic, partitions)
                     case _:
                         self._described.pop(stream, None)
 
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
         """Take in the topics described since; one that appears while we look on is read from its start."""
-        wanted = {place for stream, place in self._described.items() if not self._streams or stream in self._streams}
-        places = {TopicPartition(topic, partition) for topic, partitions in wanted for partition in range(partitions)}
+        wanted = {stream: each for stream, each in self._described.items() if not self._streams or stream in self._streams}
+        places = {TopicPartition(each.topic, partition) for each in wanted.values() for partition in range(each.partitions)}
         new = sorted(places - follow.next.keys())
         if new:
-            there = await consumer.topics()
-            new = [place for place in new if place.topic in there]
+            there = await partitions_there(consumer, {place.topic for place in new})
+            lacking = {stream: each for stream, each in wanted.items() if any(place.topic == each.topic for place in new)}
+            self._missing = what_is_missing(lacking, there, control=self._control.topic, servers=self._servers)
+            for problem in self._missing.values():
+                self._waiting(problem)
+            new = [place for place in new if place.partition in there.get(place.topic, ())]
         if not new:
             return
         control_at = await consumer.position(self._control)

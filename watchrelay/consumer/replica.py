@@ -202,6 +202,11 @@ class Replica:
             return Noted()
         return self._judge(state, record)
 
+    def begin_anew(self) -> None:
+        """The log was made anew: what stands there fills a second state, whatever its epochs, which replaces the shown one once proven."""
+        self._second, self._failed_at, self._tried, self._last_snapshot = State(), Position(0, 0), None, ("", None)
+        self._shown.proven = False
+
     def _judge(self, state: State, marker: MarkerRecord) -> Outcome:
         if marker.kind == "heartbeat" and marker.last_snapshot:
             self._last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)

@@ -12,28 +12,37 @@ from typing import Any, Self
 
 import msgspec
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
-from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, content_hash, decode
-from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Pending, Problem, Problems, Saved, Why
+from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
+from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Pending, Problem, Problems, Why
+from watchrelay.consumer.connecting import (
+    STOP_TIMEOUT_S,
+    away,
+    check_library,
+    checked_servers,
+    make_consumer,
+    start_consumer,
+    unreadable,
+)
+from watchrelay.consumer.cursors import Cursors
 from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.lanes import Lane, Lanes
-from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.reader import START_TIMEOUT_S, STOP_TIMEOUT_S, NothingPublished, make_consumer
+from watchrelay.consumer.origin import Described
+from watchrelay.consumer.reader import LOOK_AGAIN_S, NothingPublished
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
-from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
-from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer
+from watchrelay.consumer.saved import Owed, PositionsLost, saved_from
+from watchrelay.errors import RecordRefused, SinkUnavailable
+from watchrelay.kafkaclient import servers_text, stop_consumer
 from watchrelay.printable import counted
 
 __all__ = ["PositionsLost", "TopicReader"]
 
-LOOK_AGAIN_S = 1.0
+LOOK_ANYWAY_S = 15.0
+"""However well all goes: a topic that was deleted, and a broker that is away, are only seen by asking. Longer than a heartbeat interval."""
+_LOOK_TIMEOUT_S = 10.0
 _POLL_MS = 500
 _AT_ONCE = 2_000
-
-
-class PositionsLost(WatchrelayError):
-    """The log no longer holds what leads to the saved positions: start without them, and forget what was built from them."""
 
 
 class TopicReader:
@@ -56,8 +65,11 @@ class TopicReader:
     Nothing happens in the background: `ready()` and the iteration read on. Of changes that nobody takes meanwhile, only what they come to
     is kept for each object, so memory is bounded by the state.
 
-    Raises: SinkUnavailable when no broker answers or a right is missing; PositionsLost; NothingPublished, only with `until_end`, where
-    waiting would be for ever.
+    `waiting` is told, about once a second, what is missing while something is: a topic or its partitions, a broker, in `ready()` the
+    proof. Reading goes on by itself when it comes. `close()` ends an iteration that goes on in another task.
+
+    Raises: ValueError or TypeError, at once, for arguments that can never be right; SinkUnavailable when no broker answers at the
+    start or a right is missing; PositionsLost; NothingPublished, only with `until_end`, where waiting would be for ever.
     """
 
     def __init__(
@@ -67,28 +79,31 @@ class TopicReader:
         control_topic: str = "",
         topics: Sequence[str] = (),
         streams: Sequence[str] = (),
-        resume: Sequence[Mapping[str, Any]] = (),
+        resume: Sequence[Mapping[str, Any]] | None = None,
         until_end: bool = False,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
         if not control_topic and not topics:
             raise ValueError("name the control topic, or topics: without either there is nothing to read")
+        for name, given in (("topics", topics), ("streams", streams)):
+            if isinstance(given, str):
+                raise TypeError(f"{name} takes several: [{given!r}], not {given!r}")
         self._arguments = dict(kafka) if isinstance(kafka, Mapping) else {"bootstrap_servers": kafka}
+        checked_servers(self._arguments)
         self._streams = frozenset(streams)
         self._until_end, self._waiting = until_end, waiting
-        try:
-            saved = msgspec.convert(list(resume), list[Saved])
-        except msgspec.ValidationError as error:
-            raise ValueError(f"resume is not what positions() gave: {error}") from error
-        saved = [each for each in saved if not streams or each.stream in streams]
-        self._owed = {(each.topic, each.partition, each.stream): each for each in saved}
-        """Saved places that were not reached again yet: up to there nothing is handed out."""
+        saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
+        self._owed = Owed(saved)
         self._consumer: Any = None
         self._finder: Finder | None = None
+        self._cursors = Cursors(None)
         self._find_in = (control_topic, tuple(topics))
         self._lanes: dict[TopicPartition, Lanes] = {}
         self._behind: dict[TopicPartition, int] = {}
         """Partitions that were not read yet to the end they had when they were found, or when they had to be read again."""
+        self._look_at_s = 0.0
+        self._scope: asyncio.Timeout | None = None
+        """Around what is awaited of Kafka: `close()` ends it."""
         self._pending = Pending()
         self._problems = Problems()
         self._turn = asyncio.Lock()
@@ -96,25 +111,44 @@ class TopicReader:
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: SinkUnavailable."""
-        self._consumer = make_consumer(self._arguments)
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._consumer.start()
-        except (KafkaError, OSError, TimeoutError) as error:
-            await self.close()
-            servers = servers_text(self._arguments)
-            raise SinkUnavailable(f"kafka at {servers} is not usable: {plain_words(error)}") from error
+        """Connect. Raises: SinkUnavailable; RuntimeError when it was entered before, or closed meanwhile."""
+        if self._finder is not None:
+            raise RuntimeError("a TopicReader is entered once: make another one")
+        consumer = self._consumer = make_consumer(self._arguments)
+        self._cursors = Cursors(consumer)
         control, topics = self._find_in
-        self._finder = Finder(self._consumer, control_topic=control, topics=topics, streams=self._streams, problems=self._problems)
+        self._finder = Finder(
+            consumer,
+            control_topic=control,
+            topics=topics,
+            streams=self._streams,
+            problems=self._problems,
+            servers=servers_text(self._arguments),
+        )
+        try:
+            await self._begin(consumer)
+        except BaseException:
+            self._consumer = None
+            raise
         return self
+
+    async def _begin(self, consumer: Any) -> None:
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                await start_consumer(consumer, self._arguments, check=check_library)
+        except TimeoutError:
+            raise RuntimeError("the reader was closed before it had started") from None
+        finally:
+            self._scope = None
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect; the state can be looked at still."""
+        """Disconnect, and end what goes on in other tasks; the state can be looked at still."""
         consumer, self._consumer = self._consumer, None
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
         if consumer is not None:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
 
@@ -123,27 +157,32 @@ class TopicReader:
     async def ready(self) -> None:
         """Return once the whole state as of the first call is read and every partition of every stream wanted is proven.
 
-        Raises: as the class says; NothingPublished with `until_end` when the end comes first.
+        Raises: as the class says; NothingPublished with `until_end` when the end comes first; RuntimeError when the reader is closed.
         """
+        say_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         while not self.proven:
             if self._ended:
                 raise NothingPublished(f"read to the end, and not proven: {self._unproven()}")
-            await self._step()
+            if not await self._step():
+                raise RuntimeError("the reader is closed, and was not ready")
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= say_at_s and self._at_end and not self.proven:
+                say_at_s = now_s + LOOK_AGAIN_S
+                self._waiting(f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells")
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change:
         while (change := self._pending.take()) is None:
-            if self._ended:
+            if self._ended or (not await self._step() and not self._pending):  # closed: what was read before is handed out still
                 raise StopAsyncIteration
-            await self._step()
         return change
 
     @property
     def proven(self) -> bool:
         """Every partition of every stream wanted agreed with its newest marker, and has been read to the end that it had at first."""
-        if not self._lanes or self._behind or self._owed:
+        if not self._lanes or self._behind or self._owed or self._cursors.gone:
             return False
         expected = self._expected()
         return bool(expected) and all(
@@ -167,22 +206,7 @@ class TopicReader:
 
     def lanes(self) -> list[LaneState]:
         """How each stream stands in each partition, with count and digest."""
-        return [
-            LaneState(
-                stream=stream,
-                topic=place.topic,
-                partition=place.partition,
-                epoch=lane.replica.position.epoch,
-                sequence=lane.replica.position.sequence,
-                objects=len(lane.replica.held),
-                digest=f"{lane.replica.digest & DIGEST_MASK:016x}",
-                proven=lane.replica.proven and not lane.replica.rereading,
-                frontier=lane.replica.frontier,
-                seen=lane.seen,
-            )
-            for place, lanes in sorted(self._lanes.items())
-            for stream, lane in sorted(lanes.by_stream.items())
-        ]
+        return [lane.state(place.topic) for place, lanes in sorted(self._lanes.items()) for _, lane in sorted(lanes.by_stream.items())]
 
     def positions(self) -> list[dict[str, Any]]:
         """What to save, as plain JSON values: per stream and partition the newest proven place behind which all was handed out.
@@ -190,7 +214,7 @@ class TopicReader:
         Shape: a partition that had none yet is missing: given back so, it is read from the newest snapshot.
         """
         bool(self._pending)  # places at the head of the queue count as passed
-        saved = {(each.stream, each.partition): each for each in self._owed.values()} | self._pending.saved
+        saved = {(each.stream, each.partition): each for each in self._owed.all()} | self._pending.saved
         return [msgspec.to_builtins(saved[place]) for place in sorted(saved)]
 
     def _of(self, stream: str) -> list[Lane]:
@@ -205,117 +229,178 @@ class TopicReader:
         return {name: max((lane.partitions for lane in self._of(name)), default=0) or len(self._lanes) for name in names}
 
     @property
+    def _at_end(self) -> bool:
+        """What is there was read to its end; what is missing speaks for itself."""
+        return bool(self._lanes) and not self._behind and not (self._finder and self._finder.missing)
+
+    @property
     def _ended(self) -> bool:
         return self._until_end and bool(self._lanes) and not self._behind
 
     def _unproven(self) -> str:
+        assert self._finder is not None, "there is something to prove once the reader was entered"
+        missing = self._finder.missing
         waits = [f"{each.stream}/{each.partition}" for each in self.lanes() if not each.proven]
-        return ", ".join(waits) or "no stream was found"
+        waits += [
+            f"{stream} ({len(self._of(stream))} of {counted(partitions, 'partition')} found)"
+            for stream, partitions in sorted(self._expected().items())
+            if stream not in missing and len(self._of(stream)) < partitions
+        ]
+        return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or "no stream was found"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
-        """Read some more; one caller at a time."""
+    async def _step(self) -> bool:
+        """Read some more; one caller at a time. False: the reader is closed."""
+        if self._finder is None:
+            raise RuntimeError("enter the reader before reading: async with TopicReader(...) as reader")
+        problem = ""
         async with self._turn:
+            if self._consumer is None:
+                return False
             try:
-                if not self._lanes and not await self._found():
-                    return
-                await self._read()
-            except KafkaError as error:
-                raise SinkUnavailable(f"kafka does not let us read: {plain_words(error)}") from error
-
-    async def _found(self) -> bool:
-        """Find what to read and where to start. False: there is nothing yet."""
-        assert self._finder is not None, "enter the reader before reading"
-        problem = await self._finder.look()
+                async with asyncio.timeout(None) as self._scope:
+                    problem = await (self._advance() if self._lanes else self._find())
+            except (KafkaConnectionError, KafkaTimeoutError, TimeoutError) as error:
+                problem = self._away(error)
+            except (KafkaError, OSError) as error:
+                if self._consumer is None:
+                    return False
+                raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
+            finally:
+                self._scope = None
+            if self._consumer is None:
+                return False
         if problem:
-            if self._until_end:
-                raise NothingPublished(problem)
             self._waiting(problem)
-            await asyncio.sleep(LOOK_AGAIN_S)
-            return False
-        await self._extend()
-        return bool(self._lanes)
+        return True
+
+    def _away(self, error: BaseException) -> str:
+        """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
+        if self._consumer is None:
+            return ""
+        why = f"kafka at {servers_text(self._arguments)} cannot be asked: {away(self._consumer, error)}"
+        if self._until_end:
+            raise SinkUnavailable(why) from error
+        self._look_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        return f"{why}; reading goes on when it can be"
+
+    async def _find(self) -> str:
+        """Find what to read and where to start. Shape: "", or what is missing."""
+        assert self._finder is not None, "enter the reader before reading"
+        await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
+        problem = await self._finder.look()
+        if not problem:
+            await self._extend()
+            problem = "; ".join(self._finder.missing.values())
+        if problem and self._until_end and not self._lanes:
+            raise NothingPublished(problem)
+        self._look_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        return "" if self._until_end else problem
+
+    async def _look_again(self) -> str:
+        """Whether what is read is there still, and what was missing has come. Shape: "", or what is missing."""
+        finder, loop = self._finder, asyncio.get_running_loop()
+        assert finder is not None, "enter the reader before reading"
+        if loop.time() < self._look_at_s:
+            return ""
+        async with asyncio.timeout(_LOOK_TIMEOUT_S):
+            await self._extend()
+            await self._shorten()
+        problem = "; ".join(finder.missing.values())
+        if self._until_end and any(place in self._cursors.gone for place in self._behind):
+            raise NothingPublished(problem)
+        self._look_at_s = loop.time() + (LOOK_AGAIN_S if problem else LOOK_ANYWAY_S)
+        return "" if self._until_end else problem
 
     async def _extend(self) -> None:
-        """Take in the partitions that were found since, and stand where each is to be read."""
+        """Take in the partitions that were found since, let go of those that are gone, and stand where each is to be read."""
         assert self._finder is not None, "enter the reader before reading"
-        self._let_go({stream: each.topic for stream, each in (self._finder.described() or {}).items()})
-        found = await self._finder.places(frozenset(self._lanes))
-        if not found:
+        finder, cursors = self._finder, self._cursors
+        self._let_go(finder.described() or {})
+        found = await finder.places(frozenset(self._lanes))
+        gone = {place for place in self._lanes if place.partition not in finder.there.get(place.topic, ())}
+        control = finder.control if finder.control_there else None
+        if not found and gone == cursors.gone and control == cursors.control:
             return
         new = sorted(found)
-        # Where the others stand is asked before: `assign` forgets it.
-        at = {place: await self._consumer.position(place) for place in self._lanes}
         begins = await self._consumer.beginning_offsets(new)
         ends = await self._consumer.end_offsets(new)
         # From here on without an await: whoever is cancelled leaves all or nothing.
         for place in new:
-            origins = found[place]
-            for (topic, partition, stream), saved in self._owed.items():
-                if (topic, partition) == place:
-                    origins[stream] = Origin(saved.begin, saved.snapshot)
-                    if saved.offset > ends[place]:
-                        raise PositionsLost(_lost(saved, f"the log ends at {ends[place]}: was the topic made anew?"))
+            found[place].update(self._owed.origins(place.topic, place.partition, ends[place]))
+        at = {place: cursors.stands(place) for place in self._lanes}  # asked before: `assign` forgets it
         for place in new:
             lanes = self._lanes[place] = Lanes(place.partition, found[place], only=self._streams)
             at[place] = max(begins[place], lanes.start or 0)
             if ends[place] > at[place]:
                 self._behind[place] = ends[place]
-        control = self._finder.control
-        if control:
-            at[control] = self._finder.control_at
-        self._consumer.assign(list(at))
-        for place, offset in at.items():
-            self._consumer.seek(place, offset)
-        if self._owed:
-            await self._settle_owed()
+        for place in cursors.gone - gone:
+            self._made_anew(place)
+            at[place] = 0
+        cursors.assign(at, gone, control, finder.control_at)
+        self._settle_owed()
 
-    def _let_go(self, topics: Mapping[str, str]) -> None:
+    def _made_anew(self, place: TopicPartition) -> None:
+        """The log was made anew: it is read from its start, whatever stood where in the former one. Raises: PositionsLost."""
+        self._owed.made_anew(place.topic, place.partition)
+        self._problems.add(Problem("anew", place.topic, place.partition, 0, "the topic was made anew: read from its start"))
+        self._lanes[place].begin_anew()
+        self._behind.pop(place, None)
+
+    async def _shorten(self) -> None:
+        """An end that will never be reached, for the log is shorter now, is not waited for."""
+        behind = [place for place in self._behind if place not in self._cursors.gone]
+        for place, end in (await self._consumer.end_offsets(behind)).items() if behind else ():
+            self._behind[place] = min(self._behind[place], end)
+
+    def _let_go(self, described: Mapping[str, Described]) -> None:
         """What was held of streams that stand on other topics now is gone; what is there comes anew. Raises: PositionsLost."""
-        for saved in self._owed.values():
-            if (topic := topics.get(saved.stream, saved.topic)) != saved.topic:
-                raise PositionsLost(_lost(saved, f"the stream stands on topic {topic} now"))
+        self._owed.compare(described)
         for place, lanes in self._lanes.items():
-            for stream, topic in topics.items():
-                if topic == place.topic:
+            for stream, each in described.items():
+                if each.topic == place.topic:
                     lanes.come_back(stream)
                 elif stream in lanes.by_stream:
                     lane = lanes.leave(stream)
                     for key, held in lane.replica.held.items():
                         self._say(place, lane, Changed(key, held, None), "moved", lane.start)
 
-    async def _read(self) -> None:
+    async def _advance(self) -> str:
+        """Take what comes. Shape: "", or what is missing."""
         assert self._finder is not None, "enter the reader before reading"
-        control = self._finder.control
+        cursors = self._cursors
         # Named, for what aiokafka still has to say of a control topic that may not be read must not be raised here.
-        places = [*self._lanes, *([control] if control else [])]
+        places = cursors.read
+        if not places:
+            await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
+            return await self._look_again()
         fetched = await self._consumer.getmany(*places, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-        grown = False
         for place, messages in fetched.items():
-            if place == control:
-                grown = self._finder.learn(messages) or grown
-            else:
+            if place != cursors.control:
                 self._take(place, self._lanes[place], messages)
+            elif self._finder.learn(messages):
+                self._look_at_s = 0.0  # kept here: whoever is cancelled behind this leaves it to the next step
         for place in [*self._behind]:
-            if await self._consumer.position(place) >= self._behind[place]:
+            if cursors.stands(place) >= self._behind[place]:
                 del self._behind[place]
-        if self._owed:
-            await self._settle_owed()
-        if grown:
-            await self._extend()
+        self._settle_owed()
+        return await self._look_again()
 
     def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
+        if messages and messages[0].offset < self._cursors.at[place]:
+            self._made_anew(place)
         for message in messages:
             offset = message.offset
+            self._cursors.at[place] = offset + 1
             try:
                 record = decode(message.key, message.value, message.headers)
             except RecordRefused as error:
                 self._problems.add(Problem("foreign", place.topic, place.partition, offset, str(error)))
                 continue
             if self._owed:
-                self._prove_owed(place, offset)
+                self._settle(place, offset)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
@@ -345,7 +430,7 @@ class TopicReader:
                 detail += "read again" if isinstance(outcome, ReadAgain) else "also after reading again: the next snapshot will mend it"
                 self._problems.add(Problem("digest", place.topic, place.partition, offset, detail))
                 if isinstance(outcome, ReadAgain):
-                    self._consumer.seek(place, outcome.offset or 0)  # out of reach: the reset goes to the earliest there is
+                    self._cursors.seek(place, outcome.offset or 0)
                     self._behind[place] = max(self._behind.get(place, 0), offset + 1)
                     return False
         if isinstance(record, MarkerRecord) and record.kind != "claim":
@@ -358,7 +443,7 @@ class TopicReader:
             return
         if before is not None and after is not None and before.value_hash == after.value_hash:
             return  # the uid is in the value
-        if self._owed and (place.topic, place.partition, lane.stream) in self._owed:
+        if self._owed.holds(place.topic, place.partition, lane.stream):
             return
         told = after or before
         assert told is not None
@@ -384,50 +469,25 @@ class TopicReader:
     def _mark(self, place: TopicPartition, lane: Lane, offset: int) -> None:
         """A marker that agreed is a place to go on from."""
         replica = lane.replica
-        if not replica.proven or replica.rereading or (place.topic, place.partition, lane.stream) in self._owed:
+        if not replica.proven or replica.rereading or self._owed.holds(place.topic, place.partition, lane.stream):
             return
-        snapshot, begin = replica.last_snapshot
-        self._pending.add(
-            Saved(
-                stream=lane.stream,
-                topic=place.topic,
-                partition=place.partition,
-                offset=offset + 1,
-                epoch=replica.position.epoch,
-                sequence=replica.position.sequence,
-                count=len(replica.held),
-                digest=f"{replica.digest & DIGEST_MASK:016x}",
-                snapshot=snapshot,
-                begin=begin,
-            )
-        )
+        self._pending.add(lane.saved(place.topic, offset + 1))
 
     # ---- saved positions ---------------------------------------------------------------------------------------------
 
-    async def _settle_owed(self) -> None:
-        for place in {TopicPartition(topic, partition) for topic, partition, _ in self._owed}:
+    def _settle_owed(self) -> None:
+        """Prove the saved places that were reached, and forget those of streams that are not read any more. Raises: PositionsLost."""
+        if not self._owed or not self._lanes:
+            return
+        assert self._finder is not None, "enter the reader before reading"
+        described = self._finder.described()
+        for place in map(TopicPartition._make, self._owed.places()):
             if place in self._lanes:
-                self._prove_owed(place, await self._consumer.position(place))
-            elif self._lanes:
-                for gone in [key for key in self._owed if (key[0], key[1]) == place]:
-                    del self._owed[gone]  # of a stream that is not read any more
+                self._settle(place, self._cursors.stands(place))
+            else:
+                partitions = len(self._finder.there.get(place.topic, ())) if place.topic in self._find_in[1] else 0
+                self._owed.forget(place.topic, place.partition, described, partitions)
 
-    def _prove_owed(self, place: TopicPartition, at: int) -> None:
-        """Where a saved place is reached, the state must be what it was. Raises: PositionsLost."""
-        for key in [key for key in self._owed if (key[0], key[1]) == place]:
-            saved = self._owed[key]
-            if at < saved.offset:
-                continue
-            lane = self._lanes[place].by_stream[saved.stream]
-            if (len(lane.replica.held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
-                held = f"{counted(len(lane.replica.held), 'object')} where there were {saved.count}, or others"
-                raise PositionsLost(_lost(saved, f"what is left of the log leads to {held}"))
-            del self._owed[key]
+    def _settle(self, place: TopicPartition, at: int) -> None:
+        for saved in self._owed.settle(place.topic, place.partition, at, self._lanes[place]):
             self._pending.saved[saved.stream, saved.partition] = saved  # nothing of it waits to be handed out, and no marker came yet
-
-
-def _lost(saved: Saved, why: str) -> str:
-    return (
-        f"stream {saved.stream}: the positions saved at {saved.topic}/{saved.partition}, offset {saved.offset}, cannot be gone on from: "
-        f"{why}; start without them and forget what was built before"
-    )

@@ -149,3 +149,20 @@ def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:
     assert replica.apply(Writer(epoch=5).mark("claim")) == Noted()
     assert not replica.proven
     assert replica.position == Position(5, 1)
+
+
+def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() -> None:
+    former, replica = Writer(epoch=7), Replica()
+    for record in (former.mark("claim"), former.say("added", b"a"), former.say("added", b"b"), former.mark("heartbeat")):
+        replica.apply(record)
+    replica.begin_anew()
+    assert not replica.proven
+    assert set(shown(replica)) == {b"a", b"b"}, "what was held is shown until the new log is proven"
+    new = Writer(epoch=1)
+    for record in (new.mark("claim"), new.say("added", b"b", b"2"), new.say("added", b"z")):
+        assert replica.apply(record) == Noted()
+    replaced = replica.apply(new.mark("heartbeat"))
+    assert isinstance(replaced, Replaced)
+    assert [(change.key, change.after is None) for change in replaced.changes] == [(b"a", True), (b"b", False), (b"z", False)]
+    assert shown(replica) == {b"b": b"2", b"z": b"1"}
+    assert not replica.rereading

@@ -1,0 +1,88 @@
+"""`TopicReader` on a real Kafka: topics that go and are made anew under it, and credentials that are not good."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from tests.support.kafkabroker import KafkaBroker
+from tests.support.relays import until
+from tests.support.story import Log, Writer, stream
+from tests.support.telling import Teller
+from tests.vectors.telling import claim, description
+from watchrelay.consumer import Change, TopicReader
+
+pytestmark = pytest.mark.real
+
+
+async def tell(broker: KafkaBroker, name: str, *pods: str, epoch: int) -> Writer:
+    """Topics with two partitions, on which pods are published and proven."""
+    topic, control = f"k8s.{name}.core.pods", f"k8s.{name}.control"
+    broker.create_topic(topic, partitions=2)
+    broker.create_topic(control)
+    logs = [Log(), Log()]
+    writer = Writer(stream(partitions=2), logs, epoch=epoch)
+    writer.first(*pods)
+    writer.beat()
+    async with Teller(broker.bootstrap) as teller:
+        await teller.tell(topic, logs)
+        await teller.say(control, "stream/pods", description(2, topic=topic))
+        await teller.say(control, "claim/pods", claim(f"w{epoch}"))
+    return writer
+
+
+def delete(broker: KafkaBroker, *topics: str) -> None:
+    for deleted in broker.admin.delete_topics(list(topics)).values():
+        deleted.result(10)
+
+
+async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: KafkaBroker) -> None:
+    """The new log is shorter than the former one, and its epochs are lower: what was held of the former one must not stay."""
+    topic, control, said = "k8s.anew.core.pods", "k8s.anew.control", list[str]()
+    await tell(kafka_broker, "anew", *(f"shop/{number}" for number in range(20)), epoch=7)
+    changes: list[Change] = []
+
+    async def follow(reader: TopicReader) -> None:
+        async for change in reader:
+            changes.append(change)  # noqa: PERF401  # looked at while it grows
+
+    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader:
+        await reader.ready()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow(reader), name="follow")
+            await until(lambda: len(changes) == 20)
+            delete(kafka_broker, topic, control)
+            await until(lambda: bool(said))
+            assert f"topic {topic} of stream pods is described on {control} and not there" in said[0]
+            assert not reader.proven
+            new = await tell(kafka_broker, "anew", "shop/3", "shop/z", epoch=2)
+            held = {key for each in new.held for key in each}
+            await until(lambda: reader.proven and set(reader.objects("pods")) == held)
+            await reader.close()
+        kinds = {problem.kind for problem in reader.problems}
+        assert "anew" in kinds
+        assert kinds <= {"anew", "control"}
+    rows = {change.key: change for change in changes}
+    assert {key for key, change in rows.items() if change.verb != "deleted"} == held, "a table made of the changes"
+
+
+async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:
+    topic, control, said = "k8s.added.core.pods", "k8s.added.control", list[str]()
+    writer = await tell(kafka_broker, "added", "shop/a", "shop/b", "shop/c", epoch=2)
+    async with Teller(kafka_broker.bootstrap) as teller:
+        await teller.say(control, "stream/pods", description(3, topic=topic))
+    async with (
+        asyncio.timeout(60.0),
+        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+        asyncio.TaskGroup() as tasks,
+    ):
+        ready = tasks.create_task(reader.ready(), name="ready")
+        await until(lambda: bool(said))
+        assert f"topic {topic} of stream pods has 2 partitions, the description on {control} says 3: kafka-topics.sh" in said[0]
+        for added in kafka_broker.admin.create_partitions([NewPartitions(topic, 3)]).values():
+            added.result(10)
+        await until(lambda: len(reader.lanes()) == 3)
+        ready.cancel()
+        assert set(reader.objects("pods")) == {key for each in writer.held for key in each}

@@ -1,0 +1,223 @@
+"""`TopicReader` and its kin where something is missing: said by name, looked for again, taken in when it comes; and how reading ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.relays import until
+from tests.support.stage import NAMES, Stage, everything, take
+from tests.support.story import NODES, Log, Writer, stream
+from tests.support.telling import Teller
+from tests.vectors.telling import claim, description
+from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
+from watchrelay.consumer.auditing import Auditor
+from watchrelay.consumer.reader import TailReader
+from watchrelay.demo.kafka import EmbeddedKafka
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka.start() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
+    async with Teller(kafka.bootstrap) as teller:
+        yield Stage(kafka, teller)
+
+
+async def describe_nodes(told: Stage, partitions: int = 1) -> str:
+    """Nodes are described on a topic that is not there."""
+    topic = f"{told.topic}.nodes"
+    await told.teller.say(told.control, "stream/nodes", description(partitions, topic=topic))
+    await told.teller.say(told.control, "claim/nodes", claim("w1"))
+    return topic
+
+
+async def tell_nodes(told: Stage, topic: str) -> None:
+    told.kafka.create_topic(topic, 1)
+    log = Log()
+    nodes = Writer(stream(NODES), [log], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    await told.teller.tell(topic, [log])
+
+
+async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(told: Stage) -> None:
+    topic, said = await describe_nodes(told), list[str]()
+    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+        ready = tasks.create_task(reader.ready())
+        await until(lambda: len(said) > 1)
+        assert f"topic {topic} of stream nodes is described on {told.control} and not there" in said[0]
+        await tell_nodes(told, topic)
+        await ready
+        assert set(reader.objects("nodes")) == {b"/n1"}
+
+
+async def test_the_other_streams_are_read_while_one_topic_is_missing(told: Stage) -> None:
+    await told.begin()
+    topic, said = await describe_nodes(told), list[str]()
+    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0):
+        changes = await take(reader, len(told.held()) + 1)
+        assert {change.stream for change in changes} == {"pods"}
+        assert not reader.proven
+        assert topic in said[0]
+        await tell_nodes(told, topic)
+        await reader.ready()
+        assert reader.streams == ["nodes", "pods"]
+    assert not reader.problems
+
+
+async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(told: Stage) -> None:
+    topic = await describe_nodes(told)
+    async with told.ended() as reader:
+        with pytest.raises(NothingPublished, match=f"topic {topic} of stream nodes is described on .* and not there"):
+            await reader.ready()
+    await told.begin()
+    async with told.ended() as reader:
+        with pytest.raises(NothingPublished, match=f"not proven: topic {topic} of stream nodes"):
+            await reader.ready()
+
+
+async def test_too_few_partitions_are_said_at_once_by_every_reader(told: Stage) -> None:
+    topic, said = await describe_nodes(told, partitions=3), list[str]()
+    await tell_nodes(told, topic)
+    words = f"topic {topic} of stream nodes has 1 partition, the description on {told.control} says 3: kafka-topics.sh .*--partitions 3"
+    async with asyncio.timeout(20.0):
+        async with told.ended() as reader:
+            with pytest.raises(NothingPublished, match=words):
+                await reader.ready()
+        async with told.reader(waiting=said.append) as reader:
+            assert (await take(reader, 1))[0].stream == "nodes", "what is there is read"
+            assert not reader.proven
+        assert "has 1 partition" in said[0]
+        arguments = {"bootstrap_servers": told.kafka.bootstrap}
+        async with Auditor(arguments, control_topic=told.control, home=lambda _key, _count: 0) as auditor:
+            with pytest.raises(NothingPublished, match=words):
+                await auditor.read_to_end()
+        said.clear()
+        tail = TailReader(arguments, control_topic=told.control, from_beginning=True, until_end=True, waiting=said.append)
+        assert {one.topic async for batch in tail.batches() for one in batch} == {topic}
+        assert "has 1 partition" in said[0]
+
+
+async def test_a_tail_without_any_topic_says_which_one_is_missing(told: Stage) -> None:
+    topic = await describe_nodes(told)
+    tail = TailReader({"bootstrap_servers": told.kafka.bootstrap}, control_topic=told.control, until_end=True)
+    with pytest.raises(NothingPublished, match=topic):
+        [batch async for batch in tail.batches()]
+
+
+async def test_a_state_that_no_marker_proves_is_said_while_ready_waits(told: Stage) -> None:
+    said: list[str] = []
+    told.writer.first(*NAMES)
+    told.writer.put("shop/a", 2, lose=True)
+    told.writer.put("shop/a", 3)
+    await told.tell()
+    await told.describe()
+    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+        ready = tasks.create_task(reader.ready())
+        await until(lambda: bool(said))
+        assert said[0].startswith("read to the end, and not proven yet: pods/")
+        told.writer.snapshot()
+        await told.tell()
+        await ready
+
+
+async def test_a_stream_that_nobody_says_anything_of_is_named(told: Stage) -> None:
+    await told.begin()
+    async with told.ended(control_topic="", topics=[told.topic], streams=["nodes"]) as reader:
+        with pytest.raises(NothingPublished, match=r"nodes \(0 of 2 partitions found\)"):
+            await reader.ready()
+    async with told.ended(topics=["k8s.other"]) as reader:
+        with pytest.raises(NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"):
+            await reader.ready()
+
+
+async def test_a_saved_place_in_a_partition_that_is_not_is_lost(told: Stage) -> None:
+    await told.begin()
+    async with told.ended() as reader:
+        await everything(reader)
+        saved = reader.positions()
+    far = {**saved[0], "partition": 99}
+    for where in ({}, {"control_topic": "", "topics": [told.topic]}):
+        async with told.ended(resume=[*saved, far], **where) as reader:
+            with pytest.raises(PositionsLost, match=r"/99, offset .*: the (stream|topic) has 2 partitions now"):
+                await everything(reader)
+
+
+async def test_closing_ends_what_goes_on_in_other_tasks(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+        await reader.ready()
+        iteration = tasks.create_task(everything(reader), name="iteration")
+        await until(lambda: not reader._pending)
+        await reader.close()
+        assert len(await iteration) == len(told.held()) + 1
+        assert await everything(reader) == []
+        assert reader.objects("pods") == told.held()
+    with pytest.raises(RuntimeError, match="entered once"):
+        async with reader:
+            pass
+
+
+async def test_ready_of_a_reader_that_is_closed_meanwhile_does_not_return(told: Stage) -> None:
+    waiting: list[str] = []
+    async with told.reader(streams=["nodes"], waiting=waiting.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+
+        async def ready() -> None:
+            with pytest.raises(RuntimeError, match="the reader is closed, and was not ready"):
+                await reader.ready()
+
+        tasks.create_task(ready(), name="ready")
+        await until(lambda: bool(waiting))
+        await reader.close()
+
+
+async def test_a_reader_is_entered_before_it_reads() -> None:
+    reader = TopicReader("k:9092", control_topic="k8s.t.control")
+    for reading in (reader.ready(), everything(reader)):
+        with pytest.raises(RuntimeError, match="enter the reader before reading"):
+            await reading
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+async def test_whoever_closes_or_cancels_a_start_leaves_nothing_behind(how: str) -> None:
+    before = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        reader = TopicReader("{}:{}".format(*silent.getsockname()), control_topic="k8s.t.control")
+        expected = RuntimeError if how == "close" else asyncio.CancelledError
+
+        async def start() -> None:
+            with pytest.raises(expected):
+                await reader.__aenter__()
+
+        async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(start(), name="start")
+            await until(lambda: reader._scope is not None)
+            if how == "close":
+                await reader.close()
+            else:
+                starting.cancel()
+        assert reader._consumer is None
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_ready_that_is_cancelled_again_and_again_harms_nothing(told: Stage) -> None:
+    await told.begin()
+    async with told.reader() as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+        for turns in range(0, 400, 3):
+            ready = tasks.create_task(reader.ready(), name="ready")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ready.cancel()
+            await asyncio.wait([ready])
+        await reader.ready()
+        assert reader.objects("pods") == told.held()
+        assert len(await take(reader, len(told.held()) + 1)) == len(told.held()) + 1
+    assert not reader.problems

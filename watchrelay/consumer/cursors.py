@@ -1,0 +1,56 @@
+"""Where each partition is read next, over all that a consumer forgets: assignments, topics that go and come.
+
+Room: consumer. In: a started consumer, places and offsets. Out: the places that are read, and where each stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from aiokafka import TopicPartition
+
+
+class Cursors:
+    """Shape: `at` is behind what was applied last; what comes from before it, unasked, is of a log made anew."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self.at: dict[TopicPartition, int] = {}
+        self.gone: frozenset[TopicPartition] = frozenset()
+        """Places that were read and are not there any more."""
+        self.control: TopicPartition | None = None
+        """The control partition, while it is read."""
+
+    @property
+    def read(self) -> list[TopicPartition]:
+        """What is fetched."""
+        return [*(place for place in self.at if place not in self.gone), *([self.control] if self.control else [])]
+
+    def assign(
+        self, at: dict[TopicPartition, int], gone: Collection[TopicPartition], control: TopicPartition | None, control_at: int
+    ) -> None:
+        """Read from `at` on; of a partition that is gone the client would ask again and again."""
+        self.at, self.gone, self.control = at, frozenset(gone), control
+        starts = {place: offset for place, offset in at.items() if place not in self.gone}
+        if control is not None:
+            starts[control] = control_at
+        self._consumer.assign(list(starts))
+        for place, offset in starts.items():
+            self._consumer.seek(place, offset)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        """Read `place` again from `offset`; out of reach, from the earliest there is."""
+        self._consumer.seek(place, offset)
+        self.at[place] = 0
+
+    def stands(self, place: TopicPartition) -> int:
+        """The offset of the next record; 0 while the client asks for it, because the one that it had is out of reach.
+
+        Source: aiokafka's `position()` waits for that, for ever where the topic is gone.
+        """
+        subscription = self._consumer._subscription
+        if place in self.gone or not subscription.is_assigned(place):
+            return self.at.get(place, 0)
+        state = subscription.subscription.assignment.state_value(place)
+        return int(state.position) if state.has_valid_position else 0

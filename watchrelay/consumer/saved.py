@@ -1,0 +1,153 @@
+"""Saved positions on their way back in: every field is looked at before anything is read, and the state is proven where one is reached.
+
+Room: consumer (pure). In: what somebody gives back as `resume`, what is described and read. Out: `Saved` places; ValueError naming entry
+and field; PositionsLost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from watchrelay.codec import DIGEST_MASK
+from watchrelay.consumer.changes import Saved
+from watchrelay.consumer.lanes import Lane, Lanes
+from watchrelay.consumer.origin import Described, Origin
+from watchrelay.controlrecords import PARTITIONS_MAX, is_count
+from watchrelay.errors import WatchrelayError
+from watchrelay.printable import counted, short
+
+_DIGEST = re.compile("[0-9a-f]{16}")
+_AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
+
+
+def saved_from(resume: object) -> list[Saved]:
+    """The places that `positions()` gave. Shape: None, or nothing in it: none. Raises: ValueError for one that can never be right."""
+    if resume is None or (isinstance(resume, Mapping) and not resume):
+        return []
+    if not isinstance(resume, Sequence) or isinstance(resume, (str, bytes)):
+        raise _refused(f"it is a list of places, not {type(resume).__name__}")
+    places: dict[tuple[str, int], int] = {}
+    found: list[Saved] = []
+    for number, entry in enumerate(resume):
+        saved = _one(number, entry)
+        first = places.setdefault((saved.stream, saved.partition), number)
+        if first != number:
+            raise _refused(f"entry {number}: stream {saved.stream}, partition {saved.partition} stands in entry {first} already")
+        found.append(saved)
+    return found
+
+
+def _one(number: int, entry: Any) -> Saved:
+    try:
+        saved = msgspec.convert(entry, Saved)
+    except msgspec.ValidationError as error:
+        said = _AT.match(str(error))
+        assert said is not None, "the pattern takes any text"
+        field = f", {said[2]}" if said[2] else ""
+        raise _refused(f"entry {number}{field}: {said[1]}") from error
+    numbers = ("offset", "epoch", "sequence", "count")
+    wrong = [(name, "a number that an offset or a count can have") for name in numbers if not is_count(getattr(saved, name))]
+    wrong += [(name, "the name of one") for name in ("stream", "topic") if not getattr(saved, name)]
+    if not is_count(saved.partition, PARTITIONS_MAX - 1):
+        wrong.append(("partition", "the number of a partition"))
+    if not _DIGEST.fullmatch(saved.digest):
+        wrong.append(("digest", "16 hex digits"))
+    if saved.begin is not None and not (is_count(saved.begin) and saved.begin <= saved.offset):
+        wrong.append(("begin", f"null or an offset up to {saved.offset}, where the place is"))
+    if wrong:
+        name, wanted = wrong[0]
+        raise _refused(f"entry {number}, {name}: {short(repr(getattr(saved, name)))} is not {wanted}")
+    return saved
+
+
+def _refused(why: str) -> ValueError:
+    return ValueError(f"resume is not what positions() gave: {why}; start without it, and forget what was built before")
+
+
+class PositionsLost(WatchrelayError):
+    """The log no longer holds what leads to the saved positions: start without them, and forget what was built from them."""
+
+
+class Owed:
+    """Saved places that were not reached again yet: up to there nothing of their streams is handed out."""
+
+    def __init__(self, saved: Sequence[Saved]) -> None:
+        self._left = {(each.topic, each.partition, each.stream): each for each in saved}
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def holds(self, topic: str, partition: int, stream: str) -> bool:
+        """Whether this place is owed still."""
+        return bool(self._left) and (topic, partition, stream) in self._left
+
+    def all(self) -> list[Saved]:
+        """What is owed."""
+        return list(self._left.values())
+
+    def places(self) -> set[tuple[str, int]]:
+        """The topics and partitions where something is owed."""
+        return {(topic, partition) for topic, partition, _ in self._left}
+
+    def of(self, topic: str, partition: int) -> list[Saved]:
+        """What is owed in one partition."""
+        return [each for each in self._left.values() if (each.topic, each.partition) == (topic, partition)]
+
+    def origins(self, topic: str, partition: int, end: int) -> dict[str, Origin]:
+        """Where the streams of one partition, which ends at `end`, begin to build the saved state again. Raises: PositionsLost."""
+        for saved in self.of(topic, partition):
+            if saved.offset > end:
+                raise PositionsLost(_lost(saved, f"the log ends at {end}: was the topic made anew?"))
+        return {saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)}
+
+    def compare(self, described: Mapping[str, Described]) -> None:
+        """Raises: PositionsLost where a stream stands elsewhere now, or has fewer partitions."""
+        for saved in self._left.values():
+            each = described.get(saved.stream)
+            if each is not None and each.topic != saved.topic:
+                raise PositionsLost(_lost(saved, f"the stream stands on topic {each.topic} now"))
+            if each is not None and saved.partition >= each.partitions:
+                raise PositionsLost(_lost(saved, f"the stream has {counted(each.partitions, 'partition')} now"))
+
+    def made_anew(self, topic: str, partition: int) -> None:
+        """Raises: PositionsLost where something is owed of a log that is not the same any more."""
+        for saved in self.of(topic, partition):
+            raise PositionsLost(_lost(saved, "the topic was made anew"))
+
+    def forget(self, topic: str, partition: int, described: Mapping[str, Described] | None, partitions: int) -> None:
+        """What is owed where nothing is read: of a stream that is not read any more it is forgotten.
+
+        Shape: `described` None: nobody describes streams, and `partitions` is what the topic has, 0 for one that is not read.
+        Raises: PositionsLost where the topic has fewer partitions now.
+        """
+        for saved in self.of(topic, partition):
+            if described is None and partitions:
+                raise PositionsLost(_lost(saved, f"the topic has {counted(partitions, 'partition')} now"))
+            if described is None or saved.stream not in described:
+                del self._left[topic, partition, saved.stream]
+
+    def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> list[Saved]:
+        """The places of one partition that are reached at offset `at`: there the state must be what it was. Raises: PositionsLost."""
+        reached = [saved for saved in self.of(topic, partition) if at >= saved.offset]
+        for saved in reached:
+            _prove(saved, lanes.by_stream[saved.stream])
+            del self._left[topic, partition, saved.stream]
+        return reached
+
+
+def _prove(saved: Saved, lane: Lane) -> None:
+    held = lane.replica.held
+    if (len(held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
+        found = f"{counted(len(held), 'object')} where there were {saved.count}, or others"
+        raise PositionsLost(_lost(saved, f"what is left of the log leads to {found}"))
+
+
+def _lost(saved: Saved, why: str) -> str:
+    return (
+        f"stream {saved.stream}: the positions saved at {saved.topic}/{saved.partition}, offset {saved.offset}, cannot be gone on from: "
+        f"{why}; start without them and forget what was built before"
+    )
