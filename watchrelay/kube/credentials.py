@@ -22,7 +22,7 @@ from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
 from watchrelay.kube.client import Endpoint
 from watchrelay.kube.execplugin import TIMEOUT_S, ExecCredentials
-from watchrelay.kube.kubeconfig import FILE_BYTES_MAX, Cluster, Impersonation, Secret, User, read_kubeconfig
+from watchrelay.kube.kubeconfig import FILE_BYTES_MAX, WRITER_S, Cluster, Impersonation, Secret, User, read_kubeconfig
 from watchrelay.kube.proxy import choose_proxy
 from watchrelay.kube.reread import Reread
 from watchrelay.kube.tls import ClientCertificate, build_context, check_authorities, check_client
@@ -258,7 +258,7 @@ def _content(secret: Secret) -> bytes:
 
 def _read(file: Path) -> bytes:
     """All of a credential's file. One without end (`/dev/zero`) must not fill the memory."""
-    content = read_bounded(file, FILE_BYTES_MAX + 1)
+    content = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     if len(content) > FILE_BYTES_MAX:
         raise ValueError(f"is larger than {FILE_BYTES_MAX >> 20} MiB")
     return content

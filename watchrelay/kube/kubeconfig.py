@@ -25,6 +25,8 @@ EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.i
 InteractiveMode = Literal["Never", "IfAvailable", "Always"]
 FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
+WRITER_S = 1.0
+"""For a named pipe's writer to come: nothing else turns in the daemon while a file is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def read_kubeconfig(files: Iterable[Path]) -> Kubeconfig:
 
 def _read(file: Path) -> _Section:
     try:
-        raw = read_bounded(file, FILE_BYTES_MAX + 1)
+        raw = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError([Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]) from None
