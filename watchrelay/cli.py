@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from watchrelay import __version__, interrupts
 
@@ -71,6 +71,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does it, but a help that cannot be written is no success."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -234,27 +241,38 @@ def _service_account(text: str) -> tuple[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line `argv` (default: the process's own)."""
-    try:
-        args = build_parser().parse_args(argv)
-    except SystemExit as done:  # argparse ends --help and wrong usage so
-        return done.code if isinstance(done.code, int) else USAGE
     _open_streams()
     try:
-        code = _dispatch(args)
+        return _main(argv)
+    finally:
+        _settle_stderr()
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    try:
+        code = _parse_and_dispatch(argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence_stdout()
+        _silence(sys.stdout)
         return OK
     except OSError as error:
         if not _unwritable(error):
             raise
-        _silence_stdout()
+        _silence(sys.stdout)
         _say(f"watchrelay: cannot write to stdout: {error.strerror}")
         return FAILED
     except KeyboardInterrupt as told:
         number = told.number if isinstance(told, interrupts.ToldToStop) else signal.SIGINT
         return interrupts.exit_code(sys.argv[1:] if argv is None else argv, number)
     return code
+
+
+def _parse_and_dispatch(argv: Sequence[str] | None) -> int:
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as done:  # argparse ends --help and wrong usage so
+        return done.code if isinstance(done.code, int) else USAGE
+    return _dispatch(args)
 
 
 def _open_streams() -> None:
@@ -277,7 +295,9 @@ def _dispatch(args: argparse.Namespace) -> int:
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except ConfigError as error:
-        _say(*(str(problem) for problem in error.problems))
+        from watchrelay.printable import printable  # here, so that --help needs no part of it
+
+        _say(*(printable(str(problem)) for problem in error.problems))  # one line each, whatever a file is called
         return BAD_CONFIG
     except Fenced as error:
         _say(f"watchrelay: {error}")
@@ -334,11 +354,22 @@ def _one_line(error: BaseException) -> str:
 def _say(*lines: str) -> None:
     from watchrelay.printable import printable  # here, so that --help needs no part of it
 
-    for line in lines:
-        for each in line.split("\n"):
-            print(printable(each), file=sys.stderr)
+    try:
+        for line in lines:
+            for each in line.split("\n"):
+                print(printable(each), file=sys.stderr)
+    except OSError:
+        _silence(sys.stderr)  # nobody hears us: the exit code says it
 
 
-def _silence_stdout() -> None:
+def _settle_stderr() -> None:
+    """What could not be written to stderr is given up here: at its end the interpreter would try again, and exit with 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)
+
+
+def _silence(stream: TextIO) -> None:
     """Whoever read our output has left: nothing may be written at exit either. Source: Python docs, "Note on SIGPIPE"."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _demo(args: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="watchrelay-demo-")))
+        directory = Path(stack.enter_context(_own_directory()))
         ends = await _ends(args, directory, stack)
         _say("the relay's config:\n\n" + "".join(f"    {line}\n" for line in ends.config.splitlines()))
         daemon = Daemon(ends.settings)
@@ -89,6 +89,14 @@ async def _demo(args: argparse.Namespace) -> int:
     return relay.result()
 
 
+def _own_directory() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="watchrelay-demo-")
+    except OSError as error:
+        reason = f"no directory for what the demo writes: {error.strerror or error}"
+        raise ConfigError([Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]) from error
+
+
 async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> _Ends:
     resources = _REAL if args.kubeconfig else _SHOP
     broker = None if args.kafka else stack.enter_context(EmbeddedKafka.start())
@@ -105,9 +113,10 @@ async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack
 def _configure(args: argparse.Namespace, directory: Path, cluster: SyntheticCluster | None, kafka: str) -> tuple[str, Settings]:
     """Write the config that an operator would write, and read it as `run` does."""
     if cluster is None:
-        kubeconfig = Path(args.kubeconfig).resolve()
+        kubeconfig = Path(args.kubeconfig)
         if not kubeconfig.exists():
             raise ConfigError([Problem("there is no such file", source=args.kubeconfig, hint="named by --kubeconfig")])
+        kubeconfig = kubeconfig.resolve()
     else:
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(cluster.kubeconfig())

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
         problem = loaded.problem(path, message, hint)
         print(f"warning: {problem}")
     if args.connect:
-        return int(importlib.import_module("watchrelay.commands.validate_connect").run(args))
+        # With what was read, not read again: a config from a pipe (`-c <(generate)`) can be read only once.
+        return int(importlib.import_module("watchrelay.commands.validate_connect").connect(loaded.settings))
     return 0
 
 

@@ -29,12 +29,25 @@ def find_file(config: str | None, environ: Mapping[str, str]) -> tuple[FilePath 
         path = FilePath(named)
         if _there(path):
             return path, None
-        return None, Problem("there is no such file", source=named, hint=f"named by {source}")
+        return None, _absent(named, source)
     for usual in DEFAULT_PATHS:
         if _there(FilePath(usual)):
             return FilePath(usual), None
     looked = " and ".join(DEFAULT_PATHS)
     return None, Problem("no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}")
+
+
+def _absent(named: str, source: str) -> Problem:
+    """Why `named` cannot be read: a link that leads nowhere looks like a file to whoever lists the directory."""
+    path = FilePath(named)
+    try:
+        if path.is_symlink():
+            return Problem(f"is a link to {path.readlink()}, which is not there", source=named, hint=f"named by {source}")
+    except OSError:
+        pass  # then there is nothing to tell about it
+    if named == "-":
+        return Problem("there is no such file", source=named, hint="/dev/stdin is standard input")
+    return Problem("there is no such file", source=named, hint=f"named by {source}")
 
 
 def _there(path: FilePath) -> bool:

@@ -23,6 +23,7 @@ from watchrelay.config.sources import Given, Overlaid, Source
 from watchrelay.config.translate import explain
 from watchrelay.config.tree import Path, Unreadable, read_yaml, show
 from watchrelay.errors import ConfigError, Problem
+from watchrelay.files import read_bounded
 
 FILE_BYTES_MAX: Final = 1 << 20
 """What fits in a ConfigMap; no config comes near it."""
@@ -102,8 +103,7 @@ def _take_file(given: Given, file: FilePath) -> None:
 def _read_text(file: FilePath) -> str:
     source = str(file)
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(FILE_BYTES_MAX + 1)
+        raw = read_bounded(file, FILE_BYTES_MAX + 1)
     except IsADirectoryError as error:
         raise ConfigError([Problem("is a directory, not a file", source=source)]) from error
     except OSError as error:

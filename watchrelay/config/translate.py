@@ -57,7 +57,9 @@ def _text(_detail: Any, value: Any, written: str | None) -> Said:
 
 
 def _number(_detail: Any, value: Any, _written: str | None) -> Said:
-    hint = f"write {value.strip()} without quotes" if isinstance(value, str) and value.strip().isdecimal() else ""
+    hint = (
+        f"write {value.strip()} without quotes" if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() else ""
+    )
     return f"must be a whole number, not {_shown(value)}", hint
 
 

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from watchrelay import clock
-from watchrelay.errors import KubeError, Misconfigured, Unavailable, Undecodable
+from watchrelay.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
 from watchrelay.kube import status
 from watchrelay.kube.frame import BROKEN
 from watchrelay.kube.page import NotAList, PageReader, TooLong
@@ -212,11 +212,14 @@ class KubeClient:
 
     async def version(self) -> ServerVersion:
         """The server's version. Raises: KubeError."""
-        document = await self.get_json("/version")
+        try:
+            document = await self.get_json("/version")
+        except NotFound as error:  # every API server has one
+            raise NotFound(f"{error}; {status.WHOSE}", status=error.status) from error
         try:
             said = msgspec.json.decode(document.body, type=dict[str, object])
         except BROKEN as error:
-            raise Unavailable(f"get /version at {self.where}: the answer is not JSON") from error
+            raise Unavailable(f"get /version at {self.where}: the answer is not JSON; {status.WHOSE}") from error
         return ServerVersion(_number(said.get("major")), _number(said.get("minor")), str(said.get("gitVersion", "")))
 
     # ---- one request ------------------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 
 from watchrelay import clock
 from watchrelay.errors import ConfigError, Problem
+from watchrelay.files import read_bounded
 from watchrelay.kube.client import Endpoint
 from watchrelay.kube.execplugin import TIMEOUT_S, ExecCredentials
-from watchrelay.kube.kubeconfig import Cluster, Impersonation, Secret, User, read_kubeconfig
+from watchrelay.kube.kubeconfig import FILE_BYTES_MAX, WRITER_S, Cluster, Impersonation, Secret, User, read_kubeconfig
 from watchrelay.kube.proxy import choose_proxy
 from watchrelay.kube.reread import Reread
 from watchrelay.kube.tls import ClientCertificate, build_context, check_authorities, check_client
@@ -171,9 +172,8 @@ def load_credentials(
 
 
 def _choose(kubeconfig: str | None, context: str | None, environ: Mapping[str, str], account: Path) -> tuple[Cluster, User]:
-    home = Path(environ.get("HOME") or Path.home()) / ".kube" / "config"
     if kubeconfig:
-        return read_kubeconfig([Path(kubeconfig).expanduser()]).resolve(context)
+        return read_kubeconfig([_expanded(kubeconfig)]).resolve(context)
     if not context and environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").exists():
         return _in_cluster(environ, account)
     if listed := environ.get("KUBECONFIG"):
@@ -181,10 +181,16 @@ def _choose(kubeconfig: str | None, context: str | None, environ: Mapping[str, s
         if files := [file for file in named if file.exists()]:  # client-go passes over the missing ones, too
             return read_kubeconfig(files).resolve(context)
         raise ConfigError([Problem(f"no such file: {', '.join(map(str, named))}", path="$KUBECONFIG", source="environment")])
+    home = _expanded(f"{environ.get('HOME') or '~'}/.kube/config")
     if home.exists():
         return read_kubeconfig([home]).resolve(context)
     tried = f"there is no service account at {account}, $KUBECONFIG is not set, and {home} does not exist"
     raise ConfigError([Problem(f"no way to the API server is configured: {tried}", path="kubernetes", hint="set kubernetes.kubeconfig")])
+
+
+def _expanded(path: str) -> Path:
+    """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has one, such as a container's uid."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises where there is no such home
 
 
 def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, User]:
@@ -207,6 +213,7 @@ def _with_scheme(cluster: Cluster, user: User) -> Cluster:
     try:
         parts = urlsplit(server)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.query
+        usable = usable and server.isprintable() and " " not in server
     except ValueError:
         usable = False
     if not usable:
@@ -246,13 +253,21 @@ def _content(secret: Secret) -> bytes:
     if secret.data is not None:
         return secret.data
     assert secret.file is not None, "asked only for secrets that are given"
-    return secret.file.read_bytes()
+    return _read(secret.file)
+
+
+def _read(file: Path) -> bytes:
+    """All of a credential's file. One without end (`/dev/zero`) must not fill the memory."""
+    content = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"is larger than {FILE_BYTES_MAX >> 20} MiB")
+    return content
 
 
 def _read_token(user: User) -> str:
     assert user.token_file is not None, "asked only for users with a token file"
     try:
-        token = user.token_file.read_text("ascii").strip()
+        token = _read(user.token_file).decode("ascii").strip()
     except UnicodeDecodeError:
         raise ValueError("holds something other than a token") from None
     if not token:

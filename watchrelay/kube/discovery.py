@@ -14,6 +14,7 @@ from watchrelay.kube import catalog as documents
 from watchrelay.kube.catalog import Catalog, Group, NotDiscovery, Version
 from watchrelay.kube.client import Document
 from watchrelay.kube.resolve import Found, Impossible, Missing, Resolution, Unknown, resolve
+from watchrelay.kube.status import WHOSE
 
 __all__ = ["Catalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
 
@@ -76,7 +77,7 @@ class Discovery:
                 return groups
             listed = (documents.parse_core_versions if path == "/api" else documents.parse_group_versions)(document.body)
         except NotDiscovery as error:
-            raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}") from error
+            raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}") from error
         self._known.pop(path, None)
         return tuple([await self._walk(name, versions) for name, versions in listed])
 
@@ -91,7 +92,7 @@ class Discovery:
             return documents.parse_resources(name, version, document.body)
         except NotDiscovery as error:
             if not name:
-                raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}") from error
+                raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}") from error
         except (Unavailable, NotFound) as error:
             if not name or error.status == 0:
                 raise  # it is the API server itself that is in trouble

@@ -18,12 +18,15 @@ from typing import Literal, NoReturn, cast
 
 from watchrelay.config.tree import Unreadable, read_yaml
 from watchrelay.errors import ConfigError, Problem
+from watchrelay.files import read_bounded
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 InteractiveMode = Literal["Never", "IfAvailable", "Always"]
 FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
+WRITER_S = 1.0
+"""For a named pipe's writer to come: nothing else turns in the daemon while a file is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +181,10 @@ class Kubeconfig:
         name = context or self.current_context
         where = ", ".join(str(file) for file in self.files)
         if not name:
-            known = f"; there are: {', '.join(self.contexts)}" if self.contexts else ""
-            raise ConfigError([Problem(f"no context is chosen{known}", "current-context", where, hint="set kubernetes.context")])
+            if not self.contexts:
+                raise ConfigError([Problem("holds no context at all", source=where, hint="is this the kubeconfig?")])
+            known = f"no context is chosen; there are: {', '.join(self.contexts)}"
+            raise ConfigError([Problem(known, "current-context", where, hint="set kubernetes.context")])
         chosen = _named(self.contexts, name, what="context", path="current-context" if not context else "contexts", source=where)
         cluster = self._member(chosen, "cluster", self.clusters)
         user = self._member(chosen, "user", self.users) if chosen.text("user") else None
@@ -206,8 +211,7 @@ def read_kubeconfig(files: Iterable[Path]) -> Kubeconfig:
 
 def _read(file: Path) -> _Section:
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(FILE_BYTES_MAX + 1)
+        raw = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError([Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]) from None
@@ -283,12 +287,14 @@ def _user(section: _Section) -> User:
     certificate, key = section.secret("client-certificate"), section.secret("client-key")
     if bool(certificate) != bool(key):
         section.refuse("client-key" if certificate else "client-certificate", "is missing: a certificate and its key come together")
-    token, token_file = section.text("token"), section.local("tokenFile")
+    token, token_file = section.text("token").strip(), section.local("tokenFile")
+    if not token.isprintable():
+        section.refuse("token", "holds more than one line, or a control character", "write the token alone")
     if section.text("username") and (token or token_file):
         section.refuse("username", "cannot be given together with a token", "remove one of them")
     plugin = section.section("exec")
     return User(
-        token=token.strip(),
+        token=token,
         token_file=token_file,
         certificate=certificate,
         key=key,

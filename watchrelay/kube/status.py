@@ -30,6 +30,9 @@ from watchrelay.errors import (
 RETRY_AFTER_MAX_S = 300.0
 """No server keeps us away for longer. Source: WATCH 6.3."""
 
+WHOSE = "is this URL the API server's?"
+"""What to ask where something else answers: a proxy, a login page, the wrong port."""
+
 _QUOTED = 300
 _CLASSES: dict[int, type[KubeError]] = {
     401: Unauthorized,
@@ -47,11 +50,13 @@ _CLASSES: dict[int, type[KubeError]] = {
 """Source: WATCH 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living server (Unavailable)."""
 
 _CURES = {
-    401: " (the token or client certificate was refused)",
+    401: " (the token or client certificate was refused: it may have expired, or be of another cluster)",
     403: " (grant list and watch; `watchrelay rbac` prints the rules)",
     407: " (the proxy wants a user and password in proxy-url)",
 }
 _TOO_LARGE = "ResourceVersionTooLarge"
+_PLAIN_TO_TLS = "HTTP request to an HTTPS server"
+"""Source: Go net/http, server.go, what its TLS port says to plain HTTP."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -130,13 +135,13 @@ def from_response(code: int, headers: Mapping[str, str], body: bytes, *, what: s
     effective = code
     if 200 <= code < 300:
         if status is None or status.code < 300:
-            return Unavailable(f"{what}: the answer is not what was asked for ({_said(status, headers, body)})", status=code)
+            return Unavailable(f"{what}: the answer is not what was asked for ({_said(status, headers, body)}); {WHOSE}", status=code)
         effective = status.code
     asked = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
     wait_s = asked if asked is not None else (status.retry_after_s if status else 0.0)
     said = _said(status, headers, body)
     if 300 <= code < 400:
-        return Unavailable(f"{what}: answered {code}, a redirect, which is never followed; is this URL the API server's?", status=code)
+        return Unavailable(f"{what}: answered {code}, a redirect, which is never followed; {WHOSE}", status=code)
     return _classed(
         effective, status or Status(), f"{what}: {effective} {said.removeprefix(f'{effective} ')}", wait_s=wait_s, headers=headers
     )
@@ -148,6 +153,8 @@ def _classed(code: int, status: Status, message: str, *, wait_s: float, headers:
         return Expired(message, status=code, retry_after_s=wait_s)
     if _too_large(code, status):
         return VersionTooLarge(message, status=code, retry_after_s=wait_s)
+    if code == 400 and _PLAIN_TO_TLS in message:
+        return Invalid(f"{message} (write https:// before the server's name)", status=code, retry_after_s=wait_s)
     if code in {400, 422}:
         return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
     if code in {429, 500, 503}:

@@ -35,6 +35,8 @@ _CURES = (
     ),
     ("hostname mismatch", "the certificate is for other names: correct kafka.bootstrapServers or set kafka.security.checkHostname"),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
+    ("[error 34]", "this port wants no user: check kafka.security.protocol"),
+    ("saslhandshakerequest cannot be used", "this port wants no user: check kafka.security.protocol"),
     ("certificate required", "the broker wants a client certificate: set kafka.security.certFile and keyFile"),
     ("[error 58]", "the broker refused the credentials: check the user and the password or token under kafka.security"),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),

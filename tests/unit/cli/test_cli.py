@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -238,11 +239,48 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_only_at_debug(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
+def shell(script: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `script`, in which WR is the program."""
+    script = f'WR() {{ {sys.executable} -m watchrelay "$@"; }}; {script}'
     root = Path(__file__).resolve().parents[3]
-    script = f"{sys.executable} -m watchrelay schema | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "{", "")
+    return subprocess.run(["bash", "-c", script], cwd=cwd or root, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
+    for command, first in (("schema", "{"), ("--help", "usage: watchrelay [-h] [--version] COMMAND ...")):
+        done = shell(f"WR {command} | head -1; exit ${{PIPESTATUS[0]}}")
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, first, "")
+    done = shell("WR --version | true; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unheard", ["2>/dev/full", "2> >(true)"])
+def test_an_error_that_nobody_hears_keeps_its_exit_code(unheard: str) -> None:
+    for command, code in (("validate -c /absent", 78), ("validat", 2), ("validate --set x", 2), ("--version", 0)):
+        assert shell(f"WR {command} {unheard}").returncode == code
+
+
+def test_a_config_from_a_pipe_is_read_once(config: Path) -> None:
+    done = shell("KUBECONFIG=/absent WR validate --connect --set kafka.bootstrapServers=127.0.0.1:1 -c <(cat w.yaml)", cwd=config.parent)
+    assert (done.returncode, done.stderr) == (78, "")
+    assert "error: kubernetes: environment: $KUBECONFIG: no such file: /absent" in done.stdout
+
+
+def test_a_file_name_never_breaks_the_line(capsys: Captured) -> None:
+    assert cli.main(["validate", "-c", "a\n\x1b[31mb"]) == 78
+    assert capsys.readouterr().err == "a\\n\\u001b[31mb: there is no such file (named by -c)\n"
+
+
+def test_the_demo_says_what_it_needs_where_it_can_write_nothing(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/absent")
+    assert cli.main(["demo"]) == 78
+    told = "TMPDIR: no directory for what the demo writes: No such file or directory (set TMPDIR to a directory that can be written)\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_working_directory_that_is_gone_is_no_internal_error(tmp_path: Path) -> None:
+    done = shell(f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir ../gone; WR demo --kubeconfig k")
+    assert (done.returncode, done.stderr) == (78, "k: there is no such file (named by --kubeconfig)\n")
 
 
 def test_what_the_encoding_of_stdout_has_no_sign_for_is_escaped(config: Path) -> None:
@@ -284,7 +322,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("argv", [["schema"], ["validate", "-c", "w.yaml"]])
+@pytest.mark.parametrize("argv", [["schema"], ["validate", "-c", "w.yaml"], ["--help"], ["run", "--help"], ["--version"]])
 def test_a_full_disk_behind_stdout_is_one_line(config: Path, argv: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

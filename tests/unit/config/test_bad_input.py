@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,13 @@ def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Pa
 
 def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("..data/gone")
     for config, environ, said in (
         ("nope.yaml", {}, "nope.yaml: there is no such file (named by -c)"),
         (None, {"WATCHRELAY_CONFIG": "nope.yaml"}, "nope.yaml: there is no such file (named by WATCHRELAY_CONFIG)"),
         (str(tmp_path), {}, f"{tmp_path}: is a directory, not a file"),
+        ("-", {}, "-: there is no such file (/dev/stdin is standard input)"),
+        ("link", {}, "link: is a link to ..data/gone, which is not there (named by -c)"),
         (
             None,
             {},
@@ -72,6 +76,12 @@ def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(tmp_path: 
         with pytest.raises(ConfigError) as caught:
             load_settings(config, environ=environ)
         assert str(caught.value) == said
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_reason_to_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe: cannot be read: it is a pipe that nobody writes to"):
+        load_settings(str(tmp_path / "pipe"), environ={})
 
 
 ENTRIES = {
@@ -91,6 +101,7 @@ ENTRIES = {
     "- resource: pods\n  topic:": ["5: resources[0].topic: has no value (write one, or remove the key)"],
     "- resource: pods\n  bookmarks: 'true'": ['5: resources[0].bookmarks: must be true or false, not "true" (write true without quotes)'],
     "- resource: pods\n  pageSize: '5'": ['5: resources[0].pageSize: must be a whole number, not "5" (write 5 without quotes)'],
+    "- resource: pods\n  pageSize: '\u0661'": ['5: resources[0].pageSize: must be a whole number, not "\u0661"'],
     "- resource: pods\n  pageSize: 1.5": ["5: resources[0].pageSize: must be a whole number, not 1.5"],
     "- resource: pods\n  pageSize: true": ["5: resources[0].pageSize: must be a whole number, not true"],
     "- resource: pods\n  pageSize: -1": ["5: resources[0].pageSize: must be at least 0, not -1"],

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +190,42 @@ def test_disable_compression_and_tls_server_name_reach_the_endpoint(tmp_path: Pa
             ),
         ),
         ({}, {"token": "t", "username": "u"}, "users[prod].user.username: cannot be given together with a token (remove one of them)"),
+        (
+            {},
+            {"token": "one\ntwo"},
+            "users[prod].user.token: holds more than one line, or a control character (write the token alone)",
+        ),
         ({}, {"as-groups": ["g"]}, "users[prod].user.as: is missing: groups, uid and extra need a user to act as"),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], message: str) -> None:
     config = write_kubeconfig(tmp_path / "config", cluster=cluster, user=user)
     assert refusal(config) == f"{config}: {message.replace('{dir}', str(tmp_path))}"
+
+
+def test_a_server_that_no_url_can_hold_is_refused(tmp_path: Path) -> None:
+    for server in ("https://a b:1", "https://a\u2028b:1", "ftp://x"):
+        message = refusal(write_kubeconfig(tmp_path / "config", cluster={"server": server}))
+        assert message.endswith("clusters[prod].cluster: server: is not the URL of an API server (https://host:6443)")
+
+
+def test_a_credential_file_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    for cluster, user, key in (
+        ({}, {"tokenFile": "/dev/zero"}, "users[prod].user: tokenFile"),
+        ({"certificate-authority": "/dev/zero"}, {}, "clusters[prod].cluster: certificate-authority"),
+    ):
+        config = write_kubeconfig(tmp_path / "config", cluster=cluster, user=user)
+        assert refusal(config) == f"{config}: {key}: /dev/zero: is larger than 8 MiB"
+
+
+def test_a_kubeconfig_that_is_a_pipe_without_a_writer_is_no_reason_to_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(tmp_path / "pipe") == f"{tmp_path}/pipe: the kubeconfig cannot be read: it is a pipe that nobody writes to"
+
+
+def test_a_home_that_nobody_has_is_a_file_that_is_not_there() -> None:
+    message = refusal(Path("~nobody-of-this-name/config"))
+    assert message == "~nobody-of-this-name/config: the kubeconfig cannot be read: No such file or directory"
 
 
 def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
@@ -212,6 +243,8 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
         (None, "the kubeconfig cannot be read: No such file or directory"),
         ("a: [", ":1: not YAML: did not find expected node content, at column 1"),
         ("\x00", ":1: not YAML: a control character stands here (is this a text file?)"),
+        ("", "holds no context at all (is this the kubeconfig?)"),
+        ('{"kind": "Pod", "apiVersion": "v1"}', "holds no context at all (is this the kubeconfig?)"),
         ("- a", "is not a kubeconfig: the file is a list, not a mapping"),
         ("clusters: {}", "clusters: must be a list, not a mapping"),
         ("users: [{name: a}, {name: a}]", 'users[1].name: "a" stands twice in this file'),

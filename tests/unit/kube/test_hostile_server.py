@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import re
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
@@ -175,7 +176,30 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
         with pytest.raises(Unavailable, match=r"longer than 64 MiB; is this URL the API server's\?"):
             await client.get_json("/apis")
-        with pytest.raises(Unavailable, match="the answer is not JSON"):
+        with pytest.raises(Unavailable, match=r"the answer is not JSON; is this URL the API server's\?"):
+            await client.version()
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind", "said"),
+    [
+        (404, b"404 page not found", "text/plain", "404 page not found; is this URL the API server's?"),
+        (200, b"<html>Sign in</html>", "text/html", "an HTML page, as a proxy or login page sends); is this URL the API server's?"),
+        (
+            400,
+            b"Client sent an HTTP request to an HTTPS server.\n",
+            "text/plain",
+            "400 Client sent an HTTP request to an HTTPS server. (write https:// before the server's name)",
+        ),
+        (401, b"", "text/plain", "(the token or client certificate was refused: it may have expired, or be of another cluster)"),
+    ],
+)
+async def test_what_answers_in_place_of_an_api_server_is_told_with_the_cure(code: int, body: bytes, kind: str, said: str) -> None:
+    async def handler(_request: Request, reply: Reply) -> None:
+        await reply.text(code, body, {"Content-Type": kind})
+
+    async with ScriptedServer(handler) as server, client_of(server.url) as client:
+        with pytest.raises(KubeError, match=f"{re.escape(said)}$"):
             await client.version()
 
 

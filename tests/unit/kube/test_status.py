@@ -143,7 +143,9 @@ def test_a_throttled_request_names_flow_schema_and_priority_level() -> None:
 
 def test_an_ascii_body_without_a_type_is_quoted_as_a_tls_port_answers_plain_http() -> None:
     error = classed(400, b"Client sent an HTTP request to an HTTPS server.\n", {"Date": "now"})
-    assert str(error) == "list pods at h:6443: 400 Client sent an HTTP request to an HTTPS server."
+    assert (
+        str(error) == "list pods at h:6443: 400 Client sent an HTTP request to an HTTPS server. (write https:// before the server's name)"
+    )
     assert "a body of type unknown" in str(classed(400, b"\xff\xfe", {"Date": "now"}))
 
 

@@ -142,6 +142,8 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("certificate verify failed: unable to get local issuer certificate", "set kafka.security.caFile"),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "check kafka.security.protocol"),
         ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
+        ("[Error 34] IllegalSaslStateError: <AIOKafkaConnection host=b port=1>", "this port wants no user"),
+        ("IncompatibleBrokerVersion: SaslHandShakeRequest cannot be used if the API version is unknown", "this port wants no user"),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
         ("[Errno 104] Connection reset by peer", "does this port speak TLS"),
