@@ -34,7 +34,8 @@ install: .venv/.installed ## make the virtual environment .venv with everything 
 
 .PHONY: demo
 demo: install ## a synthetic cluster, an embedded Kafka and the relay between them, on this machine; Ctrl-C ends it
-	@exec $(BIN)/watchrelay demo $(ARGS)
+	@# In the foreground of a terminal Ctrl-C is for the demo alone, in a process group of its own: make would end itself with 130.
+	@if [[ -t 0 && $$(ps -o stat= -p $$$$ 2>/dev/null) == *+* ]]; then set -m; fi; $(BIN)/watchrelay demo $(ARGS) || exit $$?
 
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server

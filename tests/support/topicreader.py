@@ -58,8 +58,11 @@ class Lane:
     placed: set[bytes] = field(default_factory=set)
     """Keys whose partition was checked."""
     begin: Said | None = None
-    snapshots: list[tuple[str, int] | None] = field(default_factory=lambda: [None])
-    """What a heartbeat may name as the last snapshot, newest last: the ack of its end may come after the next heartbeat."""
+    snapshot: tuple[str, int] | None = None
+    """The last one that ended here, and the epoch in which it did."""
+    snapshot_in: int = 0
+    before: set[tuple[str, int] | None] = field(default_factory=lambda: {None})
+    """What a heartbeat may name in its place: the ack of its end may come after the next heartbeat, and a new writer may know of none."""
     ends: int = 0
     proofs: int = 0
     ids: dict[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
@@ -228,7 +231,7 @@ class TopicReader:
                 self.problems.append(f"{said}: epoch {said.epoch} does not start with a claim")
             lane.epoch, lane.last, lane.begin, lane.frontier = said.epoch, 0, None, 0
             lane.inherited = bool(lane.held)
-            lane.snapshots = [next((one for one in reversed(lane.snapshots) if one is not None), None), None]
+            lane.before = {lane.snapshot, None}
         if said.sequence <= lane.last:
             self.duplicates += 1
             self.ignored.add(said.place)
@@ -282,8 +285,8 @@ class TopicReader:
             lane.begin = said
         if said.type == "end":
             self._window(lane, said)
-        if said.type == "heartbeat" and _named(said) not in lane.snapshots[-2:]:
-            self.problems.append(f"{said}: the last snapshot is said to be {_named(said)}, not one of {lane.snapshots[-2:]}")
+        if said.type == "heartbeat" and _named(said) not in (known := {lane.snapshot, *lane.before}):
+            self.problems.append(f"{said}: the last snapshot is said to be {_named(said)}, not one of {known}")
         lane.proven = lane.agrees(said)
         since = (said.epoch, int(said.headers.get("ce_wrbegin", "0")))
         if said.type == "end" and not lane.proven and lane.agrees(said, since):
@@ -303,7 +306,8 @@ class TopicReader:
             return
         if (int(said.headers["ce_wrbegin"]), int(said.headers["ce_wrbeginoff"])) != (begin.sequence, begin.raw.offset):
             self.problems.append(f"{said}: names another begin than that at sequence {begin.sequence}, offset {begin.raw.offset}")
-        lane.snapshots.append((said.headers["ce_wrsnap"], begin.raw.offset))
+        lane.before = {lane.snapshot, None} if lane.snapshot_in != said.epoch else {lane.snapshot}
+        lane.snapshot, lane.snapshot_in = (said.headers["ce_wrsnap"], begin.raw.offset), said.epoch
         lane.ends += 1
         since = begin.sequence
         window = [one for one in lane.held.values() if one.position >= (said.epoch, since)]
