@@ -4,7 +4,7 @@ embedded parts per test.
 Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it, parts that are missing fail the tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,7 +14,10 @@ from tests.support import realparts
 from tests.support.browser import Browser, page_wanted, program
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.realparts import ControlPlane, KafkaBroker
+from tests.support.stage import Stage
+from tests.support.telling import Teller
 from tests.support.trial import Trial
+from watchrelay.demo.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
@@ -79,3 +82,17 @@ def broker() -> Iterator[EmbeddedBroker]:
 def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
     """A trial on real parts. Files whose tests stand on other parts have a fixture of this name that says on which."""
     return Trial(real_cluster, kafka_broker, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A mock Kafka for the tests of one file, each with topics of its own."""
+    with EmbeddedKafka.start() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
+    """Topics of the test's own, and who writes to them."""
+    async with Teller(kafka.bootstrap) as teller:
+        yield Stage(kafka, teller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,24 +12,11 @@ from aiokafka import TopicPartition
 from tests.support.relays import until
 from tests.support.stage import NAMES, Stage, everything, take
 from tests.support.story import NODES, Log, Writer, resend, stream
-from tests.support.telling import Teller
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import Change, NothingPublished, PositionsLost, SinkUnavailable, TopicReader
 from watchrelay.consumer.lanes import Lanes
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.model.records import WireRecord
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka.start() as embedded:
-        yield embedded
-
-
-@pytest.fixture
-async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
-    async with Teller(kafka.bootstrap) as teller:
-        yield Stage(kafka, teller)
 
 
 def brief(changes: Sequence[Change]) -> list[tuple[str, str, bool]]:

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.support.relays import until
 from tests.support.stage import NAMES, Stage, everything, take
 from tests.support.story import NODES, Log, Writer, stream
-from tests.support.telling import Teller
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
 from watchrelay.consumer.auditing import Auditor
 from watchrelay.consumer.reader import TailReader
-from watchrelay.demo.kafka import EmbeddedKafka
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka.start() as embedded:
-        yield embedded
-
-
-@pytest.fixture
-async def told(kafka: EmbeddedKafka) -> AsyncIterator[Stage]:
-    async with Teller(kafka.bootstrap) as teller:
-        yield Stage(kafka, teller)
 
 
 async def describe_nodes(told: Stage, partitions: int = 1) -> str:
