@@ -127,6 +127,16 @@ class Finder:
             if (not self._streams or stream in self._streams) and (not self._topics or each.topic in self._topics)
         }
 
+    def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
+        """Whether a partition with these streams, which is not there any more, will never be there again.
+
+        Shape: without the control topic it is the topic that tells, by having fewer partitions now; that of a topic is never lowered.
+        """
+        if (described := self.described()) is None:
+            return place.topic in self.there
+        stands = (each.topic == place.topic and place.partition < each.partitions for each in described.values())
+        return not any(stands) and all(stream in described or self._view.retired(stream) for stream in streams)
+
     async def places(self, known: frozenset[TopicPartition]) -> dict[TopicPartition, dict[str, Origin]]:
         """The partitions that are there and not `known` yet, each stream's origin; `there`, `missing`: as of now."""
         described = self.described()
