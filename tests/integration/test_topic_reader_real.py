@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.admin import NewPartitions
@@ -99,6 +100,24 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(kafka_bro
                 await reader._step()
                 assert not (reader.proven and reader.problems) or reader.objects("pods") == held
             await reader.ready()
+
+
+async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(kafka_broker: KafkaBroker) -> None:
+    """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every epoch is that of a former writer."""
+    topic, control = "k8s.longer.core.pods", "k8s.longer.control"
+    await tell(kafka_broker, "longer", *(f"shop/old{number}" for number in range(10)), epoch=7)
+    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
+        await reader.ready()
+        delete(kafka_broker, topic, control)
+        await until(lambda: not {topic, control} & set(kafka_broker.admin.list_topics(timeout=10.0).topics))
+        with ThreadPoolExecutor(1) as elsewhere:
+            pods = (f"shop/new{number}" for number in range(60))
+            new = elsewhere.submit(lambda: asyncio.run(tell(kafka_broker, "longer", *pods, epoch=2))).result()  # holds up this loop
+        held = {key for each in new.held for key in each}
+        while set(reader.objects("pods")) != held:
+            await reader._step()
+        await reader.ready()
+        assert {"anew"} <= {problem.kind for problem in reader.problems} <= {"anew", "control"}
 
 
 async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(kafka_broker: KafkaBroker) -> None:

@@ -312,7 +312,7 @@ class TopicReader:
         over = {place for place in gone if finder.is_over(place, self._lanes[place].by_stream)}
         gone -= over
         control = finder.control if finder.control_there else None
-        if not found and not over and gone == cursors.gone and control == cursors.control:
+        if not (found or over or finder.anew) and gone == cursors.gone and control == cursors.control:
             return
         new = sorted(found)
         begins = await self._consumer.beginning_offsets(new)
@@ -328,9 +328,10 @@ class TopicReader:
             at[place] = max(begins[place], lanes.start or 0)
             if ends[place] > at[place]:
                 self._behind[place] = ends[place]
-        for place in cursors.gone - gone - over:
+        for place in {*cursors.gone, *(place for place in self._lanes if place.topic in finder.anew)} - gone - over:
             self._made_anew(place)
             at[place] = 0
+        finder.anew.clear()
         cursors.assign(at, gone, control, finder.control_at)
         self._settle_owed()
 
@@ -416,6 +417,8 @@ class TopicReader:
         """Hand on what a record did. False: the rest of what was fetched is void, the cursor went back."""
         match outcome:
             case Ignored():
+                if not outcome.duplicate and isinstance(record, MarkerRecord):  # of a former writer, or of a log made anew
+                    self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S)
                 return True
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
