@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.relays import until
-from tests.support.story import Log, Writer, stream
+from tests.support.story import NODES, Log, Writer, stream
 from tests.support.telling import Teller
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import Change, TopicReader
@@ -66,6 +67,82 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: 
         assert kinds <= {"anew", "control"}
     rows = {change.key: change for change in changes}
     assert {key for key, change in rows.items() if change.verb != "deleted"} == held, "a table made of the changes"
+
+
+async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(kafka_broker: KafkaBroker) -> None:
+    """The new log is shorter than where the reader stands, and longer than what it takes at once: its first marker is long past."""
+    topic, control = "k8s.past.core.pods", "k8s.past.control"
+    kafka_broker.create_topic(control)
+
+    async def publish(teller: Teller, epoch: int, changes: int) -> Writer:
+        kafka_broker.create_topic(topic, partitions=2)
+        writer = Writer(stream(partitions=2), [Log(), Log()], epoch=epoch)
+        writer.first("shop/a")
+        writer.beat()
+        for number in range(changes):
+            writer.put("shop/a", number + 2)
+        writer.put("shop/b", 1)
+        writer.beat()
+        await teller.tell(topic, writer.logs)
+        return writer
+
+    async with asyncio.timeout(60.0), Teller(kafka_broker.bootstrap) as teller, Teller(kafka_broker.bootstrap) as second:
+        await publish(teller, 2, 5000)
+        await teller.say(control, "stream/pods", description(2, topic=topic))
+        await teller.say(control, "claim/pods", claim("w1"))
+        async with TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
+            await reader.ready()
+            delete(kafka_broker, topic)
+            await until(lambda: topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
+            new = await publish(second, 3, 3000)
+            held = {key: said.value for each in new.held for key, said in each.items()}
+            while reader.objects("pods") != held:
+                await reader._step()
+                assert not (reader.proven and reader.problems) or reader.objects("pods") == held
+            await reader.ready()
+
+
+async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(kafka_broker: KafkaBroker) -> None:
+    """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every epoch is that of a former writer."""
+    topic, control = "k8s.longer.core.pods", "k8s.longer.control"
+    await tell(kafka_broker, "longer", *(f"shop/old{number}" for number in range(10)), epoch=7)
+    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
+        await reader.ready()
+        delete(kafka_broker, topic, control)
+        await until(lambda: not {topic, control} & set(kafka_broker.admin.list_topics(timeout=10.0).topics))
+        with ThreadPoolExecutor(1) as elsewhere:
+            pods = (f"shop/new{number}" for number in range(60))
+            new = elsewhere.submit(lambda: asyncio.run(tell(kafka_broker, "longer", *pods, epoch=2))).result()  # holds up this loop
+        held = {key for each in new.held for key in each}
+        while set(reader.objects("pods")) != held:
+            await reader._step()
+        await reader.ready()
+        assert {"anew"} <= {problem.kind for problem in reader.problems} <= {"anew", "control"}
+
+
+async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(kafka_broker: KafkaBroker) -> None:
+    """Its deletes were not read before the topic was gone: they are told all the same."""
+    topic, control = "k8s.over.core.nodes", "k8s.over.control"
+    pods = await tell(kafka_broker, "over", "shop/a", epoch=2)
+    kafka_broker.create_topic(topic)
+    nodes = Writer(stream(NODES), [Log()], epoch=2)
+    nodes.first("n1")
+    nodes.beat()
+    async with asyncio.timeout(60.0), Teller(kafka_broker.bootstrap) as teller:
+        await teller.tell(topic, nodes.logs)
+        await teller.say(control, "stream/nodes", description(1, topic=topic))
+        await teller.say(control, "claim/nodes", claim("w9"))
+        async with TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
+            await reader.ready()
+            assert {(await anext(reader)).verb for _ in range(2)} == {"added"}
+            delete(kafka_broker, topic)
+            for key in ("claim/nodes", "snapshot/nodes", "stream/nodes"):
+                await teller.say(control, key, None)
+            change = await anext(reader)
+            assert (change.stream, change.key, change.verb, change.reason) == ("nodes", b"/n1", "deleted", "gone")
+            await reader.ready()
+            assert reader.objects("nodes") == {}
+            assert set(reader.objects("pods")) == {key for each in pods.held for key in each}
 
 
 async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:

@@ -54,10 +54,14 @@ def taken_by(holder: str | None, stream: str, ours: str) -> str:
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"
 
 
-def sign_means(newest: Sign | None, now_ms: int, interval_s: float) -> Literal["nobody", "claimed", "maybe"]:
-    """What a stream's newest record tells of its writer. Pure. Units: `interval_s` between two heartbeats."""
+def sign_means(newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool) -> Literal["nobody", "claimed", "maybe"]:
+    """What a stream's newest record tells of its writer. Pure.
+
+    Shape: `cut`: not all of the partition was looked through, so that a busy neighbour may have put it out of sight.
+    Units: `interval_s` between two heartbeats.
+    """
     if newest is None:
-        return "nobody"
+        return "maybe" if cut else "nobody"
     age_s = (now_ms - newest.at_ms) / 1000
     if newest.claim:
         return "claimed" if age_s < _READING_BACK_S else "nobody"
@@ -76,7 +80,7 @@ async def refuse_written(
         return  # an earlier retirement was interrupted; whoever wrote before it knows that claim
     async with signs_of(connection, spec.topic, spec.id) as signs:
         newest = await signs.newest()
-        match sign_means(newest, clock.wall_ms(), interval_s):
+        match sign_means(newest, clock.wall_ms(), interval_s, cut=signs.cut):
             case "nobody":
                 return
             case "claimed":

@@ -138,7 +138,7 @@ def refuse_configured(settings: Settings, stream: str) -> None:
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
             raise StillConfigured(
-                f"stream {stream} is still in the config, by {entry}: take it out there, restart the relay, then retire it"
+                f"stream {stream} is still in the config, by {entry}: take it out there, which a relay notices by itself, then retire it"
             )
 
 

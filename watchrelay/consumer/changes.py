@@ -15,7 +15,7 @@ import msgspec
 from watchrelay.model.records import Position, Reason
 
 ChangeVerb = Literal["added", "modified", "deleted"]
-Why = Reason | Literal["swept", "repaired", "moved"]
+Why = Reason | Literal["swept", "repaired", "moved", "gone"]
 
 FOLD_CHANGES = 20_000
 """From here on changes that nobody takes are folded to one per object, so that they never outgrow the state."""
@@ -30,7 +30,8 @@ class Change:
     Shape: `object` and `old` are JSON as published; None for an object that is not there. `verb` is relative to what was held: an
     object said again unchanged, by a snapshot or after a restart, is no change. `reason` is the record's; "swept": the end of a snapshot
     proved the object dead; "repaired": found by reading again after a loss; "moved": the stream stands on another topic from now on, and
-    what is there comes as added. `position` and `offset` are those of the record that showed it. `proven`: the state before agreed with
+    what is there comes as added; "gone": its partition is no more, because the stream was retired and the topic deleted, or the topic was
+    made anew with fewer partitions. `position` and `offset` are those of the record that showed it. `proven`: the state before agreed with
     the newest marker, and nothing was missed since.
     """
 

@@ -30,8 +30,12 @@ class Cursors:
     def assign(
         self, at: dict[TopicPartition, int], gone: Collection[TopicPartition], control: TopicPartition | None, control_at: int
     ) -> None:
-        """Read from `at` on; of a partition that is gone the client would ask again and again."""
-        self.at, self.gone, self.control = at, frozenset(gone), control
+        """Read from `at` on; of a partition that is gone the client would ask again and again.
+
+        Shape: 0 is the start, wherever it is: what comes from there is still of a log made anew if it is before what was applied.
+        """
+        self.at = {place: offset or self.at.get(place, 0) for place, offset in at.items()}
+        self.gone, self.control = frozenset(gone), control
         starts = {place: offset for place, offset in at.items() if place not in self.gone}
         if control is not None:
             starts[control] = control_at

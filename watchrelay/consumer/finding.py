@@ -9,13 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from watchrelay.codec import Decoded, decode
 from watchrelay.consumer.changes import Problem, Problems
 from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
 from watchrelay.consumer.there import There, partitions_there, what_is_missing
 from watchrelay.errors import RecordRefused, SinkUnavailable
+from watchrelay.topicids import look
 
 _POLL_MS = 500
 _TAIL_RECORDS = 1_000
@@ -36,6 +37,9 @@ class Finder:
         self.control_there = False
         self.there: There = {}
         """What the last look found, of the topics that are read."""
+        self.anew: set[str] = set()
+        """Topics that were found to be others, under the same name, until whoever reads them takes them out."""
+        self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
         self._view = ControlView()
@@ -60,13 +64,26 @@ class Finder:
     async def _look_at(self, topics: Collection[str]) -> There:
         control = {self.control.topic} if self.control else set()
         self.there = await partitions_there(self._consumer, {*topics, *control})
+        changed = await self._look_at_ids()
+        self.anew |= changed
         was, self.control_there = self.control_there, self.control is not None and self.control.topic in self.there
         if was and not self.control_there and self.control is not None:
             detail = "it is not there any more, or may not be seen: streams that are new are not found until it is there again"
             self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
-        if self.control_there and not was:
+        if self.control_there and (not was or changed & control):
             self._view, self.control_at = ControlView(), 0  # there, or there again: read from its start
         return self.there
+
+    async def _look_at_ids(self) -> set[str]:
+        """Topics that are others now: one that is longer already than the former was read gives itself away by nothing else."""
+        try:
+            found = await look(self._consumer._client, sorted(self.there))
+        except (KafkaError, OSError):
+            return set()  # the next look tells
+        ids = {topic: each for topic, each in found.items() if each}
+        changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
+        self._ids |= ids
+        return changed
 
     def _without(self, control: TopicPartition, why: str) -> None:
         """Go on without the control topic, and say so."""
@@ -126,6 +143,16 @@ class Finder:
             for stream, each in self._view.described().items()
             if (not self._streams or stream in self._streams) and (not self._topics or each.topic in self._topics)
         }
+
+    def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
+        """Whether a partition with these streams, which is not there any more, will never be there again.
+
+        Shape: without the control topic it is the topic that tells, by having fewer partitions now; that of a topic is never lowered.
+        """
+        if (described := self.described()) is None:
+            return place.topic in self.there
+        stands = (each.topic == place.topic and place.partition < each.partitions for each in described.values())
+        return not any(stands) and all(stream in described or self._view.retired(stream) for stream in streams)
 
     async def places(self, known: frozenset[TopicPartition]) -> dict[TopicPartition, dict[str, Origin]]:
         """The partitions that are there and not `known` yet, each stream's origin; `there`, `missing`: as of now."""

@@ -38,6 +38,7 @@ class _Stream:
     claimed_from: object = None
     epoch_base: int = 0
     described: Described | None = None
+    retired: bool = False
     index: dict[str, object] | None = None
 
 
@@ -67,10 +68,10 @@ class ControlView:
                     case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if is_count(base) and is_count(
                         partitions, PARTITIONS_MAX
                     ):
-                        held.described = Described(topic, partitions)
+                        held.described, held.retired = Described(topic, partitions), False
                         held.epoch_base = max(base, held.epoch_base)
                     case None:
-                        held.described = None
+                        held.described, held.retired = None, True
                     case _:
                         raise RecordRefused(f"description of {short(stream)} at offset {offset} without topic, partitions or epochBase")
             case "snapshot":
@@ -79,6 +80,10 @@ class ControlView:
     def described(self) -> dict[str, Described]:
         """Every stream that has a description: one that was retired has none."""
         return {name: held.described for name, held in sorted(self._streams.items()) if held.described is not None}
+
+    def retired(self, stream: str) -> bool:
+        """Whether its writer has taken the description back; what is only not described may be described yet."""
+        return stream in self._streams and self._streams[stream].retired
 
     def origins(self, stream: str) -> list[Origin]:
         """Where to start, by partition. Shape: empty for a stream that nobody described.

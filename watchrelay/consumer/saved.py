@@ -118,17 +118,20 @@ class Owed:
         for saved in self.of(topic, partition):
             raise PositionsLost(_lost(saved, "the topic was made anew"))
 
-    def forget(self, topic: str, partition: int, described: Mapping[str, Described] | None, partitions: int) -> None:
-        """What is owed where nothing is read: of a stream that is not read any more it is forgotten.
+    def forget(self, topic: str, partition: int, described: Mapping[str, Described] | None, partitions: int, *, wanted: bool) -> None:
+        """What is owed where nothing is read: of a topic that is not `wanted` any more it is forgotten.
 
         Shape: `described` None: nobody describes streams, and `partitions` is what the topic has, 0 for one that is not read.
-        Raises: PositionsLost where the topic has fewer partitions now.
+        Raises: PositionsLost where the topic has fewer partitions now, or the stream was retired: its deletes would not be told.
         """
         for saved in self.of(topic, partition):
             if described is None and partitions:
                 raise PositionsLost(_lost(saved, f"the topic has {counted(partitions, 'partition')} now"))
-            if described is None or saved.stream not in described:
-                del self._left[topic, partition, saved.stream]
+            if described is not None and saved.stream in described:
+                continue
+            if described is not None and wanted:
+                raise PositionsLost(_lost(saved, "the control topic describes no such stream any more, so it was retired"))
+            del self._left[topic, partition, saved.stream]
 
     def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> list[Saved]:
         """The places of one partition that are reached at offset `at`: there the state must be what it was. Raises: PositionsLost."""

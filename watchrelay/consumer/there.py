@@ -1,17 +1,19 @@
 """What the control topic describes, compared with the topics and partitions that Kafka has.
 
 Room: consumer. In: descriptions of streams, a started consumer. Out: the partitions there are; for streams that lack some, why and
-the cure.
+the cure; what waits for its proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError
 
+from watchrelay.consumer.changes import LaneState
 from watchrelay.consumer.origin import Described
 from watchrelay.printable import counted, printable
 
@@ -41,7 +43,8 @@ def what_is_missing(described: Mapping[str, Described], there: There, *, control
         if not found:
             missing[stream] = (
                 f"topic {topic} of stream {stream} is described on {control} and not there, or may not be seen: start the relay, which "
-                "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it"
+                "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it; if nobody is to write the stream any more, "
+                f"retire it: watchrelay retire {printable(stream)}"
             )
         elif found < each.partitions:
             missing[stream] = (
@@ -49,3 +52,15 @@ def what_is_missing(described: Mapping[str, Described], there: There, *, control
                 f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic} --partitions {each.partitions}"
             )
     return missing
+
+
+def what_is_unproven(lanes: Sequence[LaneState], expected: Mapping[str, int], missing: Mapping[str, str]) -> str:
+    """Which streams and partitions wait for their proof. Shape: `expected` partitions by stream; of `missing` ones the words are known."""
+    found = Counter(lane.stream for lane in lanes)
+    waits = [f"{lane.stream}/{lane.partition}" for lane in lanes if not lane.proven]
+    waits += [
+        f"{stream} ({found[stream]} of {counted(partitions, 'partition')} found)"
+        for stream, partitions in sorted(expected.items())
+        if stream not in missing and found[stream] < partitions
+    ]
+    return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or "no stream was found"

@@ -6,6 +6,7 @@ Room: consumer. In: where Kafka is, the control topic or the topics, perhaps sav
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -32,9 +33,9 @@ from watchrelay.consumer.origin import Described
 from watchrelay.consumer.reader import LOOK_AGAIN_S, NothingPublished
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import Owed, PositionsLost, saved_from
+from watchrelay.consumer.there import what_is_unproven
 from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import servers_text, stop_consumer
-from watchrelay.printable import counted
 
 __all__ = ["PositionsLost", "TopicReader"]
 
@@ -116,14 +117,9 @@ class TopicReader:
             raise RuntimeError("a TopicReader is entered once: make another one")
         consumer = self._consumer = make_consumer(self._arguments)
         self._cursors = Cursors(consumer)
-        control, topics = self._find_in
+        servers, (control, topics) = servers_text(self._arguments), self._find_in
         self._finder = Finder(
-            consumer,
-            control_topic=control,
-            topics=topics,
-            streams=self._streams,
-            problems=self._problems,
-            servers=servers_text(self._arguments),
+            consumer, control_topic=control, topics=topics, streams=self._streams, problems=self._problems, servers=servers
         )
         try:
             await self._begin(consumer)
@@ -239,14 +235,7 @@ class TopicReader:
 
     def _unproven(self) -> str:
         assert self._finder is not None, "there is something to prove once the reader was entered"
-        missing = self._finder.missing
-        waits = [f"{each.stream}/{each.partition}" for each in self.lanes() if not each.proven]
-        waits += [
-            f"{stream} ({len(self._of(stream))} of {counted(partitions, 'partition')} found)"
-            for stream, partitions in sorted(self._expected().items())
-            if stream not in missing and len(self._of(stream)) < partitions
-        ]
-        return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or "no stream was found"
+        return what_is_unproven(self.lanes(), self._expected(), self._finder.missing)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -320,8 +309,10 @@ class TopicReader:
         self._let_go(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
         gone = {place for place in self._lanes if place.partition not in finder.there.get(place.topic, ())}
+        over = {place for place in gone if finder.is_over(place, self._lanes[place].by_stream)}
+        gone -= over
         control = finder.control if finder.control_there else None
-        if not found and gone == cursors.gone and control == cursors.control:
+        if not (found or over or finder.anew) and gone == cursors.gone and control == cursors.control:
             return
         new = sorted(found)
         begins = await self._consumer.beginning_offsets(new)
@@ -329,15 +320,18 @@ class TopicReader:
         # From here on without an await: whoever is cancelled leaves all or nothing.
         for place in new:
             found[place].update(self._owed.origins(place.topic, place.partition, ends[place]))
+        for place in over:
+            self._bury(place)
         at = {place: cursors.stands(place) for place in self._lanes}  # asked before: `assign` forgets it
         for place in new:
             lanes = self._lanes[place] = Lanes(place.partition, found[place], only=self._streams)
             at[place] = max(begins[place], lanes.start or 0)
             if ends[place] > at[place]:
                 self._behind[place] = ends[place]
-        for place in cursors.gone - gone:
+        for place in {*cursors.gone, *(place for place in self._lanes if place.topic in finder.anew)} - gone - over:
             self._made_anew(place)
             at[place] = 0
+        finder.anew.clear()
         cursors.assign(at, gone, control, finder.control_at)
         self._settle_owed()
 
@@ -346,7 +340,18 @@ class TopicReader:
         self._owed.made_anew(place.topic, place.partition)
         self._problems.add(Problem("anew", place.topic, place.partition, 0, "the topic was made anew: read from its start"))
         self._lanes[place].begin_anew()
+        self._cursors.at[place] = 0
+        self._behind[place], self._look_at_s = sys.maxsize, 0.0  # up to the end that the look finds, `_shorten`
+
+    def _bury(self, place: TopicPartition) -> None:
+        """The partition will never be there again: what was held of it is gone."""
         self._behind.pop(place, None)
+        for lane in self._lanes.pop(place).by_stream.values():
+            self._drop(place, lane, "gone")
+
+    def _drop(self, place: TopicPartition, lane: Lane, why: Why) -> None:
+        for key, held in lane.replica.held.items():
+            self._say(place, lane, Changed(key, held, None), why, lane.start)
 
     async def _shorten(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
@@ -362,9 +367,7 @@ class TopicReader:
                 if each.topic == place.topic:
                     lanes.come_back(stream)
                 elif stream in lanes.by_stream:
-                    lane = lanes.leave(stream)
-                    for key, held in lane.replica.held.items():
-                        self._say(place, lane, Changed(key, held, None), "moved", lane.start)
+                    self._drop(place, lanes.leave(stream), "moved")
 
     async def _advance(self) -> str:
         """Take what comes. Shape: "", or what is missing."""
@@ -414,6 +417,8 @@ class TopicReader:
         """Hand on what a record did. False: the rest of what was fetched is void, the cursor went back."""
         match outcome:
             case Ignored():
+                if not outcome.duplicate and isinstance(record, MarkerRecord):  # of a former writer, or of a log made anew
+                    self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S)
                 return True
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
@@ -476,7 +481,7 @@ class TopicReader:
     # ---- saved positions ---------------------------------------------------------------------------------------------
 
     def _settle_owed(self) -> None:
-        """Prove the saved places that were reached, and forget those of streams that are not read any more. Raises: PositionsLost."""
+        """Prove the saved places that were reached, and forget those of topics that are not wanted any more. Raises: PositionsLost."""
         if not self._owed or not self._lanes:
             return
         assert self._finder is not None, "enter the reader before reading"
@@ -485,8 +490,10 @@ class TopicReader:
             if place in self._lanes:
                 self._settle(place, self._cursors.stands(place))
             else:
-                partitions = len(self._finder.there.get(place.topic, ())) if place.topic in self._find_in[1] else 0
-                self._owed.forget(place.topic, place.partition, described, partitions)
+                topics = self._find_in[1]
+                partitions = len(self._finder.there.get(place.topic, ())) if place.topic in topics else 0
+                wanted = not topics or place.topic in topics
+                self._owed.forget(place.topic, place.partition, described, partitions, wanted=wanted)
 
     def _settle(self, place: TopicPartition, at: int) -> None:
         for saved in self._owed.settle(place.topic, place.partition, at, self._lanes[place]):

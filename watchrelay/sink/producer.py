@@ -23,8 +23,8 @@ from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from watchrelay.kafkaclient import tame
 from watchrelay.sink.clientlog import LogTail, listening
 from watchrelay.sink.connection import KafkaConnection, unreachable
-from watchrelay.sink.presence import look
 from watchrelay.sink.recordbatch import PackedBatch
+from watchrelay.topicids import look
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Generation:
         return next(iter(self.outstanding.values()), None)
 
     async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
-        """What the brokers know of these topics, as `presence.look`. Raises: KafkaError, OSError."""
+        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError, OSError."""
         return await look(self._producer.client, topics)
 
     def leave(self) -> None:

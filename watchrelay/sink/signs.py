@@ -43,6 +43,8 @@ class Signs:
 
     def __init__(self, consumer: Any, place: TopicPartition, stream: str) -> None:
         self._consumer, self._place, self._stream = consumer, place, stream
+        self.cut = False
+        """More stands on the partition than was looked through for the newest record."""
 
     async def newest(self) -> Sign | None:
         """The stream's newest record, None where there is none in sight."""
@@ -50,6 +52,7 @@ class Signs:
         end = (await self._consumer.end_offsets([self._place]))[self._place]
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, max(begin, end - _TAIL_RECORDS))
+        self.cut = begin < end - _TAIL_RECORDS
         found: Sign | None = None
         while await self._consumer.position(self._place) < end:
             found = await self._read() or found

@@ -19,7 +19,8 @@ from watchrelay.errors import SinkUnavailable, TopicLost
 from watchrelay.kafkaclient import stop_consumer, tame
 from watchrelay.sink.clientlog import listening
 from watchrelay.sink.connection import KafkaConnection, unreachable
-from watchrelay.sink.presence import Presence, look
+from watchrelay.sink.presence import Presence
+from watchrelay.topicids import look
 
 _log = logging.getLogger(__name__)
 

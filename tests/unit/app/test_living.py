@@ -24,11 +24,15 @@ NOW_MS = 1_767_323_045_000
     ],
 )
 def test_what_is_recent_may_be_of_one_who_lives(age_s: int, claim: bool, interval_s: float, means: str) -> None:
-    assert sign_means(Sign(7, NOW_MS - age_s * 1000, claim), NOW_MS, interval_s) == means
+    assert sign_means(Sign(7, NOW_MS - age_s * 1000, claim), NOW_MS, interval_s, cut=True) == means
 
 
 def test_a_topic_without_the_stream_has_no_writer() -> None:
-    assert sign_means(None, NOW_MS, 10.0) == "nobody"
+    assert sign_means(None, NOW_MS, 10.0, cut=False) == "nobody"
+
+
+def test_behind_a_busy_neighbour_a_writer_may_be_out_of_sight() -> None:
+    assert sign_means(None, NOW_MS, 10.0, cut=True) == "maybe"
 
 
 def test_a_relay_says_who_took_its_stream() -> None:

@@ -100,15 +100,21 @@ def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:
     owed = Owed(saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}]))
-    owed.forget("k8s.t.core.others", 0, None, 0)
+    owed.forget("k8s.t.core.others", 0, None, 0, wanted=False)
     assert [each.topic for each in owed.all()] == ["k8s.t.core.pods"], "what is not read any more is forgotten"
     with pytest.raises(PositionsLost, match="the topic has 1 partition now"):
-        owed.forget("k8s.t.core.pods", 99, None, 1)
+        owed.forget("k8s.t.core.pods", 99, None, 1, wanted=True)
 
 
 def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     owed = Owed(saved_from([PLACE]))
-    owed.forget("k8s.t.core.pods", 0, {"pods": Described("k8s.t.core.pods", 1)}, 0)
+    owed.forget("k8s.t.core.pods", 0, {"pods": Described("k8s.t.core.pods", 1)}, 0, wanted=True)
     assert owed.holds("k8s.t.core.pods", 0, "pods")
-    owed.forget("k8s.t.core.pods", 0, {}, 0)
+
+
+def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> None:
+    owed = Owed(saved_from([PLACE]))
+    with pytest.raises(PositionsLost, match="the control topic describes no such stream any more, so it was retired; start without"):
+        owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
+    owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)
     assert not owed

@@ -8,7 +8,8 @@ from aiokafka.errors import KafkaError
 
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafkaclient import tame
-from watchrelay.sink.presence import ABSENT_S, NO_ID, Presence, look
+from watchrelay.sink.presence import ABSENT_S, Presence
+from watchrelay.topicids import NO_ID, look
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 

@@ -1,0 +1,130 @@
+"""The ids of topics: what tells a topic from one that was made anew under its name.
+
+Room: none, below all that ask. In: a client of aiokafka, which topics. Out: what brokers answer about them.
+aiokafka 0.14 asks for metadata up to version 5; topics have ids from version 10 on (Kafka 2.8), so that request is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest_v4, MetadataRequest_v5
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+
+NO_ID: Final = b""
+"""Of a topic whose brokers tell no ids."""
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka carries no types
+    """16 bytes as they are."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: Any) -> bytes:
+        return bytes(data.read(16))
+
+
+class _MetadataResponse(Response):  # type: ignore[misc]  # as above
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("topic_authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequest(RequestStruct):  # type: ignore[misc]  # as above
+    API_KEY = 3
+    API_VERSION = 10
+    RESPONSE_TYPE = _MetadataResponse
+    FLEXIBLE_VERSION = True
+    SCHEMA = Schema(
+        ("topics", CompactArray(("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc]  # as above
+    """Asks about topics, in the newest way that the broker knows, and never makes one by asking."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._topics = list(topics)
+
+    def build(self, request_struct_class: Any) -> Any:
+        if request_struct_class is _MetadataRequest:
+            return _MetadataRequest([(bytes(16), topic, {}) for topic in self._topics], False, False, False, {})
+        return request_struct_class(self._topics, False)
+
+
+async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
+    """By topic its id, None where the brokers do not know it; left out is what they would not tell. `client` is an AIOKafkaClient.
+
+    Raises: KafkaError, OSError when nobody answers.
+    """
+    node = client.get_random_node()
+    if node is None:
+        raise KafkaError("no broker is known")
+    try:
+        answer = await client.send(node, _TopicsRequest(topics))
+    except (KeyError, NotImplementedError) as error:  # aiokafka 0.14: the connection went meanwhile; a broker of another age
+        raise KafkaError(f"topics cannot be asked about: {error!r}") from error
+    if not answer.brokers:
+        raise KafkaError("the broker asked knows no broker: it has only just started")
+    with_ids = answer.API_VERSION >= _MetadataResponse.API_VERSION
+    found: dict[str, bytes | None] = {}
+    for topic in answer.topics:
+        said = for_code(topic[0])
+        if said is UnknownTopicOrPartitionError:
+            found[topic[1]] = None
+        elif said is NoError:
+            found[topic[1]] = topic[2] if with_ids and any(topic[2]) else NO_ID
+    return found
