@@ -68,8 +68,7 @@ def _markdown(rows: Sequence[Row]) -> str:
 
 def write_page(tables: dict[str, Sequence[Row]], *, broker: str, names: Sequence[str]) -> None:
     """Write docs/performance.md anew. Shape: a table by heading; `names` are those of all parts."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    machine = f"Python {platform.python_version()}, {cores} cores of {_processor()}, broker: {broker}"
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores of {_processor()}, broker: {broker}"
     parts = [
         _INTRODUCTION.format(machine=machine, parts=", ".join(f"`{name}`" for name in names)),
         *(f"## {heading}\n\n{_markdown(rows)}\n" for heading, rows in tables.items()),
