@@ -4,9 +4,12 @@ What needs a real API server or a real Kafka stands in the other files named tes
 """
 
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +282,25 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c(tmp_path: Path) -> None
         demo.kill()
         demo.wait(10.0)
     assert "Traceback" not in said.read_text()
+
+
+@pytest.mark.skipif(not (shutil.which("make") and shutil.which("ps")), reason="make or ps is not here: Ctrl-C goes to make then")
+def test_make_demo_on_a_terminal_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
+    on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    ours = {name: value for name, value in clean_environment().items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    out, root = tmp_path / "out", Path(__file__).parents[2]
+    with out.open("wb") as stdout:
+        argv = [sys.executable, "-c", on_terminal, "make", "-C", str(root), "demo"]
+        demo = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=stdout, stderr=stdout, env=ours)
+    assert demo.stdin is not None
+    try:
+        shown = partial(out.read_text, errors="replace")
+        wait_until("decoded changes are shown", lambda: len(re.findall(r"modified\b", shown())) >= 3 or demo.poll() is not None)
+        demo.stdin.write(b"\x03")
+        demo.stdin.flush()
+        assert demo.wait(30.0) == 0, shown()[-2000:]
+    finally:
+        demo.stdin.close()  # the terminal hangs up, which ends whatever is still there
+        demo.kill()
+        demo.wait(10.0)
+    assert "drained; goodbye" in shown()
