@@ -3,6 +3,7 @@
 What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run with REAL=1 and say so when skipped.
 """
 
+import os
 import re
 import shutil
 import signal
@@ -284,7 +285,17 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c(tmp_path: Path) -> None
     assert "Traceback" not in said.read_text()
 
 
-@pytest.mark.skipif(not (shutil.which("make") and shutil.which("ps")), reason="make or ps is not here: Ctrl-C goes to make then")
+def _terminals() -> bool:
+    """Whether make can be run on a terminal of its own, and find out that it stands in its foreground."""
+    try:
+        for end in os.openpty():
+            os.close(end)
+    except OSError:
+        return False
+    return bool(shutil.which("make") and shutil.which("ps"))
+
+
+@pytest.mark.skipif(not _terminals(), reason="there is no pseudo-terminal, or no make or ps: Ctrl-C goes to make then")
 def test_make_demo_on_a_terminal_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
     on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     ours = {name: value for name, value in clean_environment().items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
