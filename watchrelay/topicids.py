@@ -19,7 +19,7 @@ NO_ID: Final = b""
 """Of a topic whose brokers tell no ids."""
 
 
-class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka carries no types
+class _Uuid(AbstractType[bytes]):
     """16 bytes as they are."""
 
     @classmethod
@@ -31,7 +31,7 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka carries no t
         return bytes(data.read(16))
 
 
-class _MetadataResponse(Response):  # type: ignore[misc]  # as above
+class _MetadataResponse(Response):
     API_KEY = 3
     API_VERSION = 10
     SCHEMA = Schema(
@@ -77,7 +77,7 @@ class _MetadataResponse(Response):  # type: ignore[misc]  # as above
     )
 
 
-class _MetadataRequest(RequestStruct):  # type: ignore[misc]  # as above
+class _MetadataRequest(RequestStruct):
     API_KEY = 3
     API_VERSION = 10
     RESPONSE_TYPE = _MetadataResponse
@@ -91,7 +91,7 @@ class _MetadataRequest(RequestStruct):  # type: ignore[misc]  # as above
     )
 
 
-class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc]  # as above
+class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest]):
     """Asks about topics, in the newest way that the broker knows, and never makes one by asking."""
 
     API_KEY = 3

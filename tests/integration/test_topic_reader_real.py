@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,11 +44,11 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: 
     """The new log is shorter than the former one, and its epochs are lower: what was held of the former one must not stay."""
     topic, control, said = "k8s.anew.core.pods", "k8s.anew.control", list[str]()
     await tell(kafka_broker, "anew", *(f"shop/{number}" for number in range(20)), epoch=7)
-    changes: list[Change] = []
+    changes = deque[Change]()
 
     async def follow(reader: TopicReader) -> None:
         async for change in reader:
-            changes.append(change)  # noqa: PERF401  # looked at while it grows
+            changes.append(change)
 
     async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader:
         await reader.ready()

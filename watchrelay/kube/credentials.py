@@ -190,7 +190,10 @@ def _choose(kubeconfig: str | None, context: str | None, environ: Mapping[str, s
 
 def _expanded(path: str) -> Path:
     """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has one, such as a container's uid."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises where there is no such home
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, User]:

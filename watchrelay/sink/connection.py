@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
-from watchrelay.kafkaclient import SILENCE
+from watchrelay.kafkaclient import SILENCE, tame
 from watchrelay.sink.clientlog import listening
 from watchrelay.sink.rotation import Rotation
 from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource
@@ -220,3 +221,20 @@ def _plain(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def make_reader(connection: KafkaConnection, *, request_timeout_s: float, **more: object) -> Any:
+    """A consumer of aiokafka's that is not started: without a group, without commits, and asking about a topic makes none.
+
+    Shape: `more` as aiokafka takes it.
+    """
+    consumer = AIOKafkaConsumer(
+        **connection.arguments(),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        request_timeout_ms=int(request_timeout_s * 1000),
+        **more,
+    )
+    tame(consumer._client)
+    return consumer

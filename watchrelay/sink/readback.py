@@ -13,15 +13,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from watchrelay import clock
 from watchrelay.backoff import Backoff
 from watchrelay.errors import SinkUnavailable
-from watchrelay.kafkaclient import stop_consumer, tame
+from watchrelay.kafkaclient import stop_consumer
 from watchrelay.sink.clientlog import listening
-from watchrelay.sink.connection import KafkaConnection, unreachable
+from watchrelay.sink.connection import KafkaConnection, make_reader, unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -94,17 +94,13 @@ class ReadBack:
     async def _read(self) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
         with listening() as tail:
-            consumer = AIOKafkaConsumer(
-                **self._connection.arguments(),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
+            consumer = make_reader(
+                self._connection,
+                request_timeout_s=_REQUEST_TIMEOUT_S,
                 isolation_level="read_committed",
-                request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
                 max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
                 fetch_max_bytes=_FETCH_BYTES,
             )
-            tame(consumer._client)
             try:
                 await self._begin(consumer)
                 async with aclosing(self._batches(consumer)) as batches:

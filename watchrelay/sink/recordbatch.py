@@ -58,7 +58,7 @@ def encode_record(record: WireRecord, index: int) -> bytes:
     return b"".join((_PLAIN, varints[index], varints[len(key)], key, varints[len(value)], value, block))
 
 
-class PackedBatch(BatchBuilder):  # type: ignore[misc]  # aiokafka carries no types
+class PackedBatch(BatchBuilder):
     """A finished batch in the shape that aiokafka's producer takes: it adds who sent it, and nothing else changes.
 
     Shape: records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size before compression, `size()` the size that

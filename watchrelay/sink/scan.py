@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from watchrelay.errors import RecordRefused, TopicRefused
-from watchrelay.kafkaclient import stop_consumer, tame
+from watchrelay.kafkaclient import stop_consumer
 from watchrelay.sink.clientlog import listening
-from watchrelay.sink.connection import KafkaConnection, unreachable
+from watchrelay.sink.connection import KafkaConnection, make_reader, unreachable
 from watchrelay.sink.controlstate import ControlState, Value
 
 _REQUEST_TIMEOUT_S = 15.0
@@ -87,15 +87,7 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
 async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:
     """Hand each record to `take`, up to the end as it is now."""
     with listening() as tail:
-        consumer = AIOKafkaConsumer(
-            **connection.arguments(),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-            max_partition_fetch_bytes=_FETCH_BYTES,
-        )
-        tame(consumer._client)
+        consumer = make_reader(connection, request_timeout_s=_REQUEST_TIMEOUT_S, max_partition_fetch_bytes=_FETCH_BYTES)
         try:
             async with aclosing(_batches(consumer, topic)) as batches:
                 async for records in batches:

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.kafkaclient import stop_consumer, tame
+from watchrelay.kafkaclient import stop_consumer
 from watchrelay.sink.clientlog import listening
-from watchrelay.sink.connection import KafkaConnection, unreachable
+from watchrelay.sink.connection import KafkaConnection, make_reader, unreachable
 from watchrelay.sink.scan import epoch_of
 
 _REQUEST_TIMEOUT_S = 15.0
@@ -85,14 +85,7 @@ def newest_of(records: Sequence[Any], stream: str) -> Sign | None:
 async def signs_of(connection: KafkaConnection, topic: str, stream: str) -> AsyncIterator[Signs]:
     """A look at the topic, which must be there. Raises: SinkUnavailable."""
     with listening() as said:
-        consumer = AIOKafkaConsumer(
-            **connection.arguments(),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-        )
-        tame(consumer._client)
+        consumer = make_reader(connection, request_timeout_s=_REQUEST_TIMEOUT_S)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await consumer.start()

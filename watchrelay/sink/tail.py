@@ -10,15 +10,15 @@ import logging
 import random
 from typing import Any, Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from watchrelay import clock
 from watchrelay.backoff import Backoff
 from watchrelay.errors import SinkUnavailable, TopicLost
-from watchrelay.kafkaclient import stop_consumer, tame
+from watchrelay.kafkaclient import stop_consumer
 from watchrelay.sink.clientlog import listening
-from watchrelay.sink.connection import KafkaConnection, unreachable
+from watchrelay.sink.connection import KafkaConnection, make_reader, unreachable
 from watchrelay.sink.presence import Presence
 from watchrelay.topicids import look
 
@@ -111,16 +111,9 @@ class Tail:
         """One consumer's life; it ends when other secrets came into use. Raises: SinkUnavailable when it cannot go on; TopicLost."""
         partition, proven = TopicPartition(self._topic, 0), self._connection.rotation.proven
         with listening() as said:
-            consumer = AIOKafkaConsumer(
-                **self._connection.arguments(),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                isolation_level=self._isolation,
-                request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-                metadata_max_age_ms=60_000,
+            consumer = make_reader(
+                self._connection, request_timeout_s=_REQUEST_TIMEOUT_S, isolation_level=self._isolation, metadata_max_age_ms=60_000
             )
-            tame(consumer._client)
             try:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     await consumer.start()
