@@ -99,6 +99,15 @@ def test_the_image_is_built_of_what_the_docker_ignore_lets_in() -> None:
     assert copied == let_in
 
 
+def _pins(name: str) -> set[str]:
+    return set(re.findall(r"^[\w.-]+==[\w.]+", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+
+
+def test_the_image_holds_what_runs_and_what_the_demo_needs_in_the_versions_that_are_tested() -> None:
+    assert _pins("run") <= _pins("image") <= _pins("dev")
+    assert {pin.partition("==")[0] for pin in _pins("image") - _pins("run")} == {"confluent-kafka"}
+
+
 @pytest.mark.usefixtures("tools")
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     done = run(python_program("hadolint"), ROOT / "Dockerfile")
