@@ -12,6 +12,7 @@ from tests.support.charttools import CHART, HELMS, VALUES, program, python_progr
 from tools.chart.generate import restart_keys
 from watchrelay import __version__
 from watchrelay.config import Settings, load_settings
+from watchrelay.config.refusals import LATER
 
 pytestmark = pytest.mark.usefixtures("tools")
 
@@ -108,6 +109,14 @@ def test_the_package_holds_what_an_install_needs_and_nothing_else(tmp_path: Path
 def test_the_chart_is_of_the_programs_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == __version__
+    (image,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
+    assert image["image"] == f"watchrelay:{__version__}"
+    assert {each["kind"] for each in yaml.safe_load(chart["annotations"]["artifacthub.io/changes"])} <= {"added", "changed", "fixed"}
+
+
+def test_the_matrix_has_several_replicas_as_soon_as_the_daemon_shares_streams() -> None:
+    later = ("sharding", "enabled") in {row.path for row in LATER}
+    assert later != (CHART / "ci" / "ha-values.yaml").exists(), "ci/ha-values.yaml is due, with what test_several_replicas_... shows"
 
 
 def test_several_replicas_share_by_the_group_and_roll(tmp_path: Path) -> None:

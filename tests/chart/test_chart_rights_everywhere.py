@@ -29,7 +29,7 @@ OF_CONFIGS = {"relay", "config", "relay_config"}
 """Functions of the tests that take names of resources."""
 
 
-def _of_python(text: str) -> Iterator[Entry]:
+def _of_python(text: str) -> Iterator[Any]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Dict):
             try:
@@ -46,7 +46,7 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _of_yaml(text: str) -> Iterator[Entry]:
+def _of_yaml(text: str) -> Iterator[Any]:
     try:
         documents = list(yaml.safe_load_all(text))
     except yaml.YAMLError:
@@ -59,7 +59,7 @@ def _of_yaml(text: str) -> Iterator[Entry]:
                 yield {**(defaults if isinstance(defaults, dict) else {}), **entry} if isinstance(entry, dict) else {}
 
 
-def _of_page(text: str) -> Iterator[Entry]:
+def _of_page(text: str) -> Iterator[Any]:
     for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         yield from _of_yaml(block)
 

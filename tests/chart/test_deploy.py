@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.charttools import CHART, ROOT, program, python_program, run
+from tests.support.jsonschemas import by_schema
 from tests.support.kafkarights import PREFIX, RIGHTS, names
 from watchrelay import __version__
 from watchrelay.config import load_settings
@@ -59,6 +60,19 @@ def test_every_file_that_compose_mounts_is_there_and_every_dependency_is_a_servi
     assert services["relay"]["image"] == f"watchrelay:{__version__}"
 
 
+def test_compose_is_as_its_specification_says(tmp_path: Path) -> None:
+    assert by_schema("compose-spec", COMPOSE / "compose.yaml") == ""
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((COMPOSE / "compose.yaml").read_text().replace("cap_drop: [ALL]", "cap_dropp: [ALL]"))
+    assert "cap_dropp" in by_schema("compose-spec", wrong), "a check that finds nothing"
+
+
+def test_every_image_is_named_by_a_version_or_a_digest() -> None:
+    composed = [service["image"] for service in _yaml(COMPOSE / "compose.yaml")["services"].values()]
+    deployed = [each["image"] for each in _yaml(DEPLOY / "base" / "deployment.yaml")["spec"]["template"]["spec"]["containers"]]
+    assert [each for each in [*composed, *deployed] if not re.search(r":v?\d+\.\d+\.\d+$|@sha256:[0-9a-f]{64}$", each)] == []
+
+
 def test_compose_scrapes_and_reads_where_the_relay_listens() -> None:
     settings = load_settings(str(COMPOSE / "watchrelay.yaml"), environ={})
     (job,) = _yaml(COMPOSE / "prometheus.yaml")["scrape_configs"]
@@ -76,6 +90,24 @@ def test_promtool_takes_the_scrape_config(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(config))
     done = run(program("promtool"), "check", "config", file)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_strimzis_objects_have_the_fields_that_its_operators_know() -> None:
+    """Source: the CRDs of Strimzi 1.2, with which an API server took these files; its v1 began with 0.49."""
+    user, topics = _yaml(DEPLOY / "strimzi" / "user.yaml"), list(yaml.safe_load_all((DEPLOY / "strimzi" / "topics.yaml").read_text()))
+    for each in (user, *topics):
+        assert each["apiVersion"] == "kafka.strimzi.io/v1"
+        assert "strimzi.io/cluster" in each["metadata"]["labels"]
+    assert user["kind"] == "KafkaUser"
+    assert set(user["spec"]) == {"authentication", "authorization"}
+    assert (user["spec"]["authentication"], user["spec"]["authorization"]["type"]) == ({"type": "tls"}, "simple")
+    for acl in user["spec"]["authorization"]["acls"]:
+        assert set(acl) == {"resource", "operations"}
+        assert set(acl["operations"]) <= {"Read", "Write", "Create", "DescribeConfigs"}
+    for topic in topics:
+        assert topic["kind"] == "KafkaTopic"
+        assert set(topic["spec"]) == {"partitions", "replicas", "config"}
+        assert all(isinstance(value, str) for value in topic["spec"]["config"].values())
 
 
 def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_shown_to_need_and_no_more() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.jsonschemas import by_schema
 from tests.support.shellwords import complaints
 from tools.docs.pages import ROOT
 
@@ -22,6 +23,28 @@ def workflow(request: pytest.FixtureRequest) -> dict[Any, Any]:
 
 def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_it_is_written_as_workflows_are(path: Path, tmp_path: Path) -> None:
+    assert by_schema("github-workflows", path) == ""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(path.read_text().replace("timeout-minutes:", "timeout-minute:"))
+    assert "timeout-minute" in by_schema("github-workflows", wrong), "a check that finds nothing"
+
+
+def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    said = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    for job, words in {
+        "package": ('uv" publish --trusted-publishing always', 'pypi-attestations" sign'),
+        "image": ("make image", "skopeo copy", 'sigstore" sign'),
+        "chart": ("package helm/watchrelay", "push", 'sigstore" sign'),
+    }.items():
+        assert [word for word in words if word not in said[job]] == []
+        assert jobs[job]["permissions"]["id-token"] == "write"
+    (tested,) = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"].values()
+    assert tested["steps"][-1]["run"] == ".ci/run"
 
 
 def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_for_ever(workflow: dict[Any, Any]) -> None:

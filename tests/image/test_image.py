@@ -112,7 +112,11 @@ def _container(
         if our_network:
             spec["linux"]["namespaces"] = [each for each in spec["linux"]["namespaces"] if each["type"] != "network"]
         (bundle / "config.json").write_text(json.dumps(spec))
-        yield ["runc", "run", "--bundle", name, f"watchrelay-{os.getpid()}-{bundle.name}"]
+        container = f"watchrelay-{os.getpid()}-{bundle.name}"
+        try:
+            yield ["runc", "run", "--bundle", name, container]
+        finally:  # one that ended is gone already
+            subprocess.run(["runc", "delete", "--force", container], check=False, capture_output=True)
 
 
 def _run(image: Image, *arguments: str, entrypoint: bool = True, files: Path | None = None) -> subprocess.CompletedProcess[str]:
