@@ -5,11 +5,12 @@ ARG PYTHON_IMAGE=python:3.13-slim
 FROM ${PYTHON_IMAGE} AS build
 ARG SOURCE_DATE_EPOCH=0
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY requirements/run.txt requirements/build.txt /src/requirements/
+# What runs, and what `watchrelay demo` needs: an image can be tried without a cluster, Kafka or Python.
+COPY requirements/image.txt requirements/build.txt /src/requirements/
 RUN --mount=type=cache,target=/var/cache/pip python3 -m venv /opt/build \
  && /opt/build/bin/pip install -q --require-hashes -r /src/requirements/build.txt \
  && python3 -m venv --without-pip /opt/app \
- && /opt/build/bin/pip --python /opt/app/bin/python install -q --no-compile --only-binary :all: --require-hashes -r /src/requirements/run.txt
+ && /opt/build/bin/pip --python /opt/app/bin/python install -q --no-compile --only-binary :all: --require-hashes -r /src/requirements/image.txt
 COPY pyproject.toml README.md LICENSE /src/
 COPY watchrelay /src/watchrelay
 RUN /opt/build/bin/pip wheel -q --no-build-isolation --no-deps -w /w /src \

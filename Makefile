@@ -10,6 +10,7 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 REAL ?= 0
 CHART ?= 0
 PAGE ?= 0
+IMAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
@@ -40,7 +41,7 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
+	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
 	@$(BIN)/python -m coverage report | tail -n 1
 
 .PHONY: sim
@@ -89,7 +90,7 @@ image: ## build the container image with buildah; PYTHON_IMAGE=... chooses the b
 	@tools/image.sh $(TAG)
 
 .PHONY: image-check
-image-check: install ## build the image twice, compare, and run it restricted (root, buildah, umoci, runc)
+image-check: install ## build the image twice, compare, and run it restricted (root, buildah, mmdebstrap, umoci, runc)
 	@IMAGE=1 $(BIN)/python -m pytest -q tests/image --timeout=900 $(ARGS)
 
 .PHONY: generate
@@ -115,17 +116,18 @@ generate-docs: install ## write the reference pages from their sources, and the 
 
 .PHONY: lock
 lock: install ## resolve the pins anew (hashes, no addresses)
-	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
+	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo -o requirements/image.txt" \
+	  "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
 	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
 	@echo zensical | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/docs.txt
 	@printf 'pip-audit\ncyclonedx-bom\npypi-attestations\nsigstore\nuv\n' | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/release.txt
 	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
 
 .PHONY: ci
-ci: ## what CI runs: check, the site, then the tests with the real parts, those of the chart and of the docs, and in a browser if there is one
+ci: ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
-	@$(MAKE) --no-print-directory test REAL=1 CHART=1 PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
+	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean
 clean: ## remove what was built here (not the cache of real parts)

@@ -40,13 +40,14 @@ if [ -z "${PYTHON_IMAGE:-}" ]; then
   fi
 fi
 
-arguments=(--isolation chroot --layers --timestamp "$epoch" --build-arg "PYTHON_IMAGE=$PYTHON_IMAGE" --build-arg "SOURCE_DATE_EPOCH=$epoch")
+# Never from the cache: its layers carry the time of the commit that they were made at, which would be part of the digest. What pip got is
+# kept all the same (the cache mount). Without --layers the files of the first stage would keep the times of today.
+arguments=(--isolation chroot --layers --no-cache --timestamp "$epoch" --build-arg "PYTHON_IMAGE=$PYTHON_IMAGE" --build-arg "SOURCE_DATE_EPOCH=$epoch")
 arguments+=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision" --build-arg "CREATED=$created")
 # pip inside the build sees the index and the authorities of this machine; nothing of that stays in the image.
 for file in /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
   [ ! -e "$file" ] || arguments+=(-v "$file:$file:ro")
 done
-[ "${NO_CACHE:-0}" = 0 ] || arguments+=(--no-cache)
 "${build[@]}" bud -q "${arguments[@]}" -t "$tag" . >/dev/null
 mkdir -p "$(dirname "$directory")"
 rm -rf "$directory"

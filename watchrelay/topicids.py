@@ -1,4 +1,4 @@
-"""The ids of topics: what tells a topic from one that was made anew under its name.
+"""The ids of topics, what tells a topic from one that was made anew under its name; and what its user may do with them.
 
 Room: none, below all that ask. In: a client of aiokafka, which topics. Out: what brokers answer about them.
 aiokafka 0.14 asks for metadata up to version 5; topics have ids from version 10 on (Kafka 2.8), so that request is made here.
@@ -96,12 +96,13 @@ class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _Metadata
 
     API_KEY = 3
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(self, topics: Iterable[str], *, rights: bool = False) -> None:
         self._topics = list(topics)
+        self._rights = rights
 
     def build(self, request_struct_class: Any) -> Any:
         if request_struct_class is _MetadataRequest:
-            return _MetadataRequest([(bytes(16), topic, {}) for topic in self._topics], False, False, False, {})
+            return _MetadataRequest([(bytes(16), topic, {}) for topic in self._topics], False, False, self._rights, {})
         return request_struct_class(self._topics, False)
 
 
@@ -110,13 +111,7 @@ async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
 
     Raises: KafkaError, OSError when nobody answers.
     """
-    node = client.get_random_node()
-    if node is None:
-        raise KafkaError("no broker is known")
-    try:
-        answer = await client.send(node, _TopicsRequest(topics))
-    except (KeyError, NotImplementedError) as error:  # aiokafka 0.14: the connection went meanwhile; a broker of another age
-        raise KafkaError(f"topics cannot be asked about: {error!r}") from error
+    answer = await _ask(client, _TopicsRequest(topics))
     if not answer.brokers:
         raise KafkaError("the broker asked knows no broker: it has only just started")
     with_ids = answer.API_VERSION >= _MetadataResponse.API_VERSION
@@ -128,3 +123,33 @@ async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
         elif said is NoError:
             found[topic[1]] = topic[2] if with_ids and any(topic[2]) else NO_ID
     return found
+
+
+_CODES: Final = {"READ": 3, "WRITE": 4, "CREATE": 5, "DESCRIBE_CONFIGS": 10}
+_NOT_TOLD: Final = -(2**31)
+
+
+async def rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+    """By topic which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has on it, whether it is there or not; left out is what
+    brokers would not tell: to a user who may not see the topic, or before Kafka 2.8. `client` is an AIOKafkaClient.
+
+    Source: KIP-430; the cluster's rights, by which one may create topics too, are told only to who may describe the cluster.
+    Raises: KafkaError, OSError when nobody answers.
+    """
+    answer = await _ask(client, _TopicsRequest(topics, rights=True))
+    if answer.API_VERSION < _MetadataResponse.API_VERSION:
+        return {}
+    told = {topic[1]: topic[5] for topic in answer.topics}
+    return {
+        topic: frozenset(right for right, code in _CODES.items() if mask & 1 << code) for topic, mask in told.items() if mask != _NOT_TOLD
+    }
+
+
+async def _ask(client: Any, request: _TopicsRequest) -> Any:
+    node = client.get_random_node()
+    if node is None:
+        raise KafkaError("no broker is known")
+    try:
+        return await client.send(node, request)
+    except (KeyError, NotImplementedError) as error:  # aiokafka 0.14: the connection went meanwhile; a broker of another age
+        raise KafkaError(f"topics cannot be asked about: {error!r}") from error

@@ -15,7 +15,7 @@ from watchrelay.config import Settings, load_settings
 
 pytestmark = pytest.mark.usefixtures("tools")
 
-KUBERNETES = ("1.30", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
+KUBERNETES = ("1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
 NOT_IN_KUBERNETES = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
 SKIPPED = {
     "CKV_K8S_11": "no CPU limit on purpose: a relist must not stall the heartbeats",
@@ -118,6 +118,10 @@ def test_several_replicas_share_by_the_group_and_roll(tmp_path: Path) -> None:
     assert objects["Deployment"]["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     assert yaml.safe_load(objects["ConfigMap"]["data"]["config.yaml"])["sharding"] == {"enabled": True}
     assert objects["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+    budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"maxUnavailable": 2})
+    assert [each["spec"]["maxUnavailable"] for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]] == [2]
+    budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"enabled": False})
+    assert [each for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]] == []
     refused = template(values_file(tmp_path, {**config, "sharding": {"enabled": False}}, replicas=2), "--skip-schema-validation")
     assert "cannot stand with more than one replica" in refused.stderr
 

@@ -73,7 +73,7 @@ def _config(resources: list[Entry], **more: Any) -> dict[str, Any]:
     return {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": resources, **more}
 
 
-def _granted(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def granted_by(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The roles and bindings, without labels and in the order of their names."""
     roles = [each for each in objects if each["apiVersion"].startswith("rbac.")]
     plain = [{**each, "metadata": {key: value for key, value in each["metadata"].items() if key != "labels"}} for each in roles]
@@ -91,10 +91,10 @@ def _printed(config: dict[str, Any], directory: Path, account: str) -> list[dict
 @pytest.mark.parametrize("what", TABLE)
 def test_the_chart_grants_what_rbac_prints(what: str, tmp_path: Path) -> None:
     config = _config(TABLE[what])
-    printed = _granted(_printed(config, tmp_path, "ns/rel-watchrelay"))
+    printed = granted_by(_printed(config, tmp_path, "ns/rel-watchrelay"))
     assert printed
     for helm in HELMS:
-        assert _granted(rendered(values_file(tmp_path, config), helm=helm)) == printed
+        assert granted_by(rendered(values_file(tmp_path, config), helm=helm)) == printed
 
 
 @pytest.mark.parametrize("what", DEFAULTS)
@@ -102,8 +102,8 @@ def test_the_chart_knows_the_defaults_of_entries(what: str, tmp_path: Path) -> N
     config = _config(
         [{"resource": "pods"}, {"resource": "cm", "namespaces": ["own"]}, {"resource": "nodes", "namespaces": []}], defaults=DEFAULTS[what]
     )
-    printed = _granted(_printed(config, tmp_path, "ns/rel-watchrelay"))
-    assert _granted(rendered(values_file(tmp_path, config))) == printed
+    printed = granted_by(_printed(config, tmp_path, "ns/rel-watchrelay"))
+    assert granted_by(rendered(values_file(tmp_path, config))) == printed
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
@@ -111,7 +111,7 @@ def test_so_does_each_release_of_the_matrix(values: Path, tmp_path: Path) -> Non
     objects = rendered(values)
     config = yaml.safe_load(next(each["data"]["config.yaml"] for each in objects if "config.yaml" in each.get("data", {})))
     account = next(each["spec"]["template"]["spec"]["serviceAccountName"] for each in objects if each["kind"] == "Deployment")
-    assert _granted(objects) == _granted(_printed(config, tmp_path, f"ns/{account}"))
+    assert granted_by(objects) == granted_by(_printed(config, tmp_path, f"ns/{account}"))
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.charttools import CHART, ROOT
+from tests.support.charttools import CHART, ROOT, VALUES
 from tools.chart.generate import chart_files, comments, config_schema, values_schema
 from watchrelay.config.refusals import LATER
 from watchrelay.config.schema import json_schema
@@ -77,6 +77,31 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = values_schema()
     assert _keys(values) == _schema_keys(schema, schema) - {("global",)}
+
+
+OF_REPLICAS = {"replicas", "podDisruptionBudget.enabled", "podDisruptionBudget.maxUnavailable"}
+"""The schema of this release refuses more than one, also in the chart's unit tests; test_chart.py goes past it."""
+
+
+def _set_by_tests() -> set[tuple[str, ...]]:
+    """The values that a release of the matrix or a unit test of the chart sets."""
+    found = set[tuple[str, ...]]()
+    for values in VALUES:
+        found |= _keys(yaml.safe_load(values.read_text()))
+    for suite in (CHART / "tests").glob("*_test.yaml"):
+        read = yaml.safe_load(suite.read_text())
+        for given in (read.get("set", {}), *(test.get("set", {}) for test in read["tests"])):
+            for dotted, value in given.items():
+                path = tuple(dotted.split("."))
+                found |= {path[:end] for end in range(1, len(path) + 1)}
+                found |= _keys(value, path) if isinstance(value, dict) and path not in FREE else set()
+    return found
+
+
+def test_every_value_is_set_by_some_test_of_the_chart() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    leaves = {path for path in _keys(values) if not any(other[: len(path)] == path and other != path for other in _keys(values))}
+    assert {".".join(path) for path in leaves - _set_by_tests()} == OF_REPLICAS
 
 
 def test_every_value_is_described() -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.support.charttools import CHART, ROOT, program, python_program, run
+from tests.support.kafkarights import PREFIX, RIGHTS, names
 from watchrelay import __version__
 from watchrelay.config import load_settings
 
@@ -77,12 +78,17 @@ def test_promtool_takes_the_scrape_config(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_strimzis_user_has_the_rights_of_the_relay_on_its_prefix_and_no_more() -> None:
-    acls = _yaml(DEPLOY / "strimzi" / "user.yaml")["spec"]["authorization"]["acls"]
+def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_shown_to_need_and_no_more() -> None:
+    """tests/integration/test_kafka_rights_real.py shows it on a broker that denies all else."""
+    spec = _yaml(DEPLOY / "strimzi" / "user.yaml")["spec"]
+    acls = spec["authorization"]["acls"]
     assert {(each["resource"]["type"], each["resource"]["name"], each["resource"]["patternType"]) for each in acls} == {
-        ("topic", "k8s.", "prefix")
+        ("topic", PREFIX, "prefix")
     }
-    assert sorted(operation for each in acls for operation in each["operations"]) == ["Create", "DescribeConfigs", "Read", "Write"]
+    wanted = sorted(names(RIGHTS))
+    assert sorted(operation.upper() for each in acls for operation in each["operations"]) == [each.replace("_", "") for each in wanted]
+    rows = re.findall(r"^\| (\w+) `(.*?)` \(prefix\) ([A-Z_]+) \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == [("Topic", PREFIX, right) for right in wanted]
 
 
 def test_the_image_is_built_of_what_the_docker_ignore_lets_in() -> None:
@@ -91,6 +97,15 @@ def test_the_image_is_built_of_what_the_docker_ignore_lets_in() -> None:
         word for line in re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE) for word in line.split()
     }
     assert copied == let_in
+
+
+def _pins(name: str) -> set[str]:
+    return set(re.findall(r"^[\w.-]+==[\w.]+", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+
+
+def test_the_image_holds_what_runs_and_what_the_demo_needs_in_the_versions_that_are_tested() -> None:
+    assert _pins("run") <= _pins("image") <= _pins("dev")
+    assert {pin.partition("==")[0] for pin in _pins("image") - _pins("run")} == {"confluent-kafka"}
 
 
 @pytest.mark.usefixtures("tools")

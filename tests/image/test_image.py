@@ -1,12 +1,18 @@
-"""Room: image tests.  In: IMAGE=1, buildah, umoci, runc.  Out: what the image holds, and how it runs as restricted as in a cluster."""
+"""Room: image tests.  In: IMAGE=1, or IMAGE=auto where it can be had; buildah, umoci, runc.  Out: what the image holds, and how it runs as
+restricted as in a cluster.
+"""
 
 import json
 import os
+import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +20,15 @@ from typing import Any
 import pytest
 
 from tests.support.charttools import ROOT
+from tests.support.process import wait_until
 from watchrelay import __version__
 
+pytestmark = pytest.mark.timeout(600)
+
 USER = 65532
-_NEEDED = ("buildah", "umoci", "runc")
+_NEEDED = ("buildah", "umoci", "runc", *(() if os.environ.get("PYTHON_IMAGE") else ("mmdebstrap",)))
+_BUILDAH = ("buildah", "--storage-driver", os.environ.get("STORAGE_DRIVER", "overlay"))
+_TAG = "localhost/watchrelay:test"
 _COMPILERS = ("gcc", "cc", "g++", "clang", "make", "cargo", "rustc", "ld")
 
 
@@ -39,26 +50,41 @@ class Image:
 
 
 def _build(directory: Path) -> str:
-    environment = {**os.environ, "IMAGE_DIR": str(directory), "NO_CACHE": "1"}
-    argv = [str(ROOT / "tools" / "image.sh"), "watchrelay:test"]
+    environment = {**os.environ, "IMAGE_DIR": str(directory)}
+    argv = [str(ROOT / "tools" / "image.sh"), _TAG]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     return str(json.loads((directory / "index.json").read_text())["manifests"][0]["digest"])
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[Image]:
-    if os.environ.get("IMAGE", "") != "1":
-        pytest.skip("IMAGE=1 is not set: builds the image, which takes minutes; `make image-check` sets it")
+def _obstacle() -> str:
+    """Why images can be neither built nor run here; "" when they can."""
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        pytest.fail(f"IMAGE=1 needs root and {', '.join(_NEEDED)}; missing: {', '.join(missing) or 'root'}", pytrace=False)
+        return f"needs root and {', '.join(_NEEDED)}; missing: {', '.join(missing) or 'root'}"
+    script = (
+        'c=$(buildah --storage-driver "${STORAGE_DRIVER:-overlay}" from scratch) && buildah mount "$c"; end=$?; buildah rm "$c"; exit $end'
+    )
+    tried = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    return f"buildah cannot make containers here: {tried.stderr.strip()[-300:]}" if tried.returncode else ""
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    asked = os.environ.get("IMAGE", "")
+    if asked not in {"1", "auto"}:
+        pytest.skip("IMAGE=1 is not set: builds the image, which takes a minute; `make image-check` sets it")
+    if obstacle := _obstacle():
+        if asked == "auto":
+            pytest.skip(f"the image is not built: {obstacle}")
+        pytest.fail(f"IMAGE=1 {obstacle}", pytrace=False)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         digest = _build(directory / "oci")
         unpack = ["umoci", "unpack", "--image", f"{directory / 'oci'}:{__version__}", str(directory / "bundle")]
         subprocess.run(unpack, check=True, capture_output=True)
         yield Image(directory / "oci", directory / "bundle", digest)
+        subprocess.run([*_BUILDAH, "rmi", "--force", _TAG], check=False, capture_output=True)
 
 
 def _restrict(spec: dict[str, Any], argv: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +97,11 @@ def _restrict(spec: dict[str, Any], argv: list[str], mounts: list[dict[str, Any]
     return spec
 
 
-def _run(image: Image, *arguments: str, entrypoint: bool = True, files: Path | None = None) -> subprocess.CompletedProcess[str]:
+@contextmanager
+def _container(
+    image: Image, *arguments: str, entrypoint: bool, files: Path | None = None, our_network: bool = False
+) -> Iterator[list[str]]:
+    """The command that runs a restricted container. Shape: `our_network`: its loopback is ours, so that we can ask it."""
     spec = json.loads((image.bundle / "config.json").read_text())
     argv = [*(image.config()["config"]["Entrypoint"] if entrypoint else ()), *arguments]
     mounts = [{"destination": "/etc/watchrelay", "type": "bind", "source": str(files), "options": ["bind", "ro"]}] if files else []
@@ -79,8 +109,14 @@ def _run(image: Image, *arguments: str, entrypoint: bool = True, files: Path | N
         bundle = Path(name)
         spec = _restrict(spec, argv, mounts)
         spec["root"]["path"] = str(image.bundle / "rootfs")
+        if our_network:
+            spec["linux"]["namespaces"] = [each for each in spec["linux"]["namespaces"] if each["type"] != "network"]
         (bundle / "config.json").write_text(json.dumps(spec))
-        argv = ["runc", "run", "--bundle", name, f"watchrelay-{os.getpid()}-{bundle.name}"]
+        yield ["runc", "run", "--bundle", name, f"watchrelay-{os.getpid()}-{bundle.name}"]
+
+
+def _run(image: Image, *arguments: str, entrypoint: bool = True, files: Path | None = None) -> subprocess.CompletedProcess[str]:
+    with _container(image, *arguments, entrypoint=entrypoint, files=files) as argv:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -125,6 +161,29 @@ def test_every_package_of_the_pins_can_be_imported(image: Image) -> None:
     names = "aiohttp, aiokafka, cramjam, msgspec, prometheus_client, pydantic, pydantic_settings, yaml, zstandard"
     done = _run(image, "/opt/app/bin/python", "-c", f"import {names}", entrypoint=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_runs_in_it_and_ends_with_0_on_ctrl_c(image: Image, tmp_path: Path) -> None:
+    out, said = tmp_path / "out", tmp_path / "err"
+    with (
+        _container(image, "demo", entrypoint=True, our_network=True) as argv,
+        out.open("wb") as stdout,
+        said.open("wb") as stderr,
+        subprocess.Popen(argv, stdout=stdout, stderr=stderr) as demo,
+    ):
+        try:
+            changes = re.compile(r"\bmodified\b")
+            wait_until("changes are shown", lambda: len(changes.findall(out.read_text())) >= 3 or demo.poll() is not None, deadline_s=60.0)
+            assert demo.poll() is None, said.read_text()
+            address = re.search(r"http://[0-9.:]+", said.read_text())
+            assert address, "the status page's address is not given"
+            with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
+                assert answer.status == 200
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(30.0) == 0, said.read_text()
+        finally:
+            demo.kill()
+    assert "drained; goodbye" in said.read_text()
 
 
 def test_it_holds_neither_compiler_nor_pip_nor_a_way_to_more_rights(image: Image) -> None:

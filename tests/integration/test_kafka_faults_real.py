@@ -14,19 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation
 
 from tests.support.churn import Churn
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
 from tests.support.faultproxy import FaultProxy
+from tests.support.kafkarights import RIGHTS, grant, take
 from tests.support.listed import await_equal
 from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.topicreader import TopicReader
@@ -286,29 +280,15 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
             node.restart()
 
 
-def binding(right: Any, kind: Any = AclBinding) -> Any:
-    """The right of `relay` on everything that begins as our topics do."""
-    pattern = (ResourceType.TOPIC, "k8s.", ResourcePatternType.PREFIXED)
-    return kind(*pattern, f"User:{KafkaBroker.user}", "*", right, AclPermissionType.ALLOW)
-
-
-def grant(broker: KafkaBroker, *rights: Any) -> None:
-    """Give `relay` these rights."""
-    for made in broker.admin.create_acls([binding(right) for right in rights]).values():
-        made.result(10)
-
-
 def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
     version: "Version", cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with KafkaBroker(version, secured=True) as broker:
-        rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
-        grant(broker, *rights)
+        grant(broker, *RIGHTS)
         (tmp_path / "password").write_text(broker.password)
         security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}
         with on_scene(cluster, broker, tmp_path, bootstrapServers=[broker.listeners["PLAIN"]], security=security) as scene:
-            for gone in broker.admin.delete_acls([binding(AclOperation.WRITE, AclBindingFilter)]).values():
-                gone.result(10)
+            take(broker, AclOperation.WRITE)
             try:
                 scene.relay.wait("the right is named", lambda: "grant WRITE" in problem(scene.relay), deadline_s=_SOON_S)
                 assert scene.trial.topic("configmaps") in problem(scene.relay)

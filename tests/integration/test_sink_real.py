@@ -12,14 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 
+from tests.support.kafkarights import PREFIX, RIGHTS, grant
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
 from watchrelay.errors import RecordTooLarge, SinkUnavailable, TopicRefused
@@ -32,7 +26,6 @@ from watchrelay.sink.topics import Topics, TopicSpec
 
 pytestmark = pytest.mark.real
 
-PREFIX = "k8s."
 HASTY = SinkSettings(request_timeout_s=5.0, start_timeout_s=5.0, secrets_every_s=0.2)
 
 
@@ -240,26 +233,7 @@ async def test_each_relay_that_comes_after_claims_a_higher_epoch(kafka_broker: K
 def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A secured broker on which `relay` has the rights that the operations reference lists, and nobody else has any."""
     with KafkaBroker(request.param, secured=True) as broker:
-        rights = [
-            AclOperation.READ,
-            AclOperation.WRITE,
-            AclOperation.CREATE,
-            AclOperation.DESCRIBE_CONFIGS,
-        ]
-        bindings = [
-            AclBinding(
-                ResourceType.TOPIC,
-                PREFIX,
-                ResourcePatternType.PREFIXED,
-                "User:relay",
-                "*",
-                right,
-                AclPermissionType.ALLOW,
-            )
-            for right in rights
-        ]
-        for made in broker.admin.create_acls(bindings).values():
-            made.result(10)
+        grant(broker, *RIGHTS, prefix=PREFIX)
         yield broker
 
 

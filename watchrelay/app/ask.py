@@ -15,7 +15,7 @@ from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import control_spec, signal_spec
 from watchrelay.app.tasks import only_error
 from watchrelay.config import Settings
-from watchrelay.errors import SinkUnavailable, WatchrelayError
+from watchrelay.errors import SinkMisconfigured, SinkUnavailable, WatchrelayError
 from watchrelay.kafkaclient import SILENCE
 from watchrelay.model.records import Batch, Receipt
 from watchrelay.sink.connection import KafkaConnection
@@ -50,11 +50,19 @@ class Mute:
         raise AssertionError(f"nothing is written to {batch.topic} here")
 
 
-async def checked_control(settings: Settings, connection: KafkaConnection) -> str:
-    """The name of the control topic, which is there. Raises: NotThere, SinkUnavailable, TopicRefused."""
+async def checked_control(settings: Settings, connection: KafkaConnection, *, writes: Sequence[str] = ()) -> str:
+    """The name of the control topic, which is there and may be read. `writes`: topics that are going to be written, too.
+
+    Without the rights whoever goes on would try for ever, as a relay must. Raises: NotThere, SinkUnavailable, TopicRefused.
+    """
     spec = control_spec(settings)
-    if await Topics(connection, create=True).check_topic(spec) is None:
+    topics = Topics(connection, create=True)
+    if await topics.check_topic(spec) is None:
         raise NotThere(f"topic {spec.name} does not exist: no relay ever ran here; start it, or check cluster and kafka.topicPrefix")
+    told = await topics.rights({spec.name, *writes})
+    for topic, right, done in ((spec.name, "READ", "read"), *((each, "WRITE", "written") for each in writes)):
+        if topic in told and right not in told[topic]:
+            raise SinkMisconfigured(f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix")
     return spec.name
 
 
@@ -134,8 +142,8 @@ class _Asking:
 
 
 async def _ask(settings: Settings, streams: Sequence[str], connection: KafkaConnection, asking: _Asking) -> list[Taken]:
-    control = ControlTopic(connection, await checked_control(settings, connection), Mute())
     signal = signal_spec(settings)
+    control = ControlTopic(connection, await checked_control(settings, connection, writes=[signal.name]), Mute())
     try:
         async with following(control):
             wanted = known(control, streams)

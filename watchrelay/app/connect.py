@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import (
@@ -41,6 +41,7 @@ from watchrelay.sink.topics import Topics
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
 _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
+_TOPICS_SHOWN = 5
 
 Level = Literal["ok", "warning", "error"]
 
@@ -104,6 +105,7 @@ async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, 
     specs.update({spec.name: spec for spec in wanted})
     facts: list[Fact] = []
     pinned: dict[str, str] = {}
+    absent: list[str] = []
     for spec in specs.values():
         if spec.name in pinned:  # as `run` refuses it: before it looks at the topic
             facts.append(Fact(f"topic {spec.name}", pinned[spec.name], "error", BAD_CONFIG))
@@ -113,10 +115,10 @@ async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, 
         except TopicRefused as error:
             facts.append(Fact(f"topic {spec.name}", str(error), "error", BAD_CONFIG))
         except SinkUnavailable as error:
-            facts.append(_kafka_fact(error))
-            break
+            return [*facts, _kafka_fact(error)]
         else:
             if found is None:
+                absent.append(spec.name)
                 facts.append(Fact(f"topic {spec.name}", "does not exist yet: `run` creates it", "warning"))
                 continue
             made = "created, " if found.created else ""
@@ -126,7 +128,41 @@ async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, 
             facts.extend(Fact(f"topic {spec.name}", warning, "warning") for warning in found.warnings)
             if spec.kind == "control" and not found.created:
                 pinned = await _pinned(connection, spec.name, streams, facts)
+    return [*facts, *await rights_in_kafka(topics, list(specs), absent)]
+
+
+class TellsRights(Protocol):
+    """Whoever knows what our user may do. Source: sink/topics.py."""
+
+    async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """By topic which rights our user has on it; left out is what is not known."""
+        ...
+
+
+async def rights_in_kafka(topics: TellsRights, names: Sequence[str], absent: Sequence[str]) -> list[Fact]:
+    """A fact per right that `run` needs and this user lacks; one that tells of all when none is lacking.
+
+    Shape: `absent` are those of `names` that `run` would make. That the configs of the others cannot be read was said of each.
+    """
+    try:
+        told = await topics.rights(names)
+    except SinkUnavailable as error:
+        return [_kafka_fact(error)]
+    facts = []
+    for right, concerned in (("READ", names), ("WRITE", names), ("CREATE", absent), ("DESCRIBE_CONFIGS", absent)):
+        lacking = [name for name in concerned if name in told and right not in told[name]]
+        if lacking:
+            said = f"this user has no right {right} on {_listed(lacking)}: grant it on the topic prefix"
+            severe = right != "DESCRIBE_CONFIGS"
+            facts.append(Fact("rights in kafka", said, "error" if severe else "warning", BAD_CONFIG if severe else OK))
+    if told and not facts:
+        facts.append(Fact("rights in kafka", f"this user may do on {counted(len(told), 'topic')} what a relay does"))
     return facts
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = len(topics) - _TOPICS_SHOWN
+    return ", ".join(topics[:_TOPICS_SHOWN]) + (f" and {counted(more, 'other topic')}" if more > 0 else "")
 
 
 async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[PlannedStream], facts: list[Fact]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from watchrelay import clock
 from watchrelay.app.ask import Mute, checked_control, following, known
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.living import Watching, refuse_written, retirer
+from watchrelay.app.plan import control_spec
 from watchrelay.app.tasks import only_error
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.config import Settings
@@ -100,7 +101,7 @@ async def retire(settings: Settings, stream: str) -> Retired:
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
-    name = await checked_control(settings, connection)
+    name = await checked_control(settings, connection, writes=[control_spec(settings).name])
     try:
         async with _sink(connection) as sink, following(ControlTopic(connection, name, sink, holder=retirer())) as control:
             return await retire_by(settings, stream, connection=connection, sink=sink, control=control)

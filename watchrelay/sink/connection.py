@@ -6,6 +6,7 @@ and plain words for why a broker did not let us in.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,10 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 
 _WHERE = "kafka.security"
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 
+_NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
+"""What a producer without any right to write is refused with, though it names the cluster. Source: KIP-679."""
 _CURES = (
     ("self-signed certificate", "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"),
     ("unable to get local issuer", "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"),
@@ -41,7 +45,9 @@ _CURES = (
     ("certificate required", "the broker wants a client certificate: set kafka.security.certFile and keyFile"),
     ("[error 58]", "the broker refused the credentials: check the user and the password or token under kafka.security"),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
-    ("[error 31]", "this user may not write: grant WRITE on the topic prefix"),
+    ("[error 31]", _NO_WRITE),
+    ("clusterauthorizationfailed", _NO_WRITE),
+    ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
     ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
 """Signs of what only a person can mend."""
@@ -160,7 +166,7 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     Shape: `said` is the client's newest log line (`LogTail.reason`), "" when it said nothing. SinkMisconfigured when the sign is one of
     what only a person can mend.
     """
-    reason = said or _plain(error)
+    reason = _CLASS.sub(r"\1", said or _plain(error))
     if reason.endswith(":"):
         reason += " no answer in time"
     message = f"kafka at {connection.servers} is not usable: {reason}"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -30,9 +30,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from watchrelay.errors import SinkUnavailable, TopicRefused
 from watchrelay.kafkaclient import tame
-from watchrelay.sink.clientlog import LogTail, listening
+from watchrelay.sink.clientlog import listening
 from watchrelay.sink.connection import KafkaConnection, unreachable
 from watchrelay.sink.topicrules import FoundTopic, TopicFacts, TopicSpec, create_command, judge, merged
+from watchrelay.topicids import rights
 
 __all__ = ["TopicFacts", "TopicSpec", "Topics"]
 
@@ -48,6 +49,7 @@ _AT_ONCE = 8
 _MESSAGE_BYTES_UNKNOWN = 1_048_588
 _AUTHORIZATION = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 _TRANSIENT = (UnknownTopicOrPartitionError, NotControllerError, RequestTimedOutError)
+_Answer = TypeVar("_Answer")
 _ABSENT = (IncompatibleBrokerVersion, UnsupportedVersionError)
 
 
@@ -82,27 +84,42 @@ class Topics:
         """
         return await self._look_after(spec, make=False)
 
+    async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """By topic, there or not, which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has on it; left out is what brokers would not
+        tell. Raises: SinkUnavailable.
+        """
+        return await self._with_admin(lambda admin: self._rights(admin, names))
+
+    async def _rights(self, admin: Any, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        told = await rights(admin._client, names)
+        doubtful = [NewTopic(name, 1, 1) for name, held in told.items() if "CREATE" not in held]
+        if doubtful:  # it may be a right on the cluster; only a request that makes nothing shows it
+            answer = await admin.create_topics(doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True)
+            may = (error[0] for error in answer.topic_errors if for_code(error[1]) not in _AUTHORIZATION)
+            told |= {name: told[name] | {"CREATE"} for name in may}
+        return told
+
     async def _look_after(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         spec = merged([spec, *self._expected.get(spec.name, ())])
         async with self._places:
-            with listening() as tail:
-                return await self._with_admin(spec, tail, make=make)
+            return await self._with_admin(lambda admin: self._ensure(admin, spec, make=make))
 
-    async def _with_admin(self, spec: TopicSpec, tail: LogTail, *, make: bool) -> TopicFacts | None:
-        admin = AIOKafkaAdminClient(**self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
-        tame(admin._client)
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                await admin.start()
-                return await self._ensure(admin, spec, make=make)
-        except (KafkaError, OSError, TimeoutError, ValueError) as error:
-            raise unreachable(self._connection, error, tail.reason) from error
-        finally:
+    async def _with_admin(self, ask: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
+        with listening() as tail:
+            admin = AIOKafkaAdminClient(**self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+            tame(admin._client)
             try:
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await admin.close()
-            except TimeoutError:
-                _log.debug("admin client did not close in time")
+                async with asyncio.timeout(_DEADLINE_S):
+                    await admin.start()
+                    return await ask(admin)
+            except (KafkaError, OSError, TimeoutError, ValueError) as error:
+                raise unreachable(self._connection, error, tail.reason) from error
+            finally:
+                try:
+                    async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                        await admin.close()
+                except TimeoutError:
+                    _log.debug("admin client did not close in time")
 
     async def _ensure(self, admin: Any, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         servers = self._connection.servers

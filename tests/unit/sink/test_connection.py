@@ -148,6 +148,11 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
         ("Connection at b:1 closed", "does this port speak TLS"),
         ("[Errno 104] Connection reset by peer", "does this port speak TLS"),
         ("Not authorized to read from topic t.", "grant READ on it"),
+        (
+            "Unexpected error during InitProducerIdRequest: <class 'aiokafka.errors.ClusterAuthorizationFailedError'>",
+            "InitProducerIdRequest: ClusterAuthorizationFailedError (this user may write no topic at all: grant WRITE on the topic prefix)",
+        ),
+        ("[Error 29] TopicAuthorizationFailedError: t", "grant READ and WRITE on it or its prefix"),
         ('Unable connect to "b:1":', "no answer in time (most likely the broker is frozen"),
         ("something new", "something new"),
     ],
