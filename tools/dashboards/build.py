@@ -1,14 +1,15 @@
 """The Grafana dashboards as plain dictionaries: the fleet, one stream in depth, the Kafka side.
 
-`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `panels.py`; sizes, colours and
-links are the same everywhere.
+`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `fleet.py`, `stream.py` and
+`kafka.py`; sizes, colours and links are the same everywhere.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tools.dashboards.panels import ALL, FLEET, KAFKA, STREAM, Panel, Rows
+from tools.dashboards.panel import ALL, BOUND, Panel, Rows
+from tools.dashboards.panels import FLEET, KAFKA, STREAM
 
 SCHEMA_VERSION: Final = 42
 """Source: @grafana/schema 13, the default of the classic model."""
@@ -98,23 +99,18 @@ def _at(x: int, y: int, w: int, h: int) -> dict[str, int]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    good, red = {"color": "green", "value": None}, {"color": "red", "value": panel.bad}
-    steps = [good] if panel.bad is None else [good, red]
-    if panel.below:
-        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.bad}]
-    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": "none", "thresholds": {"mode": "absolute", "steps": steps}}
+    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": panel.empty, "thresholds": {"mode": "absolute", "steps": _steps(panel)}}
+    if panel.counts:
+        defaults["decimals"] = 0  # Prometheus extrapolates: one claim is 1.07 claims
     options: dict[str, Any]
     if panel.kind == "stat":
         defaults["color"] = {"mode": "thresholds"}
         options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value", "graphMode": "area"}
     else:
         defaults["color"] = {"mode": "palette-classic"}
-        custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
-        if panel.bad is not None:
-            custom["thresholdsStyle"] = {"mode": "dashed"}
-        if panel.stacked:
-            custom["stacking"] = {"mode": "normal", "group": "A"}
-        defaults |= {"custom": custom, "min": 0}
+        defaults |= {"custom": _custom(panel), "min": 0}
+        if panel.most is not None:
+            defaults["max"] = panel.most
         options = {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -136,6 +132,35 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.says,
         "datasource": SOURCE,
         "targets": targets,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": [_override(name, look) for name, look in panel.looks.items()]},
         "options": options,
     }
+
+
+def _steps(panel: Panel) -> list[dict[str, Any]]:
+    good, red = {"color": "green", "value": None}, {"color": "red", "value": panel.bad}
+    if panel.below:
+        return [{"color": "red", "value": None}, {"color": "green", "value": panel.bad}]
+    return [good] if panel.bad is None else [good, red]
+
+
+def _custom(panel: Panel) -> dict[str, Any]:
+    """Of lines. Where everything may be zero, the axis still ends at 1: Grafana's own would end at 100."""
+    custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
+    if panel.counts:
+        custom["axisSoftMax"] = 1
+    if panel.bad is not None:
+        custom["thresholdsStyle"] = {"mode": "dashed"}
+    if panel.stacked:
+        custom |= {"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 40}
+    if panel.timeline:
+        custom |= {"fillOpacity": 70, "lineWidth": 0, "lineInterpolation": "stepAfter", "axisPlacement": "hidden"}
+    return custom
+
+
+def _override(name: str, look: str) -> dict[str, Any]:
+    properties: list[dict[str, Any]] = [{"id": "color", "value": {"mode": "fixed", "fixedColor": "red" if look == BOUND else look}}]
+    if look == BOUND:
+        dashed = {"fill": "dash", "dash": [10, 10]}
+        properties += [{"id": "custom.lineStyle", "value": dashed}, {"id": "custom.fillOpacity", "value": 0}]
+    return {"matcher": {"id": "byName", "options": name}, "properties": properties}
