@@ -1,4 +1,5 @@
-"""`python -m tests.systems`: Kafka Streams, Flink SQL and Kafka Connect on a topic that the relay wrote, set up as docs/systems.md says.
+"""`python -m tests.systems`: Kafka Streams, Flink SQL and Kafka Connect on a topic that the relay wrote, set up as docs/systems.md says;
+and the reader in Java, by the Maven command of examples/README.md.
 
 Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit code 0 only then (`make systems`).
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +54,9 @@ def main() -> int:
             problem = run(jars[name], broker.bootstrap, workspace.path, rows, records)
             print(f"{name}: {problem or 'as the plain table has it'} ({time.monotonic() - began:.0f} s)", flush=True)
             wrong += [name] if problem else []
+        problem = _reader(broker.bootstrap, workspace.path, rows)
+        print(f"the reader in Java: {problem or 'as the plain table has it'}", flush=True)
+        wrong += ["reader"] if problem else []
     return 1 if wrong else 0
 
 
@@ -111,6 +116,24 @@ def _compared(said: str, rows: Rows) -> str:
     found: Rows = json.loads(said.splitlines()[-1])
     differ = sorted(key for key in found.keys() | rows.keys() if found.get(key) != rows.get(key))
     return f"{len(found)} rows, {len(differ)} differ: {[(key, found.get(key), rows.get(key)) for key in differ[:3]]}" if differ else ""
+
+
+def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
+    example = Path(shutil.copytree("examples/java", directory / "java"))
+    done = subprocess.run(
+        ["mvn", "-q", "-B", "compile", "exec:java", f"-Dexec.args=live {bootstrap} {TOPIC}"],
+        cwd=example,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    count = sum(lane["count"] for lane in told)
+    return (
+        ""
+        if (done.returncode, count) == (0, len(rows))
+        else f"exit {done.returncode}, {count} objects: {done.stdout[-800:]}{done.stderr[-800:]}"
+    )
 
 
 def _streams(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:

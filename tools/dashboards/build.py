@@ -22,7 +22,9 @@ def dashboards() -> dict[str, dict[str, Any]]:
     streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
     stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)", several=False)
     topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
-    claims = f'sum by (stream) (increase(watchrelay_ownership_changes_total{{{ALL},reason="claim"}}[1m])) > 0'
+    epoch = f"watchrelay_stream_epoch{{{ALL}}}"
+    # A counter of claims would not do: its process claims before it is scraped for the first time.
+    claims = f"max by (stream) ({epoch}) > max by (stream) (last_over_time({epoch}[15m] offset 1m))"
     fleet = "All streams: who relays them, how far behind they are, what is wrong."
     return {
         "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], claims),
@@ -50,16 +52,17 @@ def _variable(name: str, label: str, query: str, *, several: bool = True) -> dic
 def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], claims: str) -> dict[str, Any]:
     source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
     namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
-    annotation = {
-        "name": "Claims",
-        "datasource": SOURCE,
-        "enable": True,
-        "iconColor": "blue",
-        "expr": claims,
-        "titleFormat": "claimed",
-        "textFormat": "{{stream}}",
-        "step": "60s",
+    claimed = {"name": "Claims", "expr": claims, "enable": True, "iconColor": "blue", "titleFormat": "claimed", "step": "60s"}
+    ended = f"max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{ALL}}} > 0) * 1000"
+    snapshots = {
+        "name": "Snapshots",
+        "expr": ended,
+        "enable": False,
+        "iconColor": "green",
+        "titleFormat": "snapshot",
+        "useValueForTime": True,
     }
+    annotations = [{**each, "datasource": SOURCE, "textFormat": "{{stream}}"} for each in (claimed, snapshots)]
     link = {"type": "dashboards", "title": "watchrelay", "tags": ["watchrelay"], "asDropdown": True, "includeVars": True, "keepTime": True}
     return {
         "uid": uid,
@@ -74,7 +77,7 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
         "graphTooltip": 1,
         "links": [link],
         "templating": {"list": [source, namespace, *variables]},
-        "annotations": {"list": [annotation]},
+        "annotations": {"list": annotations},
         "panels": _panels(rows),
     }
 
@@ -153,6 +156,8 @@ def _custom(panel: Panel) -> dict[str, Any]:
         custom["thresholdsStyle"] = {"mode": "dashed"}
     if panel.stacked:
         custom |= {"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 40}
+    if panel.steps:
+        custom["lineInterpolation"] = "stepAfter"
     if panel.timeline:
         custom |= {"fillOpacity": 70, "lineWidth": 0, "lineInterpolation": "stepAfter", "axisPlacement": "hidden"}
     return custom

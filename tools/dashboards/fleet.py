@@ -92,7 +92,7 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Lists",
-                "Lists that ended, by result. A healthy relay lists at its first start, and to compare: every 6 hours by default.",
+                "Lists that ended, by result: one at the first start, then every 6 hours by default. Before the first scrape none is seen.",
                 "short",
                 ((f"sum by (result) (increase(watchrelay_list_total{{{STREAMS}}}{RATE}))", "{{result}}"),),
                 counts=True,

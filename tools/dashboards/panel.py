@@ -41,6 +41,7 @@ class Panel:
     below: bool = False
     stacked: bool = False
     timeline: bool = False
+    steps: bool = False
     counts: bool = False
     most: float | None = None
     empty: str = "none"
