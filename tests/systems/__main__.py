@@ -127,7 +127,7 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
         text=True,
         check=False,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]  # Maven's colours stand before it
     count = sum(lane["count"] for lane in told)
     return (
         ""
