@@ -85,6 +85,16 @@ chart: install chart-tools ## every check of the chart, the alerts, the dashboar
 page: install ## the tests of the status page in Chromium, with axe-core where npm can get it; PAGE_SHOTS=DIR keeps pictures
 	@PAGE=1 $(BIN)/python -m pytest -q tests/integration/test_status_page*.py $(ARGS)
 
+.PHONY: dashboards-shots
+dashboards-shots: install chart-tools ## pictures of the dashboards for docs/images, by Grafana's own components (real parts, npm, a Chromium; 5 minutes)
+	@tools/build.sh
+	@$(BIN)/python -m tests.dashboards $(ARGS)
+
+.PHONY: systems
+systems: install ## Kafka Streams, Flink SQL and Kafka Connect, as docs/systems.md sets them up, on a topic that the relay wrote (Maven, 0.3 GB)
+	@tools/build.sh
+	@$(BIN)/python -m tests.systems
+
 .PHONY: image
 image: ## build the container image with buildah; PYTHON_IMAGE=... chooses the base, TAG=... names it
 	@tools/image.sh $(TAG)

@@ -11,6 +11,10 @@ from random import Random
 
 RETRY_AFTER_MAX_S = 300.0
 """Longest wait that a server's Retry-After is obeyed for. Source: WATCH 6.3."""
+ABSENCE_STEP_S = 2.0
+ABSENCE_SHARE = 60.0
+"""Where nobody listens an attempt costs nobody anything, and what is waited beyond the end of the absence is staleness: so it is tried
+again after 2 to 4 s, and after a sixtieth to a thirtieth of the absence where that is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class Backoff:
 
     Units: seconds; `ceiling_s` bounds the delay with its jitter.
     Law: the n-th delay in a row lies in [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) * (1 + jitter))].
+    Attempts that reached nobody are counted apart, as `absences`: what they teach says nothing of a server that answers again.
     Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the last failure, and wants health,
     for a counter that resets by time alone saw-tooths through an outage.
     """
@@ -30,16 +35,36 @@ class Backoff:
     reset_after_s: float = 120.0
     failures: int = 0
     last_failure_s: float = -math.inf
+    absences: int = 0
+    absent_since_s: float = -math.inf
 
     def after_failure(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
         """The next state, and the delay before the next attempt.
 
         Shape: `healthy` says that the failed attempt got at least one valid answer, or lived at least 60 s.
         """
-        failures = 0 if healthy and now_s - self.last_failure_s > self.reset_after_s else self.failures
-        step_s = min(self.cap_s, self.base_s * 2.0 ** min(failures, 60))
-        delay_s = min(self.ceiling_s, step_s * (1.0 + self.jitter * rng.random()))
-        return replace(self, failures=failures + 1, last_failure_s=now_s), delay_s
+        failures = self._counted(now_s, healthy=healthy)
+        delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
+        return replace(self, failures=failures + 1, last_failure_s=now_s, absences=0), delay_s
+
+    def after_absence(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
+        """The same when the attempt reached nobody (`Unreachable`).
+
+        Law: the delay is never longer than that after as many failures in a row.
+        """
+        failures = self._counted(now_s, healthy=healthy)
+        absences = 0 if healthy else self.absences
+        since_s = self.absent_since_s if absences else now_s
+        longest_s = max(ABSENCE_STEP_S, (now_s - since_s) / ABSENCE_SHARE)
+        delay_s = self._jittered(min(longest_s, self.base_s * 2.0 ** min(absences, 60)), rng)
+        return replace(self, failures=failures, last_failure_s=now_s, absences=absences + 1, absent_since_s=since_s), delay_s
+
+    def _counted(self, now_s: float, *, healthy: bool) -> int:
+        """The failures in a row that still count."""
+        return 0 if healthy and now_s - self.last_failure_s > self.reset_after_s else self.failures
+
+    def _jittered(self, step_s: float, rng: Random) -> float:
+        return min(self.ceiling_s, min(self.cap_s, step_s) * (1.0 + self.jitter * rng.random()))
 
 
 def clamp_retry_after(seconds: float) -> float:

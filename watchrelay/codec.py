@@ -6,7 +6,7 @@ The order of headers is fixed and what is constant for a writer comes first, enc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -17,7 +17,7 @@ import msgspec
 from watchrelay import __version__
 from watchrelay.envelope import JSON_TYPE, Change, Envelope, Structured, unwrap
 from watchrelay.errors import RecordRefused
-from watchrelay.model.headers import LENGTHS, Header, HeaderBlock, encode_headers, starts_of, varint
+from watchrelay.model.headers import LENGTHS, UNREADABLE, Header, HeaderBlock, encode_headers, starts_of, varint
 from watchrelay.model.records import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.streams import StreamSpec
 from watchrelay.printable import short
@@ -359,6 +359,7 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
     held = dict(headers)
     kind = held.get("ce_type")
     if kind is None or "ce_wrstream" not in held:
+        refuse_unreadable(held)
         raise RecordRefused("not a record of watchrelay: it has no ce_type and ce_wrstream headers")
     if key is None:
         raise RecordRefused("a record without a key")
@@ -380,6 +381,12 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
             raise
         raise RecordRefused("a header that must have a value is null") from error
     raise RecordRefused(f"ce_type {short(kind.decode(errors='replace'))} is not of this contract version")
+
+
+def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
+    """Raises: RecordRefused, saying what it stands in for, for a record that could not be read (`UNREADABLE`)."""
+    if UNREADABLE in headers:
+        raise RecordRefused(headers[UNREADABLE].decode())
 
 
 def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, bytes]) -> ObjectRecord:

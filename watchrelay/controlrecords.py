@@ -20,6 +20,8 @@ COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 PARTITIONS_MAX: Final = 100_000
 """More than any topic has: whoever reads a description makes that many of something."""
+VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty times its size."""
 
 
 def control_key(kind: ControlKind, stream: str) -> bytes:
@@ -44,6 +46,8 @@ def control_value(value: dict[str, object]) -> bytes:
 
 def parse_control_value(value: bytes) -> dict[str, object]:
     """A control record's value. Raises: RecordRefused."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise RecordRefused(f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken")
     try:
         return msgspec.json.decode(value, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -41,6 +41,10 @@ class Unavailable(KubeError):
     reason = "unavailable"
 
 
+class Unreachable(Unavailable):
+    """No connection came about: as `Unavailable`, but trying again costs no server anything, so it is done sooner."""
+
+
 class Throttled(Unavailable):
     """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source: WATCH 6.4 class B."""
 

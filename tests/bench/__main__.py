@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import flood, footprint, hotpath, outage, restart, snapshots, verifying, viewers
+from tests.bench import flood, footprint, hotpath, outage, restart, returning, snapshots, verifying, viewers
 from tests.bench.rig import Rig
 from tests.bench.table import Row, as_text, write_page
 
@@ -26,6 +26,7 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
     "snapshot": ("Live events while a snapshot runs", snapshots.beside_a_snapshot),
     "verify": ("Verify", verifying.verify),
     "outage": ("Kafka frozen", outage.frozen),
+    "returning": ("The API server killed and back", returning.returning),
 }
 
 

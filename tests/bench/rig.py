@@ -116,12 +116,20 @@ def usage(pid: int) -> Usage:
 
 
 class Relay:
-    """`watchrelay run` against a source; a context manager. Shape: a stream `pods` unless `resources` says otherwise."""
+    """`watchrelay run` against a source, or the API server that a kubeconfig names; a context manager.
 
-    def __init__(self, rig: Rig, source: SourceProcess, *, resources: list[Any] | None = None, more: dict[str, Any] | None = None) -> None:
+    Shape: a stream `pods` unless `resources` says otherwise.
+    """
+
+    def __init__(
+        self, rig: Rig, source: SourceProcess | Path, *, resources: list[Any] | None = None, more: dict[str, Any] | None = None
+    ) -> None:
         cluster = rig.next_cluster()
-        kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
-        kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
+        if isinstance(source, Path):
+            kubeconfig = source
+        else:
+            kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
+            kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
         kafka = {"partitions": PARTITIONS}
         config = relay_config(cluster, bootstrap=rig.bootstrap, kubeconfig=kubeconfig, resources=resources or ["pods"], kafka=kafka)
         del config["heartbeatInterval"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.charttools import program, run
+from tests.support.charttools import ROOT, program, run
 from tests.support.dashboards import FILES, dashboard, panels, queries
 from tests.support.metricnames import exposed, unknown_names
 from watchrelay.observe.metrics import CATALOGUE
@@ -20,6 +20,17 @@ NOT_SHOWN = {
 """Metrics on no dashboard, with the reason."""
 
 each_dashboard = pytest.mark.parametrize("board", [dashboard(path.stem) for path in FILES], ids=[path.stem for path in FILES])
+
+
+def test_each_has_a_picture_in_the_docs_small_enough_for_a_page() -> None:
+    sizes = {path.stem: (ROOT / "docs" / "images" / f"dashboard-{path.stem}.png").stat().st_size for path in FILES}
+    assert {name: size for name, size in sizes.items() if not 20_000 < size < 150_000} == {}, "run `make dashboards-shots`"
+
+
+def test_what_draws_them_is_pinned_by_hashes_without_addresses() -> None:
+    lock = json.loads((ROOT / "tests" / "dashboards" / "render" / "package-lock.json").read_text())
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert [name for name, package in packages.items() if not package.get("integrity") or "resolved" in package] == []
 
 
 def test_there_are_three() -> None:

@@ -21,7 +21,8 @@ VERBS = {
     "python": {"file", "compiled"},
     "yaml": {"file", "config", "resources", "prometheus", "parsed"},
     "java": {"sample"},
-    "sql": {"sample"},
+    "sql": {"sample", "systems"},
+    "properties": {"systems"},
 }
 """What may hold a block of a language true. Languages that are not here need nothing: they are output, or judged by another test."""
 

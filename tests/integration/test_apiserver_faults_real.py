@@ -2,9 +2,15 @@
 
 import http.client
 import json
+import socket
+import ssl
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +28,8 @@ _PATHS = {"configmaps": "/api/v1/configmaps", "secrets": "/api/v1/secrets", "ser
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}"
 _WIDGETS = f"widgets.{GROUP}"
 _SOON_S = 90.0
+_REJECTED = "apiserver_flowcontrol_rejected_requests_total{"
+_BEGAN_ENDED = ("requestReceivedTimestamp", "stageTimestamp")
 
 
 @pytest.fixture
@@ -240,3 +248,152 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*streams)
+
+
+# ---- servers that turn everyone away ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def turned_away(cluster: ControlPlane, namespace: str, user: str, token: str) -> Iterator[None]:
+    """In the block each request of `user` is answered with 429: priority and fairness has no queue and one seat for it, and on that sits
+    a list that its client does not read.
+    """
+    many = f"/api/v1/namespaces/{namespace}/configmaps"
+    for number in range(12):  # more than the buffers of a connection hold
+        cluster.request("POST", many, {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 900_000}})
+    level, schema = (f"/apis/flowcontrol.apiserver.k8s.io/v1/{plural}" for plural in ("prioritylevelconfigurations", "flowschemas"))
+    limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}
+    cluster.request("POST", level, {"metadata": {"name": namespace}, "spec": {"type": "Limited", "limited": limited}})
+    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": True, "namespaces": ["*"]}
+    rule = {"subjects": [{"kind": "User", "user": {"name": user}}], "resourceRules": [everything]}
+    spec = {"priorityLevelConfiguration": {"name": namespace}, "matchingPrecedence": 2, "rules": [rule]}
+    cluster.request("POST", schema, {"metadata": {"name": namespace}, "spec": spec})
+    context = ssl.create_default_context(cafile=str(cluster.ca))
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", cluster.port))
+        with context.wrap_socket(raw, server_hostname="127.0.0.1") as sitting:
+            asked = f"GET {many} HTTP/1.1\r\nHost: kube\r\nAuthorization: Bearer {token}\r\nAccept: application/json\r\n\r\n"
+            try:
+                wait_until("the schema counts", lambda: f'flow_schema="{namespace}"' in str(_probed(cluster, many, token)))
+                sitting.sendall(asked.encode())
+                wait_until("the account is turned away", lambda: _probed(cluster, many, token)[0] == http.client.TOO_MANY_REQUESTS)
+                yield
+            finally:
+                cluster.request("DELETE", f"{schema}/{namespace}")
+                cluster.request("DELETE", f"{level}/{namespace}")
+
+
+def _probed(cluster: ControlPlane, path: str, token: str) -> tuple[int, str]:
+    """The status of a request, and the server's metrics behind it."""
+    status = http.client.OK
+    try:
+        cluster.request("GET", f"{path}?limit=1", token=token)
+    except ApiError as error:
+        status = error.status
+    return status, str(cluster.request("GET", "/metrics"))
+
+
+def turned_away_so_far(cluster: ControlPlane, schema: str) -> float:
+    """Requests of a flow schema that the server answered with 429, by its own count."""
+    counted = [
+        line for line in str(cluster.request("GET", "/metrics")).splitlines() if line.startswith(_REJECTED) and f'"{schema}"' in line
+    ]
+    return sum(float(line.rpartition(" ")[2]) for line in counted)
+
+
+def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_listed_again(
+    trial: Trial, real_cluster: ControlPlane, path: FaultProxy
+) -> None:
+    *namespaces, other = trial.namespaces(9)
+    streams = by_namespace(namespaces)
+    token = real_cluster.service_account_token(other, "relay")
+    real_cluster.grant(other, "relay", [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}])
+    kubeconfig = real_cluster.write_kubeconfig(trial.name, token=token, server=f"https://127.0.0.1:{path.port}")
+    with (
+        trial.reader(trial.topic("configmaps")) as reader,
+        trial.relay({"resource": "configmaps", "namespaces": namespaces}, kubeconfig=kubeconfig) as relay,
+    ):
+        relay.await_ready()
+        trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
+        await_equal(real_cluster, reader, streams)
+        with turned_away(real_cluster, other, f"system:serviceaccount:{other}:relay", token):
+            before, cut_s = turned_away_so_far(real_cluster, other), time.monotonic()
+            path.refuse()
+            path.heal()
+            real_cluster.request("DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone")
+            for collection in streams.values():
+                trial.make(collection, [{"metadata": {"name": "meanwhile"}}])
+            relay.wait("two were turned away", lambda: turned_away_so_far(real_cluster, other) >= before + 2, deadline_s=_SOON_S)
+            # One probe a closure: the first 0.8 s after the cut at the earliest, the second 1.6 s behind it.
+            assert time.monotonic() - cut_s >= 0.8 + 1.6
+            assert turned_away_so_far(real_cluster, other) == before + 2, "eight streams, but more than one probe at a time"
+            rows = relay.api_streams()
+            assert {row["state"] for row in rows.values()} == {"backoff"}
+            assert any("429" in json.dumps(row["lastError"]) for row in rows.values())
+            assert relay.metric("watchrelay_endpoint_gate_closed") == 1
+            assert relay.livez() == http.client.OK
+        await_equal(real_cluster, reader, streams, deadline_s=_SOON_S)
+        assert relay.metric("watchrelay_kube_requests_total", code="200", verb="list") == 0, "history was there: no list"
+        assert relay.metric("watchrelay_list_total", result="success") == len(streams), "history was there: no list"
+        assert relay.metric("watchrelay_missed_changes_total") == 0
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*streams)
+
+
+def by_namespace(namespaces: list[str]) -> dict[str, str]:
+    """The streams of config maps in these namespaces, and what each must equal."""
+    return {f"configmaps@{name}": f"/api/v1/namespaces/{name}/configmaps" for name in namespaces}
+
+
+def lists(cluster: ControlPlane, since: int) -> list[tuple[float, float, int]]:
+    """When each list of config maps came and ended, and with which code, by the audit log behind its first entries. Units: seconds."""
+    made = [
+        entry
+        for entry in cluster.audit_entries()[since:]
+        if entry["verb"] == "list" and entry["objectRef"]["resource"] == "configmaps" and entry["userAgent"].startswith("watchrelay/")
+    ]
+    return sorted((*map(partial(_moment_s, entry), _BEGAN_ENDED), entry["responseStatus"]["code"]) for entry in made)
+
+
+def _moment_s(entry: dict[str, Any], which: str) -> float:
+    return datetime.fromisoformat(entry[which]).timestamp()
+
+
+def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up_with(
+    real_parts: None, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    # Without its etcd the server keeps watches open, and holds each list until its time is up.
+    with ControlPlane(audit=True, apiserver_flags=["--request-timeout=2s"]) as cluster:
+        trial = Trial(cluster, kafka_broker, tmp_path)
+        namespaces = trial.namespaces(8)
+        streams = by_namespace(namespaces)
+        entry = {"resource": "configmaps", "namespaces": namespaces, "initialList": "paged", "relistInterval": "4s"}
+        with trial.reader(trial.topic("configmaps")) as reader, trial.relay(entry) as relay:
+            relay.await_ready()
+            trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
+            await_equal(cluster, reader, streams)
+            since = len(cluster.audit_entries())
+            cluster.kill("etcd")
+
+            def failed() -> list[tuple[float, float, int]]:
+                return [each for each in lists(cluster, since) if each[2] >= http.client.BAD_REQUEST]
+
+            relay.wait("lists fail", failed, deadline_s=_SOON_S)
+            closed_s = min(ended_s for _, ended_s, _ in failed())
+            relay.wait("and fail again", lambda: failed()[-1][0] > closed_s + 2.0, deadline_s=_SOON_S)
+            after = [began_s - closed_s for began_s, _, _ in failed() if began_s > closed_s + 0.2]  # others were let through before
+            assert len(after) <= after[-1], f"eight streams, but one probe at a time: {after}"
+            relay.wait("the row says so", lambda: "504" in json.dumps(relay.api_streams()), deadline_s=_SOON_S)
+            assert relay.metric("watchrelay_endpoint_gate_closed") == 1
+            assert {row["state"] for row in relay.api_streams().values()} <= {"backoff", "listing"}
+            assert relay.livez() == http.client.OK
+            cluster.relaunch("etcd")
+            cluster.wait_for("it takes writes", partial(cluster.request, "DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone"))
+            for collection in streams.values():
+                trial.make(collection, [{"metadata": {"name": "afterwards"}}])
+            await_equal(cluster, reader, streams, deadline_s=_SOON_S)
+            assert relay.stop() == 0
+            reader.read()
+        reader.assert_right(*streams)

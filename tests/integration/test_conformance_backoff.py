@@ -127,7 +127,7 @@ def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
             after = sorted(t for t in api.times() if t > healed_s)
             assert len(after) == 20
             assert after[1] - after[0] >= 0
-            assert 0.3 <= after[-1] - after[0] <= 2.5
+            assert 0.1 <= after[-1] - after[0] <= 0.6
             assert s.count("endpoint_gate_closed") == 0
 
     virtualtime.run(scene())
@@ -156,7 +156,7 @@ def test_T56_after_a_restart_of_the_server_everyone_resumes_without_a_list() -> 
             await s.run_for(20)
             api.put(pod("b", 0))
             await s.server.serve_again()
-            await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers), 120)
+            await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers), 10)
             assert len(api.list_requests) == lists
             assert len(api.watch_requests) == watches + 50
 

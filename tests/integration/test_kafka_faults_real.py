@@ -1,15 +1,17 @@
 """Room: integration tests.  In: real brokers behind a path that fails, and brokers that fail.  Out: topics that end right, the fault told.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to. `docs/reliability.md` lists what each test showed.
+All run on Kafka 4.1, and one that takes little time on 3.9 as well; `KAFKA=3.9` or `KAFKA=3.9,4.1` runs all on these.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AclOperation
@@ -24,11 +26,26 @@ from tests.support.realparts import KafkaBroker, KafkaCluster
 from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
+if TYPE_CHECKING:
+    from tests.support.kafkabroker import Version
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
 """A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so and 60 s to build anew."""
+
+
+_ASKED = os.environ.get("KAFKA", "").split(",") if os.environ.get("KAFKA") else []
+on_both = pytest.mark.parametrize("version", _ASKED or ["3.9", "4.1"], indirect=True, scope="module")
+"""For tests that are worth their time twice in each run."""
+
+
+@pytest.fixture(scope="module", params=_ASKED or ["4.1"])
+def version(real_parts: None, request: pytest.FixtureRequest) -> "Version":
+    """Which Kafka."""
+    asked: Version = request.param
+    return asked
 
 
 def problem(relay: Daemon) -> str:
@@ -91,9 +108,9 @@ def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, **kafka: An
 
 
 @pytest.fixture(scope="module")
-def path(real_parts: None) -> Iterator[tuple[FaultProxy, KafkaBroker]]:
+def path(version: "Version") -> Iterator[tuple[FaultProxy, KafkaBroker]]:
     """A broker, and the proxy by which its clients are told to come."""
-    with FaultProxy() as proxy, KafkaBroker("4.1", via=proxy.port) as broker:
+    with FaultProxy() as proxy, KafkaBroker(version, via=proxy.port) as broker:
         proxy.lead_to(broker.ports["VIA"])
         yield proxy, broker
 
@@ -153,6 +170,7 @@ def connected_since(proxy: FaultProxy, count: int) -> bool:
     return proxy.connections > count
 
 
+@on_both
 def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
     path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
 ) -> None:
@@ -201,9 +219,9 @@ def test_a_producer_that_is_throttled_by_quota_goes_on_slowly_and_catches_up(
 
 
 def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_finds_the_new_ones(
-    real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
+    version: "Version", cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    with FaultProxy() as door, KafkaBroker("4.1") as broker:
+    with FaultProxy() as door, KafkaBroker(version) as broker:
         door.lead_to(broker.ports["PLAINTEXT"])
         trial = Trial(cluster, broker, tmp_path)
         relay = trial.relay(*_PATHS, kafka={"bootstrapServers": [f"127.0.0.1:{door.port}"]})
@@ -224,8 +242,8 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
 
 
 @pytest.fixture(scope="module")
-def brokers(real_parts: None) -> Iterator[KafkaCluster]:
-    with KafkaCluster(3) as brokers:
+def brokers(version: "Version") -> Iterator[KafkaCluster]:
+    with KafkaCluster(3, version=version) as brokers:
         yield brokers
 
 
@@ -263,9 +281,9 @@ def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
 
 
 def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everything_is_said(
-    real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
+    version: "Version", cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    with KafkaBroker("4.1", secured=True) as broker:
+    with KafkaBroker(version, secured=True) as broker:
         grant(broker, *RIGHTS)
         (tmp_path / "password").write_text(broker.password)
         security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}

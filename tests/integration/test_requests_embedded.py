@@ -245,7 +245,12 @@ class Interrupted(KafkaSink):
 
 
 async def retire_interrupted(
-    trial: Trial, settings: Settings, *, at: int, instead: Callable[[KafkaConnection, ControlTopic], Awaitable[None]]
+    trial: Trial,
+    settings: Settings,
+    *,
+    at: int,
+    instead: Callable[[KafkaConnection, ControlTopic], Awaitable[None]],
+    patience_s: float = 60.0,
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
     sink = Interrupted(connection, metrics=Metrics(), board=Board())
@@ -255,7 +260,7 @@ async def retire_interrupted(
         running = tasks.create_task(sink.run())
         try:
             async with following(control):
-                await retire_by(settings, "configmaps", connection=connection, sink=sink, control=control)
+                await retire_by(settings, "configmaps", connection=connection, sink=sink, control=control, patience_s=patience_s)
         finally:
             running.cancel()
 
@@ -269,6 +274,23 @@ def test_a_retirement_that_was_killed_is_finished_by_the_next(trial: Trial, batc
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=batches, instead=die))
     assert str(only_error(caught.value)) == "killed here"
+    done = command("retire", "configmaps", "--yes", "-c", file)
+    assert done.code == 0, done
+    assert_retired(trial, keys)
+
+
+def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_by_the_next(trial: Trial, broker: EmbeddedBroker) -> None:
+    async def goes_away(_connection: KafkaConnection, _control: ControlTopic) -> None:
+        broker.kafka.broker_down()
+
+    file, keys = published(trial)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=5, instead=goes_away, patience_s=2.0))
+    error = only_error(caught.value)
+    assert isinstance(error, SinkUnavailable), "exit code 69"
+    assert str(error).startswith(f"kafka at {trial.broker.bootstrap} has taken nothing for 2 s, so stream configmaps is not retired")
+    assert str(error).endswith("run it again when Kafka is back, it does the rest")
+    broker.kafka.broker_up()
     done = command("retire", "configmaps", "--yes", "-c", file)
     assert done.code == 0, done
     assert_retired(trial, keys)

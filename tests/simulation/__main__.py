@@ -9,15 +9,19 @@ import argparse
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from multiprocessing.pool import Pool
 
 from tests.simulation.planted import PLANTS
 from tests.simulation.world import Verdict, run
 
 AT_ONCE = 25
+TELL_EVERY = 1000
+"""Seeds between two lines that tell how far a long run is."""
 
 
 def played(seeds: Sequence[int]) -> list[Verdict]:
@@ -45,6 +49,11 @@ def failure(verdict: Verdict) -> str:
     return f"{again}\n    {verdict.broken[0][:400]}"
 
 
+def players(jobs: int) -> Pool:
+    """The processes that play: Ctrl-C is for the one that waits for them."""
+    return multiprocessing.get_context("fork").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+
+
 def one(seed: int, *, trace: bool, plant: str | None) -> int:
     """Play one seed; the exit code."""
     logging.disable(logging.CRITICAL)
@@ -62,7 +71,7 @@ def one(seed: int, *, trace: bool, plant: str | None) -> int:
 def many(first: int, count: int, jobs: int) -> int:
     """Play many seeds on all processors; the exit code."""
     began_s, failed, told = time.monotonic(), 0, Counter[str]()
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with players(jobs) as pool:
         for verdicts in pool.imap(played, slices(first, count)):
             for verdict in verdicts:
                 told.update(["runs", *(f"resumed by {each}" for each in verdict.decisions if each), *verdict.lost])
@@ -74,6 +83,8 @@ def many(first: int, count: int, jobs: int) -> int:
                 if verdict.broken:
                     failed += 1
                     print(failure(verdict), flush=True)
+            if told["runs"] % TELL_EVERY == 0 and told["runs"] < count:
+                print(f"{told['runs']} of {count} seeds, {failed} failed, {time.monotonic() - began_s:.0f} s", flush=True)
     took_s = time.monotonic() - began_s
     print(f"{count} seeds in {took_s:.0f} s on {jobs} processors, {failed} failed: {', '.join(f'{n} {what}' for what, n in told.items())}")
     return 1 if failed else 0
@@ -82,7 +93,7 @@ def many(first: int, count: int, jobs: int) -> int:
 def find(name: str, first: int, count: int, jobs: int) -> int:
     """Look for a planted fault; the exit code is 1 when no seed finds it."""
     began_s = time.monotonic()
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with players(jobs) as pool:
         found = [seed for seeds in pool.imap(planted, ((name, each) for each in slices(first, count))) for seed in seeds]
     first_found = f"the first is {found[0]}" if found else "none"
     print(f"{name} ({PLANTS[name].about}): {len(found)} of {count} seeds, {first_found}; {time.monotonic() - began_s:.0f} s")
@@ -107,4 +118,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

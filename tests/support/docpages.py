@@ -11,6 +11,7 @@ A comment before a block says how it is held true:
     <!-- docs: helm -->             runs where the tools of the chart are (tests/docs/test_pages_chart.py)
     <!-- docs: compiled: REASON --> Python that is compiled and not run
     <!-- docs: config|resources|prometheus -->  a part of a config of that kind
+    <!-- docs: systems -->          another system reads it, against a real broker: `make systems`, by hand
     <!-- docs: sample -->           another system's language: nothing here reads it
 """
 

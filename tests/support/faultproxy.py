@@ -8,6 +8,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,12 +25,12 @@ _RESET = struct.pack("ii", 1, 0)
 class FaultProxy:
     """The proxy; a context manager.
 
-    Shape: `port` is fixed from construction on. `connections` counts what was accepted. Units: bytes, seconds.
+    Shape: `port` is fixed from construction on. `accepted_s` is when each connection was accepted. Units: bytes, seconds (monotonic).
     """
 
     def __init__(self, target_port: int = 0) -> None:
         self.port = free_port()
-        self.connections = 0
+        self.accepted_s: list[float] = []
         self._target_port = target_port
         self._delay_s = self._bytes_per_s = 0.0
         self._cut_after: int | None = None
@@ -49,6 +50,11 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_TIMEOUT_S)
         self._loop.close()
+
+    @property
+    def connections(self) -> int:
+        """How many were accepted so far."""
+        return len(self.accepted_s)
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
@@ -128,7 +134,7 @@ class FaultProxy:
             await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
+        self.accepted_s.append(time.monotonic())
         link = _Link(writer)
         self._links.add(link)
         try:

@@ -65,10 +65,14 @@ class Prometheus:
         found: list[dict[str, Any]] = self._api("query", query=expression)["result"]
         return found
 
-    def query_range(self, expression: str, *, last_s: float = 60.0) -> list[dict[str, Any]]:
-        """The series of the expression over the last while, a point a second: what a panel asks."""
-        now = time.time()
-        found: list[dict[str, Any]] = self._api("query_range", query=expression, start=f"{now - last_s}", end=f"{now}", step="1")["result"]
+    def query_range(
+        self, expression: str, *, last_s: float = 60.0, start: float | None = None, end: float | None = None, step_s: int = 1
+    ) -> list[dict[str, Any]]:
+        """The series of the expression over the last while, or between two Unix times: what a panel asks."""
+        until = time.time() if end is None else end
+        since = until - last_s if start is None else start
+        asked = {"start": f"{since}", "end": f"{until}", "step": f"{step_s}"}
+        found: list[dict[str, Any]] = self._api("query_range", query=expression, **asked)["result"]
         return found
 
     def rules(self) -> list[dict[str, Any]]:

@@ -1,14 +1,15 @@
 """The Grafana dashboards as plain dictionaries: the fleet, one stream in depth, the Kafka side.
 
-`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `panels.py`; sizes, colours and
-links are the same everywhere.
+`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `fleet.py`, `stream.py` and
+`kafka.py`; sizes, colours and links are the same everywhere.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tools.dashboards.panels import ALL, FLEET, KAFKA, STREAM, Panel, Rows
+from tools.dashboards.panel import ALL, BOUND, Panel, Rows
+from tools.dashboards.panels import FLEET, KAFKA, STREAM
 
 SCHEMA_VERSION: Final = 42
 """Source: @grafana/schema 13, the default of the classic model."""
@@ -21,7 +22,9 @@ def dashboards() -> dict[str, dict[str, Any]]:
     streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
     stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)", several=False)
     topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
-    claims = f'sum by (stream) (increase(watchrelay_ownership_changes_total{{{ALL},reason="claim"}}[1m])) > 0'
+    epoch = f"watchrelay_stream_epoch{{{ALL}}}"
+    # A counter of claims would not do: its process claims before it is scraped for the first time.
+    claims = f"max by (stream) ({epoch}) > max by (stream) (last_over_time({epoch}[15m] offset 1m))"
     fleet = "All streams: who relays them, how far behind they are, what is wrong."
     return {
         "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], claims),
@@ -49,16 +52,17 @@ def _variable(name: str, label: str, query: str, *, several: bool = True) -> dic
 def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], claims: str) -> dict[str, Any]:
     source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
     namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
-    annotation = {
-        "name": "Claims",
-        "datasource": SOURCE,
-        "enable": True,
-        "iconColor": "blue",
-        "expr": claims,
-        "titleFormat": "claimed",
-        "textFormat": "{{stream}}",
-        "step": "60s",
+    claimed = {"name": "Claims", "expr": claims, "enable": True, "iconColor": "blue", "titleFormat": "claimed", "step": "60s"}
+    ended = f"max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{ALL}}} > 0) * 1000"
+    snapshots = {
+        "name": "Snapshots",
+        "expr": ended,
+        "enable": False,
+        "iconColor": "green",
+        "titleFormat": "snapshot",
+        "useValueForTime": True,
     }
+    annotations = [{**each, "datasource": SOURCE, "textFormat": "{{stream}}"} for each in (claimed, snapshots)]
     link = {"type": "dashboards", "title": "watchrelay", "tags": ["watchrelay"], "asDropdown": True, "includeVars": True, "keepTime": True}
     return {
         "uid": uid,
@@ -73,7 +77,7 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
         "graphTooltip": 1,
         "links": [link],
         "templating": {"list": [source, namespace, *variables]},
-        "annotations": {"list": [annotation]},
+        "annotations": {"list": annotations},
         "panels": _panels(rows),
     }
 
@@ -98,23 +102,18 @@ def _at(x: int, y: int, w: int, h: int) -> dict[str, int]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    good, red = {"color": "green", "value": None}, {"color": "red", "value": panel.bad}
-    steps = [good] if panel.bad is None else [good, red]
-    if panel.below:
-        steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.bad}]
-    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": "none", "thresholds": {"mode": "absolute", "steps": steps}}
+    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": panel.empty, "thresholds": {"mode": "absolute", "steps": _steps(panel)}}
+    if panel.counts:
+        defaults["decimals"] = 0  # Prometheus extrapolates: one claim is 1.07 claims
     options: dict[str, Any]
     if panel.kind == "stat":
         defaults["color"] = {"mode": "thresholds"}
         options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value", "graphMode": "area"}
     else:
         defaults["color"] = {"mode": "palette-classic"}
-        custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
-        if panel.bad is not None:
-            custom["thresholdsStyle"] = {"mode": "dashed"}
-        if panel.stacked:
-            custom["stacking"] = {"mode": "normal", "group": "A"}
-        defaults |= {"custom": custom, "min": 0}
+        defaults |= {"custom": _custom(panel), "min": 0}
+        if panel.most is not None:
+            defaults["max"] = panel.most
         options = {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -136,6 +135,37 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.says,
         "datasource": SOURCE,
         "targets": targets,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": [_override(name, look) for name, look in panel.looks.items()]},
         "options": options,
     }
+
+
+def _steps(panel: Panel) -> list[dict[str, Any]]:
+    good, red = {"color": "green", "value": None}, {"color": "red", "value": panel.bad}
+    if panel.below:
+        return [{"color": "red", "value": None}, {"color": "green", "value": panel.bad}]
+    return [good] if panel.bad is None else [good, red]
+
+
+def _custom(panel: Panel) -> dict[str, Any]:
+    """Of lines. Where everything may be zero, the axis still ends at 1: Grafana's own would end at 100."""
+    custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
+    if panel.counts:
+        custom["axisSoftMax"] = 1
+    if panel.bad is not None:
+        custom["thresholdsStyle"] = {"mode": "dashed"}
+    if panel.stacked:
+        custom |= {"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 40}
+    if panel.steps:
+        custom["lineInterpolation"] = "stepAfter"
+    if panel.timeline:
+        custom |= {"fillOpacity": 70, "lineWidth": 0, "lineInterpolation": "stepAfter", "axisPlacement": "hidden"}
+    return custom
+
+
+def _override(name: str, look: str) -> dict[str, Any]:
+    properties: list[dict[str, Any]] = [{"id": "color", "value": {"mode": "fixed", "fixedColor": "red" if look == BOUND else look}}]
+    if look == BOUND:
+        dashed = {"fill": "dash", "dash": [10, 10]}
+        properties += [{"id": "custom.lineStyle", "value": dashed}, {"id": "custom.fillOpacity", "value": 0}]
+    return {"matcher": {"id": "byName", "options": name}, "properties": properties}

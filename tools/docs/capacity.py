@@ -1,4 +1,4 @@
-"""Puts measured figures into the capacity page. Pure: a page and docs/performance.md in, the page out.
+"""Puts measured figures into the capacity page and the README. Pure: a page and docs/performance.md in, the page out.
 
 A cell of the page's table that reads `figure: NAME` in a comment is followed by that figure, word for word as `make bench` wrote it.
 """

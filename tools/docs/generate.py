@@ -11,7 +11,7 @@
 | docs/reference/alerts.md | helm/watchrelay/files/rules/watchrelay.yaml |
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
-| docs/capacity.md, between its marks | docs/performance.md |
+| docs/capacity.md and README.md, at their marks | docs/performance.md |
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ REFERENCE = DOCS / "reference"
 
 def made() -> dict[Path, str]:
     """Every generated file with its text."""
-    capacity = DOCS / "capacity.md"
+    performance = (DOCS / "performance.md").read_text()
+    measured = {page: with_figures(page.read_text(), performance) for page in (DOCS / "capacity.md", ROOT / "README.md")}
     return {
         REFERENCE / "config.md": reference.config(),
         REFERENCE / "cli.md": reference.cli(),
@@ -40,7 +41,7 @@ def made() -> dict[Path, str]:
         REFERENCE / "alerts.md": reference.alerts(yaml.safe_load(RULES.read_text())),
         REFERENCE / "headers.md": reference.headers(),
         REFERENCE / "topics.md": reference.topics(),
-        capacity: with_figures(capacity.read_text(), (DOCS / "performance.md").read_text()),
+        **measured,
     }
 
 

@@ -218,6 +218,10 @@ METRICS_INTRODUCTION = """\
 Served on `/metrics` of `observe.listen`. Labels come from closed sets: no label holds the name, namespace or uid of an object. Timestamps
 are gauges in Unix time; ages are computed in PromQL (`time() - ...`). All series of a stream exist from its start, so that rates begin at
 zero. A histogram has the series `_bucket`, `_sum` and `_count`.
+
+Beside them stand, on Linux, CPU, memory, open files and start of the process, named as by every client library:
+`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
+`process_start_time_seconds`.
 """
 
 

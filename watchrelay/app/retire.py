@@ -25,7 +25,8 @@ from watchrelay.app.tasks import only_error
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.config import Settings
 from watchrelay.config.streams import Planned, plan
-from watchrelay.errors import Fenced, RecordRefused, WatchrelayError
+from watchrelay.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
+from watchrelay.kafkaclient import SILENCE
 from watchrelay.model.records import Batch, WireRecord
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
@@ -39,6 +40,8 @@ from watchrelay.sink.scan import highest_epoch
 from watchrelay.sink.topics import Topics, TopicSpec
 
 _BATCH_RECORDS = 500
+PATIENCE_S = 60.0
+"""How long Kafka may take nothing and tell nothing until a retirement gives up: a person waits for it, and may run it again at any time."""
 
 
 class StillConfigured(WatchrelayError):
@@ -93,7 +96,8 @@ async def look(settings: Settings, stream: str, *, force: bool = False, watching
 async def retire(settings: Settings, stream: str) -> Retired:
     """Retire `stream`, whoever writes it: `look` first.
 
-    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile.
+    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile; SinkUnavailable also when Kafka went away
+    on the way and stayed so for `PATIENCE_S`.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
@@ -105,12 +109,32 @@ async def retire(settings: Settings, stream: str) -> Retired:
         raise only_error(group) from None
 
 
-async def retire_by(settings: Settings, stream: str, *, connection: KafkaConnection, sink: KafkaSink, control: ControlTopic) -> Retired:
+async def retire_by(
+    settings: Settings,
+    stream: str,
+    *,
+    connection: KafkaConnection,
+    sink: KafkaSink,
+    control: ControlTopic,
+    patience_s: float = PATIENCE_S,
+) -> Retired:
     """As `retire`, by a sink and a control topic that run already."""
     known(control, [stream])
     spec = spec_of(settings, stream, control.described_streams()[stream])
-    deletes = await _Retirement(spec, connection, sink, control).run() if await _exists(connection, spec) else None
-    await control.forget(stream)
+    try:
+        async with asyncio.timeout(patience_s) as patience:
+
+            def went_on() -> None:
+                patience.reschedule(asyncio.get_running_loop().time() + patience_s)
+
+            deletes = await _Retirement(spec, connection, sink, control, went_on).run() if await _exists(connection, spec) else None
+            went_on()
+            await control.forget(stream)
+    except TimeoutError:
+        raise SinkUnavailable(
+            f"kafka at {connection.servers} has taken nothing for {patience_s:g} s, so stream {stream} is not retired, or in part "
+            f"({sink.trouble or SILENCE}): run it again when Kafka is back, it does the rest"
+        ) from None
     return Retired(stream, spec.topic, deletes)
 
 
@@ -224,8 +248,10 @@ def kind_of(remains: Sequence[Remains]) -> str:
 class _Retirement:
     """The writing part: one epoch, begun with a claim, ended with an empty snapshot."""
 
-    def __init__(self, spec: StreamSpec, connection: KafkaConnection, sink: KafkaSink, control: ControlTopic) -> None:
-        self._spec, self._connection, self._sink, self._control = spec, connection, sink, control
+    def __init__(
+        self, spec: StreamSpec, connection: KafkaConnection, sink: KafkaSink, control: ControlTopic, went_on: Callable[[], None]
+    ) -> None:
+        self._spec, self._connection, self._sink, self._control, self._went_on = spec, connection, sink, control, went_on
         self._epoch = 0
         self._sequence = [0] * spec.partitions
         self._remains = [Remains(spec.id) for _ in range(spec.partitions)]
@@ -254,6 +280,7 @@ class _Retirement:
         return sum(len(each.objects) for each in self._remains)
 
     def _take(self, partition: int, records: Sequence[Any]) -> None:
+        self._went_on()
         for record in records:
             try:
                 said = decode(record.key, record.value, record.headers)
@@ -286,7 +313,9 @@ class _Retirement:
     async def _deliver(self, partition: int, records: list[WireRecord]) -> list[int]:
         if self._control.outclaimed(self._spec.id, self._epoch):
             raise Fenced(f"stream {self._spec.id}: a relay claimed it meanwhile: take it out of that relay's config first")
-        return (await self._sink.deliver(Batch(self._spec.topic, partition, records))).offsets
+        offsets = (await self._sink.deliver(Batch(self._spec.topic, partition, records))).offsets
+        self._went_on()
+        return offsets
 
     async def _highest_epoch(self) -> int:
         return await highest_epoch(self._connection, self._spec.topic, self._spec.id)

@@ -27,7 +27,7 @@ from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
 from watchrelay.app.tasks import first_of
 from watchrelay.backoff import Backoff
-from watchrelay.errors import Fenced, KubeError
+from watchrelay.errors import Fenced, KubeError, Unreachable
 from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Resolution, Unknown
 from watchrelay.model.resources import Resource
@@ -81,10 +81,12 @@ class Supervisor:
         backoff = Backoff()
         self._wait_for_all()
         while True:
+            await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])  # where the streams stay away, one of them probes for all
             try:
                 changed = await self._discovery.refresh()
             except KubeError as error:
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
+                backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
                 self._failed(error, wait_s)
             else:

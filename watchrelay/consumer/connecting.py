@@ -26,6 +26,7 @@ from aiokafka.errors import (
 )
 
 from watchrelay.errors import SinkUnavailable
+from watchrelay.kafkabatches import guard
 from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame
 from watchrelay.printable import short
 
@@ -52,6 +53,7 @@ def make_consumer(arguments: Mapping[str, Any]) -> Any:
     consumer = AIOKafkaConsumer(**{"max_partition_fetch_bytes": _FETCH_BYTES, **arguments, **ours})
     _keep_failures(consumer._client)
     tame(consumer._client)
+    guard(consumer)
     return consumer
 
 

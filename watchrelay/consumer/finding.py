@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from watchrelay.codec import Decoded, decode
+from watchrelay.codec import Decoded, decode, refuse_unreadable
 from watchrelay.consumer.changes import Problem, Problems
 from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
 from watchrelay.consumer.there import There, partitions_there, what_is_missing
@@ -19,6 +19,7 @@ from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.topicids import look
 
 _POLL_MS = 500
+_AT_ONCE = 500
 _TAIL_RECORDS = 1_000
 _TAIL_GROWS = 8
 
@@ -102,7 +103,7 @@ class Finder:
             consumer.assign([control])
             consumer.seek(control, begin)
             while (at := await consumer.position(control)) < end:
-                for messages in (await consumer.getmany(control, timeout_ms=_POLL_MS)).values():
+                for messages in (await consumer.getmany(control, timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
                     self.learn(messages)
         except TopicAuthorizationFailedError as error:
             if not self._topics:
@@ -129,6 +130,7 @@ class Finder:
         for message in messages:
             self.control_at = message.offset + 1
             try:
+                refuse_unreadable(dict(message.headers))
                 self._view.read(message.offset, message.key, message.value)
             except RecordRefused as error:
                 self._problems.add(Problem("foreign", message.topic, message.partition, message.offset, str(error)))
@@ -198,7 +200,7 @@ class Finder:
         self._consumer.seek(place, start)
         records: list[Decoded] = []
         while await self._consumer.position(place) < end:
-            for messages in (await self._consumer.getmany(place, timeout_ms=_POLL_MS)).values():
+            for messages in (await self._consumer.getmany(place, timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
                 for message in messages:
                     if b"heartbeat" not in (message.key or b""):
                         continue

@@ -25,6 +25,7 @@ from watchrelay.model.headers import Header
 
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
+_AT_ONCE = 500
 
 
 class NothingPublished(WatchrelayError):
@@ -101,7 +102,7 @@ class TailReader:
         try:
             follow = await self._find(consumer)
             while not (self._until_end and follow.done):
-                fetched = await consumer.getmany(timeout_ms=_POLL_MS)
+                fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
                 seen: list[Seen] = []
                 for partition, messages in fetched.items():
                     if partition == self._control:
@@ -154,7 +155,7 @@ class TailReader:
         # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
         consumer.seek(self._control, (await consumer.beginning_offsets([self._control]))[self._control])
         while await consumer.position(self._control) < end:
-            for messages in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+            for messages in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
                 self._learn(messages)
         missing = sorted(self._streams - self._described.keys())
         if missing:

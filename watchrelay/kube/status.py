@@ -217,8 +217,14 @@ def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str
     if b"{" in body or b'":' in body:  # it may be an object or a part of one, under whatever type
         return "JSON that is no Status"
     if kind == "text/plain" or (not kind and body.isascii()):  # Go's TLS port answers plain HTTP so, without a type
-        return _clean(body[: 4 * _QUOTED].decode("utf-8", "replace"))
+        return _clean(_first_line(body)) or "a body that is no text"
     return f"a body of type {_clean(kind) or 'unknown'}"
+
+
+def _first_line(body: bytes) -> str:
+    """What servers and proxies write who complain in plain text: an object in YAML, or in bytes that are no text, shows no value in it."""
+    line = body[: 4 * _QUOTED].strip().partition(b"\n")[0].decode("utf-8", "replace").rstrip().replace("\t", " ")
+    return line if line.isprintable() else ""
 
 
 def _clean(text: str) -> str:

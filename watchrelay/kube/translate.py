@@ -12,7 +12,7 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import client_exceptions as raised
 
-from watchrelay.errors import KubeError, Misconfigured, Unavailable
+from watchrelay.errors import KubeError, Misconfigured, Unavailable, Unreachable
 
 EXPECTED = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ssl.CertificateError)
 """All that a request may raise because of the server or the way to it; anything else is a bug of ours."""
@@ -89,13 +89,15 @@ def _proxy(error: BaseException) -> str:
 _MEANINGS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], type[KubeError], Callable[[BaseException], str]], ...] = (
     (raised.InvalidURL, Misconfigured, lambda _: "the server's URL cannot be used; it must be https://HOST[:PORT]"),
     (raised.ClientHttpProxyError, Unavailable, _proxy),
-    (raised.ClientProxyConnectionError, Unavailable, lambda e: f"the proxy cannot be reached: {_system(e)}"),
-    (raised.ClientConnectorDNSError, Unavailable, lambda e: f"the host's name cannot be resolved: {_system(e)}"),
+    (raised.ClientProxyConnectionError, Unreachable, lambda e: f"the proxy cannot be reached: {_system(e)}"),
+    (raised.ClientConnectorDNSError, Unreachable, lambda e: f"the host's name cannot be resolved: {_system(e)}"),
     ((raised.ClientSSLError, ssl.SSLError), Unavailable, lambda e: f"TLS failed: {_tls(e)}"),
     (raised.ServerDisconnectedError, Unavailable, lambda _: "the server closed the connection before it answered"),
     (raised.ClientPayloadError, Unavailable, lambda _: "the connection broke before the answer's end"),
     (raised.ClientResponseError, Unavailable, lambda _: "the answer is not HTTP; is this URL the API server's?"),
+    (raised.ConnectionTimeoutError, Unreachable, lambda _: "no answer in time"),
     (TimeoutError, Unavailable, lambda _: "no answer in time"),
+    (raised.ClientConnectorError, Unreachable, _system),
     (OSError, Unavailable, _system),
 )
 """Most special first: many of these are OSErrors too."""

@@ -13,6 +13,10 @@ import msgspec
 
 Header = tuple[str, bytes]
 
+UNREADABLE: Final = "\udcff"
+"""The only header of a record that stands in for what a reader could not read; its value says why. No name on a topic is this one, for
+it is no UTF-8."""
+
 LENGTHS: Final = 320
 """Values shorter than this have their varint made beforehand."""
 

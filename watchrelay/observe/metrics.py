@@ -11,7 +11,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -287,6 +287,10 @@ class Metrics:
         if described.kind == "gauge":
             return Gauge(name, described.help, described.labels, registry=self.registry)
         return Histogram(name, described.help, described.labels, registry=self.registry, buckets=DURATION_BUCKETS_S)
+
+    def tell_of_the_process(self) -> None:
+        """Expose CPU, memory, open files and start of this process too, under the names that every client library gives them."""
+        ProcessCollector(registry=self.registry)
 
     def counter(self, name: str) -> Counter:
         """The counter family `watchrelay_<name>_total`."""

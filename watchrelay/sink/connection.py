@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.kafkabatches import guard
 from watchrelay.kafkaclient import SILENCE, tame
 from watchrelay.sink.clientlog import listening
 from watchrelay.sink.rotation import Rotation
@@ -243,4 +244,5 @@ def make_reader(connection: KafkaConnection, *, request_timeout_s: float, **more
         **more,
     )
     tame(consumer._client)
+    guard(consumer)
     return consumer

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from watchrelay import __version__, clock
+from watchrelay.codec import refuse_unreadable
 from watchrelay.controlrecords import claim_value, control_key, control_value
 from watchrelay.errors import Fenced, RecordRefused, TopicLost
 from watchrelay.model.records import Batch, Receipt, WireRecord
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _REFUSED_MAX = 1000
 """Records that are none of ours are named in the log, each key once, up to so many: what they are is clear by then."""
+_KEY_BYTES = 200
+"""Of such a key, kept to tell it from others."""
 
 
 class Delivers(Protocol):
@@ -73,7 +76,7 @@ class ControlTopic:
         self._restored = asyncio.Event()
         self._restored.set()
         self._writing = asyncio.Lock()
-        self._refused: set[bytes | None] = set()
+        self._refused: set[bytes] = set()
 
     # ---- the port ---------------------------------------------------------------------------------------------------
 
@@ -221,10 +224,12 @@ class ControlTopic:
     def take(self, record: Any) -> None:
         """The next record."""
         try:
+            refuse_unreadable(dict(record.headers))
             self._state.read(record.offset, record.key, record.value)
         except RecordRefused as error:
-            if record.key not in self._refused and len(self._refused) < _REFUSED_MAX:
-                self._refused.add(record.key)
+            key = (record.key or b"")[:_KEY_BYTES]
+            if key not in self._refused and len(self._refused) < _REFUSED_MAX:
+                self._refused.add(key)
                 _log.warning("control record ignored", extra={"topic": self.topic, "offset": record.offset, "error": str(error)})
 
     def moved(self, position: int) -> None:

@@ -121,6 +121,11 @@ class KafkaSink:
         self._incarnations = Incarnations()
         self._look = asyncio.Event()
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with Kafka, for people; "" when nothing is known to be."""
+        return self._board.problems.get(_BOARD, "")
+
     # ---- the port ---------------------------------------------------------------------------------------------------
 
     async def deliver(self, batch: Batch) -> Receipt:

@@ -24,6 +24,7 @@ _START_TIMEOUT_S = 30.0
 _SILENT_AFTER_S = 60.0
 _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 1000
+_RECORDS_AT_ONCE = 500
 _FETCH_BYTES = 4 * 1024 * 1024
 
 
@@ -114,7 +115,7 @@ async def _batches(consumer: Any, topic: str) -> AsyncGenerator[list[Any], None]
     loop = asyncio.get_running_loop()
     progress_s = loop.time()
     while behind := [partition for partition in partitions if at[partition] < ends[partition]]:
-        for partition, records in (await consumer.getmany(*behind, timeout_ms=_POLL_MS)).items():
+        for partition, records in (await consumer.getmany(*behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)).items():
             progress_s = loop.time()
             yield records
             at[partition] = records[-1].offset + 1

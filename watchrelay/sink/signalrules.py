@@ -15,6 +15,8 @@ from watchrelay.printable import counted, short, why_broken
 EXECUTE_SNAPSHOT = "execute-snapshot"
 ID_BYTES_MAX = 200
 """A request's id is repeated in the index records of the control topic."""
+SIGNAL_BYTES_MAX = 1024 * 1024
+"""A thousand names of the longest; decoded, JSON takes twenty times its size."""
 STREAMS_MAX = 1000
 """Of one request; so many are remembered for those that are to come."""
 
@@ -49,6 +51,8 @@ def parse_signal(value: bytes | None) -> SnapshotRequest:
     """What is asked for. Law: parse_signal(signal_value(r)) == r. Raises: RecordRefused, saying what is wrong with the record."""
     if value is None:
         raise RecordRefused("a signal without a value")
+    if len(value) > SIGNAL_BYTES_MAX:
+        raise RecordRefused(f"a signal of {len(value):,} bytes: {SIGNAL_BYTES_MAX:,} are taken")
     try:
         kind = msgspec.json.decode(value, type=_Kind)
         if kind.type != EXECUTE_SNAPSHOT:

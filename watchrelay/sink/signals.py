@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from watchrelay import clock
+from watchrelay.codec import refuse_unreadable
 from watchrelay.errors import RecordRefused
 from watchrelay.kafkaclient import tame
 from watchrelay.observe.metrics import Metrics
@@ -81,7 +82,7 @@ class SignalTopic:
 
     def take(self, record: Any) -> None:
         """The next record."""
-        self._read(record.offset, record.value, record.timestamp)
+        self._read(record.offset, record.value, record.timestamp, dict(record.headers))
 
     def moved(self, position: int) -> None:
         """Nothing to do."""
@@ -90,11 +91,12 @@ class SignalTopic:
         """All that stands in the new topic came while we were there."""
         self._live_from = 0
 
-    def _read(self, offset: int, value: bytes | None, at_ms: int) -> None:
+    def _read(self, offset: int, value: bytes | None, at_ms: int, headers: Mapping[str, bytes]) -> None:
         """Take one record; none of them stops the reading."""
         assert self._live_from is not None, "a record before the topic was looked at"
         backlog = offset < self._live_from
         try:
+            refuse_unreadable(headers)
             request = parse_signal(value)
         except RecordRefused as error:
             # Those of the backlog were refused aloud by whoever was there when they came.

@@ -24,6 +24,7 @@ _REQUEST_TIMEOUT_S = 15.0
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 200
+_RECORDS_AT_ONCE = 500
 _TAIL_RECORDS: Final = 2_000
 """So far back the newest record of the stream is looked for; where others fill the topic with more, it may be out of sight."""
 _CLAIM_KEY: Final = b"%wr/claim/"
@@ -69,7 +70,7 @@ class Signs:
             return None
 
     async def _read(self) -> Sign | None:
-        fetched = await self._consumer.getmany(self._place, timeout_ms=_POLL_MS)
+        fetched = await self._consumer.getmany(self._place, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
         return newest_of(fetched.get(self._place, ()), self._stream)
 
 

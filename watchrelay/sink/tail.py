@@ -25,6 +25,7 @@ from watchrelay.topicids import look
 _log = logging.getLogger(__name__)
 
 _POLL_MS = 1000
+_RECORDS_AT_ONCE = 500
 _REQUEST_TIMEOUT_S = 15.0
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 3.0
@@ -136,7 +137,7 @@ class Tail:
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
         began_ms = clock.wall_ms()
         while self._connection.rotation.proven == proven:
-            batches = await consumer.getmany(partition, timeout_ms=_POLL_MS)
+            batches = await consumer.getmany(partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
             for record in batches.get(partition, ()):
                 self._in_order(record.offset)
                 self._follower.take(record)

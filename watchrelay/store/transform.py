@@ -33,6 +33,9 @@ _Value = Union[Raw, dict[str, "_Value"], list["_Value"]]  # noqa: UP007 - "|" ta
 _split_map = msgspec.json.Decoder(dict[str, Raw]).decode
 _split_list = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
+_encode_into = msgspec.json.Encoder().encode_into
+_WRITING = bytearray()
+"""Where the event loop writes one object after another: it has grown to the largest already, a buffer of its own grows anew for each."""
 
 
 class _Do(Enum):
@@ -240,4 +243,5 @@ class Transform:
                 fields = {key: fields.get(key, value) for key, value in named.items()} | fields
         if self._root is not None:
             _prune_map(fields, self._root)
-        return _encode(fields)
+        _encode_into(fields, _WRITING)
+        return bytes(_WRITING)

@@ -19,6 +19,7 @@ from watchrelay.errors import (
     NotWatchable,
     Unauthorized,
     Undecodable,
+    Unreachable,
     VersionTooLarge,
 )
 from watchrelay.model.watched import Gone, Troubled
@@ -69,7 +70,8 @@ def failed(rules: Rules, held: Held, error: KubeError, *, now_s: float, again: N
 
 def faster(rules: Rules, held: Held, error: KubeError, now_s: float, *, healthy: bool) -> tuple[Held, float]:
     """The stream's own exponential delay, and not before the server asked."""
-    backoff, delay_s = held.backoff.after_failure(now_s, healthy=healthy, rng=rules.rng)
+    after = held.backoff.after_absence if isinstance(error, Unreachable) else held.backoff.after_failure
+    backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
     return replace(held, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
 
 

@@ -15,7 +15,8 @@ from random import Random
 
 from watchrelay.backoff import Backoff, clamp_retry_after
 
-SPREAD_PER_STREAM_S = 0.1
+SPREAD_PER_STREAM_S = 0.02
+"""50 watches a second: each is a TLS handshake and one seat of a server that has just come back. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
 
 
@@ -76,7 +77,7 @@ class Gate:
     @property
     def level(self) -> int:
         """Closures in a row."""
-        return self._backoff.failures
+        return self._backoff.failures + self._backoff.absences
 
     @property
     def closed_until_s(self) -> float | None:
@@ -120,8 +121,8 @@ class Gate:
             self._answered = True
         return False
 
-    def failed(self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0) -> bool:
-        """The server failed `stream`. True when that closed the gate or moved its end.
+    def failed(self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0, reached: bool = True) -> bool:
+        """The server failed `stream`, or was not even `reached`. True when that closed the gate or moved its end.
 
         Shape: a request that was let through before the newest closure tells nothing new; only a longer Retry-After of it counts.
         """
@@ -134,7 +135,8 @@ class Gate:
             return False
         if isinstance(self.state, Open):
             self._waiting.update(each for each, turn_s in self.state.turns.items() if turn_s > now_s)
-        self._backoff, delay_s = self._backoff.after_failure(now_s, healthy=self._answered, rng=self._rng)
+        after = self._backoff.after_failure if reached else self._backoff.after_absence
+        self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
         self._answered = False
         self.closures += 1
         self.state = Closed(now_s + max(delay_s, asked_s))

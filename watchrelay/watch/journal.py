@@ -51,7 +51,7 @@ class Journal:
         self._stream = stream
         self._metrics = metrics
         self._status = status
-        self._said: tuple[type[KubeError], str] | None = None
+        self._said: str | None = None
         self._troubled = False
         self._list_began_s: float | None = None
         self._started = False
@@ -233,10 +233,9 @@ class Journal:
         if isinstance(error, _WAITED_FOR) and not at_once:
             status.waits_for = str(error)
         level = logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
-        said = (type(error), error.reason)
-        if said == self._said:
+        if error.reason == self._said:
             level = logging.DEBUG
-        self._said = said
+        self._said = error.reason
         retry_in_s = 0.0 if event.retry_at_s is None else round(event.retry_at_s - asyncio.get_running_loop().time(), 3)
         extra = {"stream": self._stream, "error": str(error), "reason": error.reason, "retry_in_s": retry_in_s}
         log.log(level, "stream needs a person, trying on" if level == logging.ERROR else "stream in trouble, trying again", extra=extra)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from watchrelay.errors import KubeError, Unavailable
+from watchrelay.errors import KubeError, Unavailable, Unreachable
 from watchrelay.observe.metrics import Metrics
 from watchrelay.watch.gate import Gate, Go, Hold, spread_s
 
@@ -65,6 +65,12 @@ class Turnstile:
                 await changed.wait()
         except TimeoutError:
             return
+
+    async def opened(self, *, within_s: float) -> None:
+        """Return once the gate lets requests pass, or when the time is up: for one who neither probes nor closes it."""
+        until_s = asyncio.get_running_loop().time() + within_s
+        while self.gate.closed_until_s is not None and asyncio.get_running_loop().time() < until_s:
+            await self.wait_at_gate(until_s)
 
     async def take_seat(self, *, large: bool) -> list[asyncio.Semaphore]:
         """Wait for a list's seat; the semaphores held are the caller's to release."""
@@ -132,8 +138,8 @@ class Passage:
         if not isinstance(error, Unavailable):
             self.answered()
             return
-        gate, now_s = self._turnstile.gate, asyncio.get_running_loop().time()
-        if self._go is not None and gate.failed(self._number, self._go, now_s, retry_after_s=error.retry_after_s):
+        gate, now_s, reached = self._turnstile.gate, asyncio.get_running_loop().time(), not isinstance(error, Unreachable)
+        if self._go is not None and gate.failed(self._number, self._go, now_s, retry_after_s=error.retry_after_s, reached=reached):
             until_s = gate.closed_until_s
             waits_s = None if until_s is None else round(until_s - now_s, 3)
             log.log(

@@ -19,6 +19,14 @@ def test_every_catalogued_metric_is_exported_with_its_help() -> None:
     assert set(exported) == {f"watchrelay_{name}" for name in CATALOGUE}
 
 
+def test_the_process_tells_of_itself_under_the_usual_names() -> None:
+    metrics = Metrics()
+    metrics.tell_of_the_process()
+    held = {name: samples[0][2] for name, samples in families(metrics).items() if name.startswith("process_")}
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"} <= set(held)
+    assert all(value > 0 for value in held.values()), held
+
+
 def test_counters_of_a_stream_begin_at_zero() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)

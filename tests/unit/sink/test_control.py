@@ -35,7 +35,7 @@ class Topic:
         offset = len(self.records)
         self.records.append((record.key.decode(), None if record.value is None else parse_control_value(record.value)))
         if not self.deaf:
-            self.control.take(SimpleNamespace(offset=offset, key=record.key, value=record.value))
+            self.control.take(SimpleNamespace(offset=offset, key=record.key, value=record.value, headers=()))
             self.control.moved(offset + 1)
         await asyncio.sleep(0)
         return Receipt([offset])
@@ -84,7 +84,9 @@ def test_what_others_said_on_the_new_topic_stands() -> None:
         topic.begin()
         said: list[tuple[str, Value]] = [("stream", {**DESCRIBED, "epochBase": 50}), ("claim", {"instance": "x", "from": None})]
         for kind, value in said:
-            topic.control.take(SimpleNamespace(offset=len(topic.records), key=f"{kind}/pods".encode(), value=control_value(value)))
+            topic.control.take(
+                SimpleNamespace(offset=len(topic.records), key=f"{kind}/pods".encode(), value=control_value(value), headers=())
+            )
             topic.records.append((f"{kind}/pods", value))
         await topic.control.restore()
         assert [key for key, _ in topic.records] == ["stream/pods", "claim/pods", "stream/nodes"]

@@ -33,8 +33,8 @@ class Consumer:
     async def position(self, _place: TopicPartition) -> int:
         return self._at
 
-    async def getmany(self, place: TopicPartition, *, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
-        start, self._at = self._at, min(self._end, self._at + 500)
+    async def getmany(self, place: TopicPartition, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+        start, self._at = self._at, min(self._end, self._at + max_records)
         return {place: [self._record(offset) for offset in range(start, self._at)]}
 
     def _record(self, offset: int) -> Any:

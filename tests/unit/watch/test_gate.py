@@ -50,8 +50,8 @@ def test_a_probe_that_is_answered_opens_for_the_waiting_at_moments_of_their_own(
     turns = [gate.ask(stream, 8.5) for stream in range(2, 42)]
     moments = [turn.until_s for turn in turns if isinstance(turn, Hold)]
     assert len(set(moments)) > 35
-    assert all(8.5 < moment <= 8.5 + 4.0 for moment in moments)
-    assert all(isinstance(gate.ask(stream, 12.5), Go) for stream in range(2, 42))
+    assert all(8.5 < moment <= 8.5 + 0.8 for moment in moments)
+    assert all(isinstance(gate.ask(stream, 9.3), Go) for stream in range(2, 42))
     assert isinstance(gate.ask(99, 8.5), Go)
 
 
@@ -63,6 +63,24 @@ def test_a_probe_that_fails_closes_for_all_and_for_longer() -> None:
     assert gate.level == 2
     assert isinstance(gate.state, Closed)
     assert 8 + 1.6 <= gate.state.until_s < 8 + 3.2
+
+
+def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_the_server_that_returns() -> None:
+    gate, now_s = Gate(Random(1)), 0.0
+    for _ in range(20):
+        go = gate.ask(1, now_s)
+        assert isinstance(go, Go)
+        assert gate.failed(1, go, now_s, reached=False)
+        assert isinstance(gate.state, Closed)
+        assert 0.8 <= gate.state.until_s - now_s <= 4.0
+        now_s = gate.state.until_s
+    assert gate.level == 20
+    go = gate.ask(1, now_s)
+    assert isinstance(go, Go)
+    gate.failed(1, go, now_s)
+    assert gate.level == 1
+    assert isinstance(gate.state, Closed)
+    assert gate.state.until_s - now_s < 1.6
 
 
 def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
@@ -98,7 +116,7 @@ def test_two_healthy_minutes_start_the_levels_anew() -> None:
 def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
     rng = Random(3)
     assert spread_s(0, rng) == 0
-    assert max(spread_s(10, rng) for _ in range(300)) <= 1.0
+    assert 0.15 < max(spread_s(10, rng) for _ in range(300)) <= 0.2
     assert 25 < max(spread_s(5000, rng) for _ in range(300)) <= 30.0
 
 

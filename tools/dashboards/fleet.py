@@ -1,0 +1,214 @@
+"""The fleet: all streams at a glance."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, stat
+
+FLEET: Final[Rows] = (
+    (
+        "Overview",
+        (
+            stat("Streams owned", "Streams that some process relays.", "short", f"sum(watchrelay_stream_owned{{{STREAMS}}})"),
+            stat(
+                "Streams unowned",
+                "Streams that are configured and that nobody relays.",
+                "short",
+                f"count(sum by (namespace, stream) (watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
+                bad=1,
+            ),
+            stat(
+                "Waiting",
+                "Streams that wait for a resource, a right, a topic, or Kafka at their start.",
+                "short",
+                f'sum(watchrelay_stream_state{{{STREAMS},state="waiting"}})',
+                bad=1,
+            ),
+            stat(
+                "Lag, p99",
+                "From the receipt of an event to Kafka's acknowledgement.",
+                "s",
+                f"histogram_quantile(0.99, sum by (le) (rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})))",
+                bad=5,
+            ),
+            stat(
+                "Events", "Events received from the API server.", "eps", f"sum(rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))"
+            ),
+            stat("Objects", "Objects held.", "short", f"sum(watchrelay_store_objects{{{STREAMS}}})"),
+            Panel(
+                "Streams by state",
+                "How many streams are in each state.",
+                "short",
+                ((f"sum by (state) (watchrelay_stream_state{{{STREAMS}}}) > 0", "{{state}}"),),
+                stacked=True,
+                counts=True,
+                looks=STATES,
+            ),
+            Panel(
+                "Not watching",
+                "Which streams are in another state than watching.",
+                "short",
+                ((f'sum by (stream, state) (watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0', "{{stream}}: {{state}}"),),
+                stacked=True,
+                counts=True,
+                empty="all streams are watching",
+                may_be_empty=True,
+            ),
+            Panel(
+                "Not owned by one",
+                "Processes that own each stream, where it is not one: 0 is nobody, 2 is one too many. A claim takes a moment.",
+                "short",
+                ((f"sum by (stream) (watchrelay_stream_owned{{{STREAMS}}}) != 1", "{{stream}}"),),
+                bad=2,
+                counts=True,
+                empty="each stream has one owner",
+                may_be_empty=True,
+            ),
+        ),
+    ),
+    (
+        "Kubernetes side",
+        (
+            Panel(
+                "Events received",
+                "Frames of watches, by stream.",
+                "eps",
+                ((f"sum by (stream) (rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))", "{{stream}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Requests to the API server",
+                "By verb and status; 0 is no answer.",
+                "reqps",
+                ((f"sum by (verb, code) (rate(watchrelay_kube_requests_total{{{ALL}}}{RATE}))", "{{verb}} {{code}}"),),
+            ),
+            Panel(
+                "Silence of the API server",
+                "Time since the server was last heard on the stream; bookmarks come about once a minute.",
+                "s",
+                ((f"time() - max by (stream) (watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)", "{{stream}}"),),
+                bad=120,
+            ),
+            Panel(
+                "Lists",
+                "Lists that ended, by result: one at the first start, then every 6 hours by default. Before the first scrape none is seen.",
+                "short",
+                ((f"sum by (result) (increase(watchrelay_list_total{{{STREAMS}}}{RATE}))", "{{result}}"),),
+                counts=True,
+                looks={"success": "green", "error": "red", "expired": "orange"},
+            ),
+            Panel(
+                "Missed changes",
+                "Changes that a list found and the watch had not shown, in an hour.",
+                "short",
+                ((f"sum by (stream) (increase(watchrelay_missed_changes_total{{{STREAMS}}}[1h]))", "{{stream}}"),),
+                bad=1,
+                counts=True,
+            ),
+            Panel(
+                "Gate",
+                "1 while all streams stay away from an API server in trouble.",
+                "short",
+                ((f"max by (namespace) (watchrelay_endpoint_gate_closed{{{ALL}}})", "{{namespace}}"),),
+                bad=1,
+                counts=True,
+                most=1,
+            ),
+        ),
+    ),
+    (
+        "Relay and queues",
+        (
+            Panel(
+                "Lag by stream, p99",
+                "From the receipt of an event to Kafka's acknowledgement.",
+                "s",
+                (
+                    (
+                        f"histogram_quantile(0.99, sum by (stream, le) (rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})))",
+                        "{{stream}}",
+                    ),
+                ),
+                bad=5,
+            ),
+            Panel(
+                "Queues",
+                "Part of each queue's bound that is in use.",
+                "percentunit",
+                ((f"max by (stream) (watchrelay_queue_bytes{{{STREAMS}}} / watchrelay_queue_capacity_bytes{{{STREAMS}}})", "{{stream}}"),),
+                bad=0.8,
+                most=1,
+            ),
+            Panel(
+                "Age of the newest snapshot",
+                "Time since a snapshot of the stream ended.",
+                "s",
+                (
+                    (
+                        f"time() - max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)",
+                        "{{stream}}",
+                    ),
+                ),
+                bad=10800,
+            ),
+        ),
+    ),
+    (
+        "Processes",
+        (
+            Panel(
+                "CPU",
+                "Cores in use, by process.",
+                "short",
+                ((f"sum by (namespace, pod) (rate(process_cpu_seconds_total{{{ALL}}}{RATE}))", "{{namespace}}/{{pod}}"),),
+            ),
+            Panel(
+                "Memory",
+                "Resident memory, by process.",
+                "bytes",
+                ((f"sum by (namespace, pod) (process_resident_memory_bytes{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+            ),
+            Panel(
+                "Uptime",
+                "Time since each process started.",
+                "s",
+                ((f"time() - max by (namespace, pod) (process_start_time_seconds{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+            ),
+        ),
+    ),
+    (
+        "Versions and config",
+        (
+            Panel(
+                "Versions",
+                "Processes by version.",
+                "short",
+                ((f"sum by (version) (watchrelay_build_info{{{ALL}}})", "{{version}}"),),
+                stacked=True,
+                counts=True,
+                height=5,
+            ),
+            Panel(
+                "Configs in force",
+                "Processes by the hash of their config.",
+                "short",
+                ((f"sum by (hash) (watchrelay_config_info{{{ALL}}})", "{{hash}}"),),
+                stacked=True,
+                counts=True,
+                height=5,
+            ),
+            Panel(
+                "Newest config accepted",
+                "1 if the newest edit of the config was accepted.",
+                "short",
+                ((f"min by (namespace) (watchrelay_config_last_reload_successful{{{ALL}}})", "{{namespace}}"),),
+                bad=1,
+                below=True,
+                counts=True,
+                most=1,
+                height=5,
+            ),
+        ),
+    ),
+)
