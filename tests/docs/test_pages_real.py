@@ -1,6 +1,7 @@
 """Room: docs tests.  In: REAL=1.  Out: proof that what the pages have an operator do to a cluster works in that order, as printed."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +80,30 @@ def test_install_upgrade_and_roll_back_as_printed(cluster: ControlPlane, helm: s
         "/apis/monitoring.coreos.com/v1/namespaces/watchrelay/podmonitors",
     ):
         assert len(cluster.request("GET", path)["items"]) == 1
+    answers = {line: _answer(line, environment) for line in _runbook_commands()}
+    assert {line for line, said in answers.items() if RUNBOOKS_SAY[line.split(" -")[0]] not in said} == set(), answers
+
+
+RUNBOOKS_SAY = {"kubectl": "pod/watchrelay-", "kubectl auth can-i watch pods": "yes"}
+"""What the commands of the runbooks answer once the page's release is installed, by their first words."""
+INSTALLED = {"NAMESPACE": "watchrelay", "NAME": "watchrelay", "RESOURCE": "pods", "WHERE": "shop"}
+"""What stands for the capitals in the commands of the runbooks."""
+NO_KUBELET = ("logs", "describe")
+"""They ask a node, and there is none here."""
+
+
+def _runbook_commands() -> list[str]:
+    """Whole commands of kubectl in the runbooks, their capitals replaced."""
+    found = set()
+    for path in sorted((ROOT / "docs" / "runbooks").glob("*.md")):
+        for line in re.findall(r"`(kubectl [^`]*[A-Z]{4,}[^`]*)`", path.read_text()):
+            if not any(f" {verb} " in line for verb in NO_KUBELET):
+                found.add(re.sub(r"\b[A-Z]{4,}\b", lambda word: INSTALLED[word[0]], line))
+    assert len(found) == len(RUNBOOKS_SAY)
+    return sorted(found)
+
+
+def _answer(line: str, environment: dict[str, str]) -> str:
+    shown = f"{line} -o name" if " get " in line else line
+    done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=False, env=environment)
+    return done.stdout + done.stderr

@@ -55,6 +55,7 @@ class Reader:
         (directory / "bin" / "kubectl").symlink_to(parts.program("kubectl"))
         kafka = {"BOOTSTRAP_SERVERS": broker.bootstrap, "REPLICATION_FACTOR": "1", "MIN_INSYNC_REPLICAS": "1"}
         self.extra = {f"WATCHRELAY_KAFKA__{name}": value for name, value in kafka.items()}
+        self.extra |= {"WATCHRELAY_HEARTBEAT_INTERVAL": "1s"}  # retire waits for some of them
         self.extra |= {"KUBECONFIG": str(cluster.kubeconfig), "WATCHRELAY_OBSERVE__LISTEN": f"127.0.0.1:{self.port}"}
         self.extra |= {"PATH": f"{directory / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(directory)}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tools.dashboards.panel import ALL, BOUND, Panel, Rows
+from tools.dashboards.panel import ALL, BOUND, ONE, STREAMS, Panel, Rows
 from tools.dashboards.panels import FLEET, KAFKA, STREAM
 
 SCHEMA_VERSION: Final = 42
@@ -22,14 +22,11 @@ def dashboards() -> dict[str, dict[str, Any]]:
     streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
     stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)", several=False)
     topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
-    epoch = f"watchrelay_stream_epoch{{{ALL}}}"
-    # A counter of claims would not do: its process claims before it is scraped for the first time.
-    claims = f"max by (stream) ({epoch}) > max by (stream) (last_over_time({epoch}[15m] offset 1m))"
     fleet = "All streams: who relays them, how far behind they are, what is wrong."
     return {
-        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], claims),
-        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [stream], claims),
-        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [topic], claims),
+        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], STREAMS),
+        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [stream], ONE),
+        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [topic], ALL),
     }
 
 
@@ -49,11 +46,14 @@ def _variable(name: str, label: str, query: str, *, several: bool = True) -> dic
     }
 
 
-def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], claims: str) -> dict[str, Any]:
+def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], matchers: str) -> dict[str, Any]:
     source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
     namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
+    epoch = f"watchrelay_stream_epoch{{{matchers}}}"
+    # A counter of claims would not do: its process claims before it is scraped for the first time.
+    claims = f"max by (stream) ({epoch}) > max by (stream) (last_over_time({epoch}[15m] offset 1m))"
     claimed = {"name": "Claims", "expr": claims, "enable": True, "iconColor": "blue", "titleFormat": "claimed", "step": "60s"}
-    ended = f"max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{ALL}}} > 0) * 1000"
+    ended = f"max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{matchers}}} > 0) * 1000"
     snapshots = {
         "name": "Snapshots",
         "expr": ended,
@@ -63,7 +63,8 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
         "useValueForTime": True,
     }
     annotations = [{**each, "datasource": SOURCE, "textFormat": "{{stream}}"} for each in (claimed, snapshots)]
-    link = {"type": "dashboards", "title": "watchrelay", "tags": ["watchrelay"], "asDropdown": True, "includeVars": True, "keepTime": True}
+    link: dict[str, Any] = {"type": "dashboards", "title": "watchrelay", "icon": "external link", "tooltip": "", "tags": ["watchrelay"]}
+    link |= {"asDropdown": True, "targetBlank": False, "includeVars": True, "keepTime": True}
     return {
         "uid": uid,
         "title": title,
