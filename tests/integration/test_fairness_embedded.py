@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
+from tests.support.listed import await_equal
 from tests.support.sinkparts import batch, running_sink
+from tests.support.trial import Trial
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.model.records import Batch
 
@@ -42,3 +47,27 @@ async def test_a_flood_lets_another_stream_through_after_every_batch(kafka: Embe
             for task in flooding:
                 task.cancel()
     assert min(acked) > 0
+
+
+def test_a_stream_that_skips_states_holds_up_no_other(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    paths = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
+    trial = Trial(cluster, broker, tmp_path)
+    trial.make_topics(*paths)
+    relay = trial.relay(*paths, queueBytes="16KiB")
+    skipped = partial(relay.metric, "watchrelay_events_conflated_total", stream="configmaps")
+    with trial.under_churn(relay, trial.topics(*paths), namespaces=8, operations=600, per_s=400) as (churn, reader):
+        broker.kafka.set_rtt(200)
+        relay.wait("states are skipped", skipped)
+        for number in range(2):
+            before = skipped()
+            quiet = f"quiet-{number}"
+            trial.make(paths["namespaces"], [{"metadata": {"name": quiet}}])
+            reader.read_until("the other stream says its change", partial(reader.about, "namespaces", f"/{quiet}"))
+            assert skipped() > before, "the flood was over too soon"
+        assert relay.metric("watchrelay_events_conflated_total", stream="namespaces") == 0
+        broker.kafka.set_rtt(0)
+        churn.finish()
+        await_equal(cluster, reader, paths)
+        assert relay.stop() == 0
+        reader.read()
+    reader.assert_right(*paths, duplicates=True)

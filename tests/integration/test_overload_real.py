@@ -107,3 +107,20 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         _ended_right(relay, reader, *_PATHS)
+
+
+def test_where_overload_blocks_the_watch_is_not_read_and_no_state_in_between_is_skipped(
+    trial: Trial, cluster: EmbeddedCluster, kafka_broker: KafkaBroker
+) -> None:
+    relay = trial.relay(*_PATHS, queueBytes="16KiB", overload="block")
+    with _under_churn(trial, relay, namespaces=8, operations=600, per_s=200) as (churn, reader):
+        churn.reach(100)
+        with kafka_broker.frozen():
+            churn.reach(churn.operations() + 200)
+            assert relay.metric("watchrelay_queue_bytes", stream="configmaps") < 256 * 1024
+        churn.finish()
+        await_equal(cluster, reader, _PATHS)
+        assert relay.metric("watchrelay_backpressure_seconds_total") > 0
+        assert relay.metric("watchrelay_events_conflated_total") == 0
+        _ended_right(relay, reader, *_PATHS)
+    assert not any(_conflated(reader, stream) for stream in _PATHS)

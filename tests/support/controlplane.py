@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from tests.support.certs import Authority, write_rsa_pair
+from tests.support.certs import Authority, Issued, write_rsa_pair
 from tests.support.parts import program
 from tests.support.process import PartError, Process, Workspace, free_port, wait_until
 
@@ -218,6 +218,15 @@ class ControlPlane:
         self.restart_apiserver()
 
     # Credentials.
+
+    def serve_by(self, issued: Issued) -> None:
+        """Replaces the API server's certificate, which it reads again by itself; returns once it shows this one."""
+        self._serving.key.write_bytes(issued.key.read_bytes())
+        self._serving.certificate.write_bytes(issued.certificate.read_bytes())
+        wanted = issued.certificate.read_text().split()
+        wait_until(
+            "the certificate is shown", lambda: ssl.get_server_certificate(("127.0.0.1", self.port)).split() == wanted, deadline_s=90.0
+        )
 
     def write_kubeconfig(self, name: str, *, token: str | None = None, server: str | None = None) -> Path:
         """A kubeconfig file: of the admin, or of whoever `token` names; `server` puts a proxy in the way."""
