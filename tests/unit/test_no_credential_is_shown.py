@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from aiokafka.errors import AuthenticationFailedError
 from prometheus_client import generate_latest
+from pydantic import ValidationError
 
 from tests.support.process import free_port
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.kubeconfigs import b64, write_kubeconfig
 from tests.unit.kube.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
-from watchrelay.config import load_settings
+from watchrelay.config import Settings, load_settings
 from watchrelay.config.apart import plain
 from watchrelay.errors import ConfigError, KubeError, SinkUnavailable
 from watchrelay.kube.client import KubeClient
@@ -226,3 +227,6 @@ def test_a_password_of_another_shape_is_refused_without_being_repeated(password:
     with pytest.raises(ConfigError) as caught:
         load_settings(str(file), environ={})
     assert shows(whole(caught.value)) == []
+    with pytest.raises(ValidationError) as raw:  # what pydantic says itself, should it ever reach a log
+        Settings.model_validate({"kafka": {"security": {"password": [CANARY]}}})
+    assert shows(str(raw.value) + repr(raw.value)) == []
