@@ -27,6 +27,10 @@ Trimmed = Literal["", "fields", "stub"]
 DIGEST_MASK = (1 << 64) - 1
 _DIGITS_MAX = 20
 """Those of ce_sequence."""
+_OFFSET_MAX = (1 << 63) - 1
+"""A client that is told to go to a higher one fails."""
+EPOCH_MAX = (1 << 53) - 1
+"""Its base stands on the control topic, as a JSON number that every reader reads alike."""
 
 _VERB_TYPES: dict[Verb, bytes] = {
     "added": b"dev.watchrelay.object.added.v1",
@@ -408,7 +412,7 @@ def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, 
         raise RecordRefused("ce_wrreason or ce_wrtrimmed has a value that is not of this contract version")
     return ObjectRecord(
         held["ce_wrstream"].decode(),
-        _number(held["ce_wrepoch"]),
+        parse_epoch(held["ce_wrepoch"]),
         _number(held["ce_sequence"]),
         verb,
         key,
@@ -433,7 +437,7 @@ def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict
     last = held.get("ce_wrlastsnapoff") if kind == "heartbeat" else None
     return MarkerRecord(
         stream=stream,
-        epoch=_number(held["ce_wrepoch"]),
+        epoch=parse_epoch(held["ce_wrepoch"]),
         sequence=_number(held["ce_sequence"]),
         kind=kind,
         partition=_number(partition),
@@ -446,9 +450,9 @@ def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict
         seen=held.get("ce_wrseen", b"").decode(),
         snapshot=held["ce_wrsnap"].decode() if kind in {"begin", "end"} else "",
         begin_sequence=_number(held["ce_wrbegin"]) if ends else 0,
-        begin_offset=_number(held["ce_wrbeginoff"]) if ends else 0,
+        begin_offset=_offset(held["ce_wrbeginoff"]) if ends else 0,
         last_snapshot=held["ce_wrlastsnap"].decode() if last is not None else "",
-        last_snapshot_offset=_number(last) if last is not None else None,
+        last_snapshot_offset=_offset(last) if last is not None else None,
     )
 
 
@@ -457,6 +461,19 @@ def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > _DIGITS_MAX:
         raise ValueError(f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits")
     return int(text)
+
+
+def _offset(text: bytes) -> int:
+    if (offset := _number(text)) > _OFFSET_MAX:
+        raise ValueError(f"{offset} is no offset")
+    return offset
+
+
+def parse_epoch(text: bytes) -> int:
+    """ce_wrepoch as a number. Raises: ValueError, also for one that no base can lead to."""
+    if (epoch := _number(text)) > EPOCH_MAX:
+        raise ValueError(f"{epoch} is no epoch: the highest is {EPOCH_MAX}")
+    return epoch
 
 
 def _hex64(text: bytes) -> int:

@@ -106,6 +106,29 @@ def test_T17_one_event_that_is_repeated_before_each_instant_end_does_not_make_a_
     virtualtime.run(scene())
 
 
+def test_T21_a_line_without_measure_ends_in_a_list_of_its_stream_alone() -> None:
+    async def endless(request: Request, reply: Reply) -> None:
+        await reply.start(200)
+        await reply.chunk(b'{"type":"ADDED","object":{"x":"')
+        for _ in range(40):
+            await reply.chunk(b"x" * (1 << 20))
+        await reply.gone()
+
+    async def scene() -> None:
+        api = Api(pod("a", 1), version=100)
+        api.watches.extend([endless, endless])
+        async with following(api) as s:
+            await s.until(lambda: s.mirror.synced == 2)
+            await s.until(lambda: s.status.state == "watching")
+            assert [r.kind for r in api.asked] == ["list", "watch", "watch", "list", "watch"]
+            assert [type(each) for each in s.mirror.troubles] == [Undecodable, Undecodable]
+            assert s.turnstile.gate.closures == 0, "the server is well, and so are the streams beside this one"
+            api.put(pod("b", 0))
+            await s.until(lambda: s.mirror.names == ["a", "b"])
+
+    virtualtime.run(scene())
+
+
 def test_T22_410_at_the_start_of_a_watch_makes_exactly_one_list() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))

@@ -316,11 +316,13 @@ async def _snapshot(told: Told, process: _Process) -> None:
 def _errors(told: Told, selection: Selection) -> None:
     """What is said of answers that hold Secrets and are not what was asked for: of any type and code, whole, cut or out of place."""
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
-    unlike_json = (_YAML, _YAML.replace(b"\n", b"\r\n"), b"\n" + _YAML, b"k8s\0\n\x0c" + CANARIES["data"].encode())
+    unlike_json = (_YAML, _YAML.replace(b"\n", b"\r\n"), b"\n" + _YAML, b"k8s\0\x0c" + CANARIES["data"].encode())
     for data in (body, b" \n" + body, body[:200_000], body[20:], secret("plain", 1), b"[%b]" % body, *unlike_json):
         for code in (200, 301, 403, 404, 410, 422, 429, 500, 504):
             for kind in ("", "text/plain", "application/json", "text/html", "application/yaml", "application/vnd.kubernetes.protobuf"):
                 told.add("errors", repr(from_response(code, {"Content-Type": kind}, data, what="list secrets", wall_ms=0)))
+        for kind in ("application/json", "text/html", "application/yaml", "application/octet-stream"):
+            told.add("errors", repr(from_response(500, {"Content-Type": kind}, CANARIES["data"].encode(), what="list secrets", wall_ms=0)))
         reader = PageReader(selection)
         reader.feed(data)
         try:

@@ -13,10 +13,11 @@ from watchrelay.codec import decode
 from watchrelay.commands.tail import as_text
 from watchrelay.consumer.origin import ControlView, Origin
 from watchrelay.consumer.reader import Seen
-from watchrelay.controlrecords import COUNT_MAX, starting_point
+from watchrelay.controlrecords import COUNT_MAX, VALUE_BYTES_MAX, starting_point
 from watchrelay.errors import RecordRefused
 from watchrelay.sink.controlstate import ControlState
-from watchrelay.sink.signalrules import STREAMS_MAX, parse_signal
+from watchrelay.sink.scan import epoch_of, other_cluster
+from watchrelay.sink.signalrules import SIGNAL_BYTES_MAX, STREAMS_MAX, parse_signal
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 HEADERS: dict[str, bytes | None] = {
@@ -85,6 +86,7 @@ CONTROL = [
     (b"stream/pods", b'{"epochBase":-1}'), (b"stream/pods", b'{"epochBase":%d}' % (COUNT_MAX + 1)),
     (b"stream/pods", b'{"epochBase":1e300}'),
     (b"stream/pods", b'{"epochBase":"1"}'), (b"stream/" + b"\x1b[2J" * 9999, b"{}"), (b"\x00" * 9999, b"{}"), (None, b"{}"),
+    (b"stream/pods", b'{"epochBase":1}' + b" " * VALUE_BYTES_MAX),
     (b"snapshot/pods", b"[]"), (b"snapshot/pods", b"nul"), (b"other/pods", b"{}"), (b"claim/", b"{}"),
 ]  # fmt: skip
 
@@ -142,9 +144,10 @@ def test_the_time_of_an_index_record_may_be_anything(time: object) -> None:
         b'{"id":"x","type":"%b"}' % (b"\\u001b" * 9999),
         b'{"id":"x","type":"execute-snapshot","data":{"streams":["\xff"]}}',
         b'{"id":"\\u001b[2J","type":"execute-snapshot","data":{"streams":[]}}',
+        b'{"id":"x","type":"execute-snapshot","data":{"streams":["a"]}}' + b" " * SIGNAL_BYTES_MAX,
         msgspec.json.encode({"id": "x", "type": "execute-snapshot", "data": {"streams": [str(n) for n in range(STREAMS_MAX + 1)]}}),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_signal_that_cannot_be_used_is_refused_in_one_line(value: bytes) -> None:
     with pytest.raises(RecordRefused) as caught:
@@ -156,3 +159,28 @@ def test_a_signal_that_cannot_be_used_is_refused_in_one_line(value: bytes) -> No
 def test_no_record_moves_the_cursor_of_who_reads_tail(header: str) -> None:
     record = decoded(b"shop/a\x1b[2J\nfake", b"{}", **{header: b"2026-01-01T0\x1b]0;x\x07\n\xe2\x80\xae\xc2\x9b"})
     assert as_text(Seen("t", 0, 0, record), coloured=False).isprintable()  # type: ignore[arg-type]  # any decoded record
+
+
+@pytest.mark.parametrize("epoch", [b"9" * 5000, b"9" * 20, b"%d" % (1 << 63), b"%d" % (1 << 53), b"-1", b"", None])
+def test_an_epoch_that_none_can_be_above_is_no_epoch(epoch: bytes | None) -> None:
+    with pytest.raises(RecordRefused) as caught:
+        decoded(ce_wrepoch=epoch)
+    one_line(caught.value)
+    assert epoch_of([("ce_wrstream", b"pods"), ("ce_wrepoch", epoch)], "pods") == 0
+    assert epoch_of([("ce_wrstream", b"pods"), ("ce_wrepoch", b"%d" % ((1 << 53) - 1))], "pods") == (1 << 53) - 1
+
+
+def test_an_offset_that_no_client_can_go_to_is_refused() -> None:
+    heartbeat = {"ce_type": b"dev.watchrelay.heartbeat.v1", "ce_wrconfig": b"c", "ce_wrpartitions": b"1", "ce_wrcount": b"0"}
+    heartbeat |= {"ce_wrdigest": b"0" * 16, "ce_wrlastsnap": b"1-1"}
+    assert decoded(b"%wr/heartbeat/pods/0", None, **heartbeat, ce_wrlastsnapoff=b"%d" % ((1 << 63) - 1))
+    with pytest.raises(RecordRefused) as caught:
+        decoded(b"%wr/heartbeat/pods/0", None, **heartbeat, ce_wrlastsnapoff=b"%d" % (1 << 63))
+    one_line(caught.value)
+
+
+def test_the_cluster_that_a_strange_record_names_is_printable_and_short() -> None:
+    headers = [("ce_wrstream", b"pods"), ("ce_source", b"/clusters/\x1b[2J\n" + b"x" * 99999 + b"/api/v1/pods")]
+    found = other_cluster(headers, "c")
+    assert found.isprintable()
+    assert len(found) < 500

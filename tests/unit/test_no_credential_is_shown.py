@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 from aiokafka.errors import AuthenticationFailedError
 from prometheus_client import generate_latest
+from pydantic import ValidationError
 
 from tests.support.process import free_port
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.kubeconfigs import b64, write_kubeconfig
 from tests.unit.kube.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
-from watchrelay.config import load_settings
-from watchrelay.errors import KubeError, SinkUnavailable
+from watchrelay.config import Settings, load_settings
+from watchrelay.config.apart import plain
+from watchrelay.errors import ConfigError, KubeError, SinkUnavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
 from watchrelay.model.frames import ListQuery
@@ -145,7 +147,7 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
 
 async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(tmp_path: Path, heard: Heard) -> None:
     async def refuse(request: Request, reply: Reply) -> None:
-        await reply.text(407, f"who is {request.raw_headers}?")
+        await reply.text(407, f"who is {request.raw_headers}, {CANARY}?")
 
     said = ""
     async with ScriptedServer(refuse) as proxy:
@@ -212,3 +214,19 @@ def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:
     )
     settings = load_settings(str(file), environ={})
     assert shows(repr(settings) + str(settings) + settings.model_dump_json()) == []
+    held = plain(settings)  # as the daemon has them
+    assert held.kafka.security.password.get_secret_value() == CANARY
+    assert shows(repr(held) + str(held)) == []
+
+
+@pytest.mark.parametrize("password", [f"[{CANARY}]", f"{{a: {CANARY}}}"])
+def test_a_password_of_another_shape_is_refused_without_being_repeated(password: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    security = f"{{protocol: SASL_SSL, mechanism: PLAIN, username: u, password: {password}}}"
+    file.write_text(f"cluster: c\nkafka: {{bootstrapServers: [k:9092], security: {security}}}\nresources: [{{resource: pods}}]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(str(file), environ={})
+    assert shows(whole(caught.value)) == []
+    with pytest.raises(ValidationError) as raw:  # what pydantic says itself, should it ever reach a log
+        Settings.model_validate({"kafka": {"security": {"password": [CANARY]}}})
+    assert shows(str(raw.value) + repr(raw.value)) == []

@@ -13,8 +13,10 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from watchrelay.codec import EPOCH_MAX, parse_epoch
 from watchrelay.errors import RecordRefused, TopicRefused
 from watchrelay.kafkaclient import stop_consumer
+from watchrelay.printable import short
 from watchrelay.sink.clientlog import listening
 from watchrelay.sink.connection import KafkaConnection, make_reader, unreachable
 from watchrelay.sink.controlstate import ControlState, Value
@@ -26,12 +28,14 @@ _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 1000
 _RECORDS_AT_ONCE = 500
 _FETCH_BYTES = 4 * 1024 * 1024
+_EPOCHS_TO_COME = 1 << 40
+"""Each claim takes as many as the control topic has records since the last."""
 
 
 async def highest_epoch(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> int:
     """The highest `ce_wrepoch` of `stream` on its topic, 0 when nothing of it is there. Reads the whole topic: seconds per million records.
 
-    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands there.
+    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands there, or epochs have run out.
     """
     highest = 0
 
@@ -42,6 +46,9 @@ async def highest_epoch(connection: KafkaConnection, topic: str, stream: str, *,
             raise TopicRefused(shared_topic(topic, other, cluster))
 
     await _read(connection, topic, look)
+    if highest > EPOCH_MAX - _EPOCHS_TO_COME:
+        said = f"a record of stream {stream} with epoch {highest}, above which there is none left, and no relay wrote that"
+        raise TopicRefused(f"topic {topic} holds {said}: find out who else may write to it, and name another topic")
     return highest
 
 
@@ -58,7 +65,7 @@ def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> 
     held = dict(headers)
     _, _, rest = (held.get("ce_source") or b"").decode(errors="replace").partition("/clusters/")
     found = rest.partition("/")[0]
-    return found if found != cluster and "ce_wrstream" in held else ""
+    return short(found) if found != cluster and "ce_wrstream" in held else ""
 
 
 async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[str, Value]:
@@ -74,7 +81,7 @@ async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[
 
 
 def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
-    """The epoch in a record's headers; 0 when it is of another stream or of no contract."""
+    """The epoch in a record's headers; 0 when it is of another stream or of no contract, as is one that is none."""
     epoch, wanted = b"", stream.encode()
     mine = False
     for name, value in headers:
@@ -82,7 +89,10 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
             epoch = value or b""  # a header of somebody else may be null
         elif name == "ce_wrstream":
             mine = value == wanted
-    return int(epoch) if mine and epoch.isdigit() else 0
+    try:
+        return parse_epoch(epoch) if mine else 0
+    except ValueError:
+        return 0
 
 
 async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:

@@ -37,6 +37,8 @@ _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
 _STREAMS_SHOWN = 10
+_LINES_A_MINUTE = 100
+"""Whoever writes signals writes our log, and what stands in the topic comes again at each start: the metric counts all of them."""
 
 
 class Take(Protocol):
@@ -67,6 +69,7 @@ class SignalTopic:
         self._wall_ms = wall_ms
         self._live_from: int | None = None
         self._ids: dict[str, None] = {}
+        self._lines, self._lines_from_s = 0, clock.now_s()
         self._count = {result: metrics.counter("signals").labels(result) for result in ("taken", "repeated", "expired", "refused")}
 
     async def run(self) -> None:
@@ -102,7 +105,7 @@ class SignalTopic:
             # Those of the backlog were refused aloud by whoever was there when they came.
             if not backlog or self._wall_ms() - at_ms <= BACKLOG_MS:
                 self._count["refused"].inc()
-                _log.warning("signal ignored", extra={"topic": self.topic, "offset": offset, "error": str(error)})
+                self._say(logging.WARNING, "signal ignored", offset, error=str(error))
             return
         if backlog and self._wall_ms() - at_ms > BACKLOG_MS:
             self._count["expired"].inc()
@@ -114,8 +117,19 @@ class SignalTopic:
         if len(self._ids) > _IDS_MAX:
             del self._ids[next(iter(self._ids))]
         self._count["taken"].inc()
-        _log.info("signal taken", extra={"topic": self.topic, "offset": offset, "request": request.id, "streams": _named(request.streams)})
+        self._say(logging.INFO, "signal taken", offset, request=request.id, streams=_named(request.streams))
         self._take(request, at_ms, backlog=backlog)
+
+    def _say(self, level: int, message: str, offset: int, **more: object) -> None:
+        """A line of the log, as long as there are not too many."""
+        if clock.now_s() - self._lines_from_s >= 60.0:
+            self._lines, self._lines_from_s = 0, clock.now_s()
+        self._lines += 1
+        if self._lines <= _LINES_A_MINUTE:
+            _log.log(level, message, extra={"topic": self.topic, "offset": offset, **more})
+        elif self._lines == _LINES_A_MINUTE + 1:
+            hint = "find out who writes so many; watchrelay_signals_total counts them"
+            _log.warning("more signals than are logged", extra={"topic": self.topic, "offset": offset, "hint": hint})
 
 
 def _named(streams: Sequence[str]) -> list[str]:

@@ -22,6 +22,8 @@ from watchrelay import clock
 from watchrelay.errors import SinkUnavailable
 
 _COMMAND_TIMEOUT_S = 60.0
+_OUTPUT_BYTES_MAX = 64 * 1024
+"""Tokens have a few kilobytes: brokers and proxies take no longer ones."""
 _EARLY_MS = 30_000
 """A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
 
@@ -64,13 +66,17 @@ class CommandTokens:
         )
         try:
             async with asyncio.timeout(self._timeout_s):
-                out, said = await process.communicate()
+                out, said = await _output(process)
         except TimeoutError as error:
             raise ValueError(f"the token command {name} did not end within {self._timeout_s:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+        if len(out) > _OUTPUT_BYTES_MAX:
+            raise ValueError(
+                f"the token command {name} printed more than {_OUTPUT_BYTES_MAX} bytes: it must print the token and nothing else"
+            )
         if process.returncode:
             last = _LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))
             raise ValueError(f"the token command {name} ended with status {process.returncode}: {last[:200]}")
@@ -78,6 +84,31 @@ class CommandTokens:
         if not token or len(token.split()) != 1:
             raise ValueError(f"the token command {name} must print the token and nothing else")
         return token, expiry_ms(token)
+
+
+async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """What it printed, up to a bound and a piece, where it is ended; and the last of what it complained of."""
+    assert process.stdout is not None, "asked for when it was started"
+    assert process.stderr is not None, "asked for when it was started"
+    out, said = bytearray(), bytearray()
+
+    async def printed(stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
+            out.extend(chunk)
+            if len(out) > _OUTPUT_BYTES_MAX:
+                process.kill()
+                break
+
+    async def complained(stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
+            said.extend(chunk)
+            del said[:-_OUTPUT_BYTES_MAX]
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(printed(process.stdout), name="token")
+        group.create_task(complained(process.stderr), name="token's complaint")
+    await process.wait()
+    return bytes(out), bytes(said)
 
 
 class MskTokens:

@@ -14,6 +14,8 @@ from tests.unit.kube.kubeconfigs import Clock, b64, load, write_kubeconfig
 from tests.unit.kube.pki import Ca
 from watchrelay.errors import ConfigError, Misconfigured
 from watchrelay.kube.credentials import ClusterCredentials
+from watchrelay.kube.execplugin import parse_credential
+from watchrelay.kube.kubeconfig import EXEC_VERSIONS, ExecPlugin
 
 V1 = "client.authentication.k8s.io/v1"
 V1BETA1 = "client.authentication.k8s.io/v1beta1"
@@ -356,3 +358,10 @@ async def test_T73_nothing_that_a_plugin_writes_is_logged_or_repeated(plugin: Pl
     records = [record for record in caplog.records if record.name.startswith("watchrelay")]
     assert records, "the failed renewal is logged"
     assert all("hunter2" not in str(record.__dict__) for record in records)
+
+
+def test_T73_an_answer_that_is_shown_hides_its_token() -> None:
+    answer = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0], "status": {"token": "hunter2"}}
+    held = parse_credential(json.dumps(answer).encode(), ExecPlugin("plugin"))
+    assert held.token == "hunter2"
+    assert "hunter2" not in repr(held) + str(held)

@@ -47,6 +47,8 @@ async def test_a_token_that_does_not_say_when_it_ends_is_not_kept(tmp_path: Path
     [
         ("import sys; print('no login', file=sys.stderr); sys.exit(3)", "ended with status 3: no login"),
         ("pass", "must print the token and nothing else"),
+        ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "printed more than 65536 bytes"),
+        ("import sys\nfor _ in range(999): sys.stderr.write('y ' * 9999)\nsys.exit(4)", "ended with status 4: "),
         ("print('two words')", "must print the token and nothing else"),
     ],
 )
