@@ -137,7 +137,7 @@ lock: install ## resolve the pins anew (hashes, no addresses)
 ci: ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
-	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
+	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0) ARGS=--durations=25
 
 .PHONY: clean
 clean: ## remove what was built here (not the cache of real parts)

@@ -124,6 +124,7 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
     cases: dict[str, tuple[dict[str, Any], int, str]] = {
         "right": (trial.config(*_PATHS), 0, ""),
         "not-served-yet": (trial.config("configmaps", "nosuch.example.org"), 0, "nosuch"),
+        "T86-namespace-not-there": (trial.config({"resource": "configmaps", "namespaces": ["nowhere"]}), 0, "namespace nowhere holds none"),
         "kafka-away": (relay_config(trial.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]), 69, dead),
         "server-away": (trial.config("pods", kubeconfig=away), 69, dead),
         "no-right": (trial.config("pods", kubeconfig=nobody), 78, "pods"),

@@ -256,7 +256,12 @@ async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
                 pass
     except KubeError as error:
         return _kube_fact(f"stream {name}", error)
-    return Fact(f"stream {name}", f"may list and watch {selection.resource.qualified}")
+    may = f"may list and watch {selection.resource.qualified}"
+    if selection.namespace and not page.objects and not page.failures:
+        # The server answers so for a namespace that it does not have, and asking for that one needs a right that the relay has not.
+        said = f"{may}; namespace {selection.namespace} holds none that are wanted: is its name right? `run` waits for the first"
+        return Fact(f"stream {name}", said, "warning")
+    return Fact(f"stream {name}", may)
 
 
 def _kube_fact(what: str, error: KubeError) -> Fact:

@@ -23,7 +23,7 @@ from watchrelay.app.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.app.requests import Requests
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.supervisor import Supervisor
-from watchrelay.app.tasks import first_of, must_run
+from watchrelay.app.tasks import first_of, loop_complains, must_run
 from watchrelay.backoff import Backoff
 from watchrelay.errors import ConfigError, KubeError, SinkUnavailable, TopicLost, TopicRefused, WatchrelayError
 from watchrelay.kube.client import KubeClient
@@ -91,6 +91,7 @@ class Daemon:
 
         Raises: AddressRefused when `observe.listen` cannot be used.
         """
+        asyncio.get_running_loop().set_exception_handler(loop_complains)
         with self._signals():
             return await self._served()
 

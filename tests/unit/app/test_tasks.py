@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 
 import pytest
 
-from watchrelay.app.tasks import Died, first_of, must_run, unless
+from watchrelay.app.tasks import Died, first_of, loop_complains, must_run, unless
 
 
 async def forever() -> None:
@@ -99,3 +101,17 @@ async def test_what_interruptible_work_raises_comes_as_it_is() -> None:
     with pytest.raises(KeyError, match="this"):
         await unless(asyncio.Event(), fails(), name="fails")
     assert others() == set()
+
+
+async def test_a_broken_connection_that_nobody_waits_for_is_no_error_and_any_other_forgotten_one_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(loop_complains)
+    caplog.set_level(logging.DEBUG)
+    for forgotten in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a bug")):
+        loop.create_future().set_exception(forgotten)
+    gc.collect()
+    told = [(record.levelname, record.getMessage().splitlines()[0]) for record in caplog.records if record.name != "asyncio.selectors"]
+    assert ("DEBUG", "a connection broke that nobody waits for") in told
+    assert [message for level, message in told if level == "ERROR"] == ["Future exception was never retrieved"]
