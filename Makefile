@@ -41,7 +41,7 @@ demo: install ## a synthetic cluster, an embedded Kafka and the relay between th
 .PHONY: test
 test: install ## every test this machine can run; REAL=1 adds real Kafka and a real API server
 	@if [ "$(REAL)" = 1 ]; then $(MAKE) --no-print-directory real; fi
-	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(if $(T),$(T),tests) $(ARGS)
+	@REAL=$(REAL) CHART=$(CHART) PAGE=$(PAGE) IMAGE=$(IMAGE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-report= --durations=15 --durations-min=20 $(if $(T),$(T),tests) $(ARGS)
 	@$(BIN)/python -m coverage report | tail -n 1
 
 .PHONY: sim
@@ -137,7 +137,7 @@ lock: install ## resolve the pins anew (hashes, no addresses)
 ci: ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
-	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0) ARGS=--durations=25
+	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean
 clean: ## remove what was built here (not the cache of real parts)

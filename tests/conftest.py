@@ -1,9 +1,11 @@
 """Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one, whatever the test did to them.
 
-And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program started by that would too.
+And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program started by that would too. And a make
+that is on its own: `make test ARGS=-x` is said to the pytest that it starts, not to each `make` that a test runs.
 """
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -14,6 +16,8 @@ def pytest_configure() -> None:
     """Programs that tests start take Ctrl-C as in a terminal, however the tests themselves were started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
+        os.environ.pop(name, None)
 
 
 def _loggers() -> Iterator[logging.Logger]:
