@@ -151,5 +151,7 @@ async def _ask(client: Any, request: _TopicsRequest) -> Any:
         raise KafkaError("no broker is known")
     try:
         return await client.send(node, request)
-    except (KeyError, NotImplementedError) as error:  # aiokafka 0.14: the connection went meanwhile; a broker of another age
+    except (KeyError, NotImplementedError) as error:
+        # aiokafka 0.14 lets both out: the first where the connection to the node went meanwhile, the second where node and client know no
+        # version of the request in common.
         raise KafkaError(f"topics cannot be asked about: {error!r}") from error

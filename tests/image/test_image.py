@@ -4,13 +4,10 @@ restricted as in a cluster.
 
 import json
 import os
-import re
 import shutil
-import signal
 import stat
 import subprocess
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.charttools import ROOT
-from tests.support.process import wait_until
+from tests.support.demos import end_well
 from watchrelay import __version__
 
 pytestmark = pytest.mark.timeout(600)
@@ -176,15 +173,7 @@ def test_the_demo_runs_in_it_and_ends_with_0_on_ctrl_c(image: Image, tmp_path: P
         subprocess.Popen(argv, stdout=stdout, stderr=stderr) as demo,
     ):
         try:
-            changes = re.compile(r"\bmodified\b")
-            wait_until("changes are shown", lambda: len(changes.findall(out.read_text())) >= 3 or demo.poll() is not None, deadline_s=60.0)
-            assert demo.poll() is None, said.read_text()
-            address = re.search(r"http://[0-9.:]+", said.read_text())
-            assert address, "the status page's address is not given"
-            with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
-                assert answer.status == 200
-            demo.send_signal(signal.SIGINT)
-            assert demo.wait(30.0) == 0, said.read_text()
+            end_well(demo, out.read_text, said.read_text)
         finally:
             demo.kill()
     assert "drained; goodbye" in said.read_text()

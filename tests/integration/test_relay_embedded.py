@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import PROGRAM, Daemon, clean_environment, command
+from tests.support.demos import end_well
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal, redacted_data
 from tests.support.process import wait_until
@@ -271,14 +271,7 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c(tmp_path: Path) -> None
     with out.open("wb") as stdout, said.open("wb") as stderr:
         demo = subprocess.Popen([PROGRAM, "demo"], stdout=stdout, stderr=stderr, env=clean_environment({"COLUMNS": "200"}))
     try:
-        wait_until("decoded changes are shown", lambda: len(re.findall(r"\bmodified\b", out.read_text())) >= 3 or demo.poll() is not None)
-        assert demo.poll() is None, said.read_text()
-        address = re.search(r"http://[0-9.:]+", out.read_text() + said.read_text())
-        assert address, "the status page's address is not given"
-        with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
-            assert answer.status == 200
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(30.0) == 0, said.read_text()
+        end_well(demo, out.read_text, said.read_text)
     finally:
         demo.kill()
         demo.wait(10.0)
@@ -295,14 +288,15 @@ def _terminals() -> bool:
     return bool(shutil.which("make") and shutil.which("ps"))
 
 
-@pytest.mark.skipif(not _terminals(), reason="there is no pseudo-terminal, or no make or ps: Ctrl-C goes to make then")
+@pytest.mark.skipif(
+    not _terminals(), reason="needs a pseudo-terminal, make, and ps, which tells make demo of its foreground"
+)
 def test_make_demo_on_a_terminal_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
     on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
-    ours = {name: value for name, value in clean_environment().items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
     out, root = tmp_path / "out", Path(__file__).parents[2]
     with out.open("wb") as stdout:
         argv = [sys.executable, "-c", on_terminal, "make", "-C", str(root), "demo"]
-        demo = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=stdout, stderr=stdout, env=ours)
+        demo = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=stdout, stderr=stdout, env=clean_environment())
     assert demo.stdin is not None
     try:
         shown = partial(out.read_text, errors="replace")
