@@ -288,9 +288,7 @@ def _terminals() -> bool:
     return bool(shutil.which("make") and shutil.which("ps"))
 
 
-@pytest.mark.skipif(
-    not _terminals(), reason="needs a pseudo-terminal, make, and ps, which tells make demo of its foreground"
-)
+@pytest.mark.skipif(not _terminals(), reason="needs a pseudo-terminal, make, and ps, which tells make demo of its foreground")
 def test_make_demo_on_a_terminal_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
     on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     out, root = tmp_path / "out", Path(__file__).parents[2]
