@@ -9,47 +9,70 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.bench.rig import PARTITIONS, Relay, Rig, SourceProcess, wait_for
+from tests.bench.rig import PARTITIONS, Floor, Relay, Rig, SourceProcess, cpu_s, settle, usage, wait_for
 from tests.bench.source import STAMP, STAMP_DIGITS
 from tests.bench.table import Row
 
-FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 10_000, 5
+FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 10_000, 9
+GOAL_US, FLOOR_US = 45.0, 37.0
+"""The goal, and what a floor like ours cost on the machine for which it was set."""
 PACE_RATE, PACE_S = 1_000, 20
 _WARM_EVENTS = 3_000
 
 
 def flood(rig: Rig) -> list[Row]:
-    """CPU and rate under flood: one relay, several floods; the first one warms it up and is not counted."""
-    cpu_us, rates, waited = [], [], []
-    with SourceProcess(objects=FLOOD_OBJECTS, events=FLOOD_EVENTS * (FLOOD_RUNS + 1)) as source, Relay(rig, source) as relay:
+    """CPU and rate under flood: the relay and the floor in turns, several times; the first turns warm them up and are not counted."""
+    turns: dict[str, list[_Turn]] = {"relay": [], "floor": []}
+    events = FLOOD_EVENTS * (FLOOD_RUNS + 1)
+    with (
+        SourceProcess(objects=FLOOD_OBJECTS, events=events) as source,
+        SourceProcess(objects=FLOOD_OBJECTS, events=events) as other,
+        Relay(rig, source) as relay,
+    ):
         relay.await_snapshots()
-        relay.settle()
-        with relay.topic_end() as end:
+        with Floor(rig, other) as floor, relay.topic_end() as relays, floor.topic_end() as floors:
+            settle(relay.pid)
+            settle(floor.pid)
             for _ in range(FLOOD_RUNS + 1):
-                aim, before, began_s = end() + FLOOD_EVENTS, relay.used(), time.monotonic()
-                source.begin(f"flood {FLOOD_EVENTS}")
-                _await_end(end, aim)
-                took_s = time.monotonic() - began_s
-                rates.append(FLOOD_EVENTS / took_s)
-                waited.append((relay.used().waited_s - before.waited_s) / took_s * 100)
-                relay.settle()
-                cpu_us.append((relay.used().cpu_s - before.cpu_s) / FLOOD_EVENTS * 1e6)
-                source.finish()
+                turns["relay"].append(_turn(source, relay.pid, relays))
+                turns["floor"].append(_turn(other, floor.pid, floors))
+    done, least = turns["relay"][1:], turns["floor"][1:]
+    ratios = [turn.cpu_us / other.cpu_us for turn, other in zip(done, least, strict=True)]
     return [
-        Row(
-            "flood: CPU per event, watch socket to acknowledgement",
-            statistics.median(cpu_us[1:]),
-            "us",
-            goal=45.0,
-            later=30.0,
-            runs=cpu_us[1:],
-        ),
-        Row("flood: events per second on one core", statistics.median(rates[1:]), "1/s", runs=rates[1:]),
-        Row("flood: waited for its core", statistics.median(waited[1:]), "% of the time", runs=waited[1:]),
+        _row("flood: CPU per event, watch socket to acknowledgement", [turn.cpu_us for turn in done], "us", goal=GOAL_US, later=30.0),
+        _row("flood: the same for the floor, which took turns with it", [turn.cpu_us for turn in least], "us"),
+        _row("flood: relay / floor", ratios, "", goal=GOAL_US / FLOOR_US),
+        _row("flood: events per second on one core", [turn.rate for turn in done], "1/s"),
+        _row("flood: waited for its core", [turn.waited for turn in done], "% of the time"),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time."""
+
+    cpu_us: float
+    rate: float
+    waited: float
+
+
+def _turn(source: SourceProcess, pid: int, end: Callable[[], int]) -> _Turn:
+    aim, before, used_s, began_s = end() + FLOOD_EVENTS, usage(pid), cpu_s(pid), time.monotonic()
+    source.begin(f"flood {FLOOD_EVENTS}")
+    _await_end(end, aim)
+    took_s, after = time.monotonic() - began_s, usage(pid)
+    settle(pid)
+    source.finish()
+    waited = (after.waited_s - before.waited_s) / took_s * 100
+    return _Turn((cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6, FLOOD_EVENTS / took_s, waited)
+
+
+def _row(what: str, runs: list[float], unit: str, *, goal: float | None = None, later: float | None = None) -> Row:
+    return Row(what, statistics.median(runs), unit, goal=goal, later=later, runs=runs)
 
 
 def _await_end(end: Callable[[], int], aim: int) -> None:

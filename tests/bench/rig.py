@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.daemon import Daemon, relay_config
 from tests.support.embedded import EmbeddedBroker
@@ -115,6 +116,37 @@ def usage(pid: int) -> Usage:
     return Usage((int(fields[11]) + int(fields[12])) / _TICKS, waited_ns / 1e9, rss, peak)
 
 
+def cpu_s(pid: int) -> float:
+    """User and system seconds of the threads that process `pid` has, to the nanosecond: `usage` counts ticks of 10 ms."""
+    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+def settle(pid: int, *, deadline_s: float = 60.0) -> None:
+    """Return once process `pid` uses next to no CPU: what follows is measured from rest. Raises: PartError when it never rests."""
+    give_up_s, last = time.monotonic() + deadline_s, usage(pid).cpu_s
+    while True:
+        measure_for(_REST_S)
+        now = usage(pid).cpu_s
+        if now - last <= 0.02:
+            return
+        if time.monotonic() > give_up_s:
+            raise PartError(
+                f"process {pid} does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last {_REST_S:g} s"
+            )
+        last = now
+
+
+@contextlib.contextmanager
+def records_of(bootstrap: str, topic: str) -> Iterator[Callable[[], int]]:
+    """A function that says how many records the topic holds."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        yield lambda: sum(consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places)
+    finally:
+        consumer.close()
+
+
 class Relay:
     """`watchrelay run` against a source, or the API server that a kubeconfig names; a context manager.
 
@@ -180,29 +212,49 @@ class Relay:
         self._daemon.start()
         os.sched_setaffinity(self.pid, {RELAY_CORE})
 
-    def settle(self, *, deadline_s: float = 60.0) -> None:
-        """Return once it uses next to no CPU: what follows is measured from rest. Raises: PartError when it never rests."""
-        give_up_s, last = time.monotonic() + deadline_s, self.used().cpu_s
-        while True:
-            measure_for(_REST_S)
-            now = self.used().cpu_s
-            if now - last <= 0.02:
-                return
-            if time.monotonic() > give_up_s:
-                raise PartError(
-                    f"the relay does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last {_REST_S:g} s"
-                )
-            last = now
+    def settle(self) -> None:
+        """Return once it is at rest. Raises: PartError."""
+        settle(self.pid)
 
-    @contextlib.contextmanager
-    def topic_end(self) -> Iterator[Callable[[], int]]:
+    def topic_end(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
         """A function that says how many records the topic holds."""
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench", "log_level": 0})
-        try:
-            places = [TopicPartition(self.topic, partition) for partition in range(PARTITIONS)]
-            yield lambda: sum(consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places)
-        finally:
-            consumer.close()
+        return records_of(self._bootstrap, self.topic)
+
+
+class Floor:
+    """`tests.bench.floor` against a source of its own, on the relay's core, taking turns with it; a context manager.
+
+    Shape: entering returns when it has listed and watches.
+    """
+
+    def __init__(self, rig: Rig, source: SourceProcess) -> None:
+        self._rig, self._source = rig, source
+        self.topic = f"{rig.next_cluster()}.floor"
+
+    def __enter__(self) -> Self:
+        topic = NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=1)
+        admin = AdminClient({"bootstrap.servers": self._rig.bootstrap, "log_level": 0})
+        admin.create_topics([topic])[self.topic].result(timeout=30.0)
+        argv = [sys.executable, "-m", "tests.bench.floor", str(self._source.port), self._rig.bootstrap, self.topic, str(PARTITIONS)]
+        self._child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        os.sched_setaffinity(self._child.pid, {RELAY_CORE})
+        assert self._child.stdout is not None
+        if self._child.stdout.readline() != "watching\n":
+            raise PartError("the floor did not come as far as its watch")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._child.kill()
+        self._child.wait()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    def topic_end(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
+        """A function that says how many records its topic holds."""
+        return records_of(self._rig.bootstrap, self.topic)
 
 
 class Rig:

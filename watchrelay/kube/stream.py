@@ -51,12 +51,12 @@ class LineSplitter:
         if end < 0:
             self._keep(chunk)
             return None
-        block = chunk[:end]
         if self._parts:
-            self._parts.append(block)
-            block = b"".join(self._parts)
+            block = b"".join((*self._parts, memoryview(chunk)[:end]))
             self._parts.clear()
             self._held = 0
+        else:
+            block = chunk[:end]
         if end + 1 < len(chunk):
             self._keep(chunk[end + 1 :])
         return block

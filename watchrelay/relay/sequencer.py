@@ -10,7 +10,7 @@ queued behind the marker may have moved it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -85,9 +85,8 @@ class Cut(msgspec.Struct):
 
     def kinds(self) -> dict[str, int]:
         """Records by kind, as the metric names them."""
-        said = Counter([item.reason for item in self.items if type(item) is Queued and item.verb != "deleted"])
-        tombstones = sum(record.value is None for record in self.records) - len(self.markers)
-        snapshots = said["snapshot"]
+        snapshots = [item.reason for item in self.items if type(item) is Queued and item.verb != "deleted"].count("snapshot")
+        tombstones = [record.value for record in self.records].count(None) - len(self.markers)
         events = len(self.records) - len(self.markers) - tombstones - snapshots
         return {"event": events, "snapshot": snapshots, "tombstone": tombstones, "marker": len(self.markers)}
 
