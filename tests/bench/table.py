@@ -95,4 +95,8 @@ broker and the reading consumer share another one. CPU is user and system time o
 is a change of a pod's status. The topic has 6 partitions; every setting of the relay that is not about where things are is the default.
 A figure with a range is the median of several runs. `later` is the next goal. What other processes do on these cores shows: under "waited
 for its core" stands how much; with 30 % of that, CPU per event is some 15 % higher than on a quiet machine, and latencies say little.
+Under flood the relay takes turns on its core with a floor (`tests/bench/floor.py`): a relay with nothing to it, which only decodes, hashes,
+holds, packs and sends. What a microsecond buys changes with the machine's neighbours, for both alike, so their ratio says what an
+absolute figure cannot: what order, resume, bounds and metrics cost on top. Its goal is that of the absolute figure, over the 37 us that
+such a floor took on the machine for which that was set.
 """
