@@ -14,9 +14,10 @@ IMAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
-# Most tests wait for brokers and clocks: files run side by side, real parts two at a time, in the order of their names, so that the long
-# ones among the integration tests come first and the short ones fill the end; T=tests/some_file.py runs alone.
-JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),2,3))
+# Most tests wait for brokers and clocks: files run side by side, with real parts four on two processors (a third of one keeps each of
+# them busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
+# T=tests/some_file.py runs alone.
+JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),4,3))
 
 .PHONY: help
 help: ## this list
@@ -134,9 +135,8 @@ lock: install ## resolve the pins anew (hashes, no addresses)
 	@echo hatchling | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/build.txt
 
 .PHONY: ci
-ci: ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
-	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory docs
+ci: install ## what CI runs: check, the site, the tests with real parts and of the chart; in a browser, and of the image, where they can be had
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check docs
 	@$(MAKE) --no-print-directory test REAL=1 CHART=1 IMAGE=auto PAGE=$(if $(CHROMIUM)$(shell command -v chromium chromium-browser google-chrome),1,0)
 
 .PHONY: clean

@@ -4,7 +4,9 @@ embedded parts per test.
 Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it, parts that are missing fail the tests.
 """
 
-from collections.abc import AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -39,11 +41,24 @@ def real_cluster(real_parts: None) -> Iterator[ControlPlane]:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=["3.9", "4.1"])
-def kafka_broker(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """A running plain broker of each version, shared by all: keep to topics of your own, leave it serving."""
-    with KafkaBroker(cast("Version", request.param)) as broker:
+@pytest.fixture(scope="session")
+def kafka_brokers(real_parts: None) -> Iterator[Callable[[str], KafkaBroker]]:
+    """The plain broker of a version, started when it is first asked for and kept to the end: pytest would end a fixture at each change of
+    its parameter, twice in each file, and a start costs some 3 s of processor.
+    """
+    with ExitStack() as running:
+
+        @functools.cache
+        def broker(version: str) -> KafkaBroker:
+            return running.enter_context(KafkaBroker(cast("Version", version)))
+
         yield broker
+
+
+@pytest.fixture(scope="session", params=["3.9", "4.1"])
+def kafka_broker(kafka_brokers: Callable[[str], KafkaBroker], request: pytest.FixtureRequest) -> KafkaBroker:
+    """A running plain broker of each version, shared by all: keep to topics of your own, leave it serving."""
+    return kafka_brokers(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -66,15 +66,15 @@ SEARCHED = 150
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """What the rooms log of a thousand deaths is of no use to anybody."""
+def quiet(no_cover: None) -> Iterator[None]:
+    """What the rooms log of a thousand deaths is of no use to anybody, and coverage would make each run three times as slow."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 def simulation(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
-    """The command line, in a process of its own: coverage would make it three times as slow."""
+    """The command line, in a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.simulation", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -35,6 +35,9 @@ Version = Literal["3.9", "4.1"]
 # Short programs and a broker that lives for seconds: the cheap compiler and collector start soonest.
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _REQUEST_TIMEOUT_S = 10.0
+_BOOTSTRAP = "bootstrap.checkpoint"
+_bootstraps: dict[tuple[Version, bool], bytes] = {}
+"""What Kafka's formatter wrote besides ids, by version and whether secured: alike for each broker of a kind, and a JVM's start."""
 
 
 class KafkaBroker:
@@ -120,15 +123,28 @@ class KafkaBroker:
     def launch(self) -> None:
         """Starts the process, formatting its storage the first time, without waiting for it to be ready."""
         if not self._formatted:
-            scram = f"SCRAM-SHA-512=[name={self.user},password={self.password}]"
-            arguments = ["format", "-t", self.plan.cluster_id, "-c", str(self._properties)]
-            tool = self._java("kafka.tools.StorageTool", *arguments, *(["-S", scram] if self.secured else []))
-            tool.launch()
-            wait_until(f"{tool.name} is formatted", lambda: not tool.alive, deadline_s=60.0)
-            if not (self.directory / "data" / "meta.properties").exists():
-                raise PartError(f"{tool.name}: storage was not formatted\n{tool.tail()}")
+            self._format()
             self._formatted = True
         self._process.launch()
+
+    def _format(self) -> None:
+        data = self.directory / "data"
+        meta, bootstrap = data / "meta.properties", data / _BOOTSTRAP
+        kind = (self.version, self.secured)
+        if kind in _bootstraps:
+            data.mkdir()
+            ids = {"node.id": self.plan.node_id, "cluster.id": self.plan.cluster_id, "directory.id": new_cluster_id()}
+            meta.write_text("".join(f"{name}={value}\n" for name, value in {"version": 1, **ids}.items()))
+            bootstrap.write_bytes(_bootstraps[kind])
+            return
+        scram = f"SCRAM-SHA-512=[name={self.user},password={self.password}]"
+        arguments = ["format", "-t", self.plan.cluster_id, "-c", str(self._properties)]
+        tool = self._java("kafka.tools.StorageTool", *arguments, *(["-S", scram] if self.secured else []))
+        tool.launch()
+        wait_until(f"{tool.name} is formatted", lambda: not tool.alive, deadline_s=60.0)
+        if not meta.exists():
+            raise PartError(f"{tool.name}: storage was not formatted\n{tool.tail()}")
+        _bootstraps[kind] = bootstrap.read_bytes()
 
     def await_ready(self, *, deadline_s: float = 60.0) -> None:
         """Returns once the broker listens on every port and names itself in its metadata."""

@@ -60,8 +60,12 @@ class Victim:
         return [line for line in self.relay.lines(since=self._since) if line["message"] == message]
 
     def _await(self, message: str) -> None:
+        looked_at = -1
+
         def said_or_ended() -> bool:
-            return bool(self._said(message)) or not self.relay.alive
+            nonlocal looked_at
+            before, looked_at = looked_at, self.relay.log_bytes  # decoded only when it grew: the relay shall find a free core
+            return (looked_at > before and bool(self._said(message))) or not self.relay.alive
 
         try:
             wait_until(f"the relay says {message!r}", said_or_ended, deadline_s=_DEADLINE_S, poll_s=_POLL_S)

@@ -23,6 +23,8 @@ from typing import IO, Self, TypeVar
 T = TypeVar("T")
 
 _POLL_S = 0.02
+_POLL_MOST_S = 0.2
+_POLL_SHARE = 0.02
 _PREFIX = "watchrelay-"
 _SWEEP_AGE_S = 60.0
 # Runs in the child before the real program: SIGKILL upon the parent's death, and none if it is dead already.
@@ -38,16 +40,21 @@ class PartError(Exception):
     """A real part did not start, died, or did not become ready in time; the message ends with the tail of its log."""
 
 
-def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float = _POLL_S) -> T:
-    """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed false."""
-    give_up_at = time.monotonic() + deadline_s
+def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float | None = None) -> T:
+    """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed false.
+
+    Shape: asked every `poll_s`; without it every 20 ms, and less often the longer it was waited already (every 50th of that, at least five
+    times a second): a question costs milliseconds of the very machine that works at the answer.
+    """
+    began = time.monotonic()
     while True:
         outcome = condition()
         if outcome:
             return outcome
-        if time.monotonic() > give_up_at:
+        waited_s = time.monotonic() - began
+        if waited_s > deadline_s:
             raise TimeoutError(f"not true after {deadline_s:g} s: {claim}")
-        time.sleep(poll_s)
+        time.sleep(poll_s or max(_POLL_S, min(_POLL_SHARE * waited_s, _POLL_MOST_S)))
 
 
 def free_port() -> int:
