@@ -221,7 +221,8 @@ zero. A histogram has the series `_bucket`, `_sum` and `_count`.
 
 Beside them stand, on Linux, CPU, memory, open files and start of the process, named as by every client library:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
-`process_start_time_seconds`.
+`process_start_time_seconds`; and of Python's collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
+`python_gc_objects_uncollectable_total`, by generation.
 """
 
 
