@@ -56,7 +56,7 @@ class _Pauses:
 def interpreter_watched(metrics: Metrics) -> Iterator[None]:
     """Both are measured within the block, which an event loop runs."""
     pulse = _Pulse(asyncio.get_running_loop(), metrics.histogram("event_loop_lag_seconds"))
-    pauses = _Pauses(metrics.gc_pauses_s)
+    pauses = _Pauses(metrics.gc_pause_seconds)
     gc.callbacks.append(pauses)
     try:
         yield

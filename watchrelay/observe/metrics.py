@@ -297,7 +297,7 @@ class Metrics:
                 self._families[described.name] = self._make(described)
         self._lags = _LagCollector()
         pauses = _PauseCollector()
-        self.gc_pauses_s = pauses.seconds
+        self.gc_pause_seconds = pauses.seconds
         for collector in (self._lags, pauses):
             self.registry.register(collector)
 

@@ -1,8 +1,8 @@
 """What holds the process up is measured while it runs, and no longer."""
 
 import gc
-import time
 
+from tests.support.pace import last
 from tests.support.relays import until
 from tests.unit.observe.test_metrics import families
 from watchrelay.observe.interpreter import interpreter_watched
@@ -24,7 +24,7 @@ async def test_a_loop_that_was_held_up_is_seen_and_one_that_was_not_is_too() -> 
     with interpreter_watched(metrics):
         await until(lambda: bool(lags(metrics)["+Inf"]))
         in_time = lags(metrics)
-        time.sleep(0.8)  # noqa: ASYNC251  # what is to be seen: nothing else ran meanwhile
+        last(0.8)  # the loop is held up
         await until(lambda: lags(metrics)["+Inf"] > in_time["+Inf"])
     late = lags(metrics)
     assert late["+Inf"] - late["0.25"] > in_time["+Inf"] - in_time["0.25"]
