@@ -59,7 +59,7 @@ def test_the_broker_and_the_relay_of_the_compose_file_work_together(real_parts: 
     environment, ports = _environment(tmp_path)
     properties = _configured(tmp_path, jars, environment)
     logging = write_log_configuration(tmp_path, log4j2=True)
-    argv = ["java", *_JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", properties]
+    argv: list[str | Path] = ["java", *_JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", properties]
     broker = Process("kafka", argv, log=tmp_path / "kafka.log").launch()
     config = yaml.safe_load((COMPOSE / "watchrelay.yaml").read_text())
     (address,) = config["kafka"]["bootstrapServers"]
