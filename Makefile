@@ -91,7 +91,7 @@ dashboards-shots: install chart-tools ## pictures of the dashboards for docs/ima
 	@$(BIN)/python -m tests.dashboards $(ARGS)
 
 .PHONY: systems
-systems: install ## Kafka Streams, Flink SQL, Kafka Connect and a database behind it, as docs/systems.md sets them up, on a topic that the relay wrote (Maven, 0.4 GB)
+systems: install ## Kafka Streams, Flink SQL and Kafka Connect, as docs/systems.md sets them up, on a topic that the relay wrote (Maven, 0.3 GB)
 	@tools/build.sh
 	@$(BIN)/python -m tests.systems
 

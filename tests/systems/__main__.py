@@ -1,5 +1,5 @@
-"""`python -m tests.systems`: Kafka Streams, Flink SQL, Kafka Connect and a database behind it, set up as docs/systems.md says, on a topic
-that the relay wrote; and the reader in Java, by the Maven command of examples/README.md.
+"""`python -m tests.systems`: Kafka Streams, Flink SQL and Kafka Connect on a topic that the relay wrote, set up as docs/systems.md says;
+and the reader in Java, by the Maven command of examples/README.md.
 
 Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit code 0 only then (`make systems`).
 """
@@ -26,18 +26,18 @@ from tests.support.daemon import PROGRAM
 from tests.support.docpages import blocks
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.pace import measure_for
-from tests.support.process import PartError, Process, Workspace, free_port
+from tests.support.process import Process, Workspace
 
 HERE = Path(__file__).parent
 TOPIC = "k8s.demo.core.pods"
-PAGE_TOPIC, PAGE_KAFKA, PAGE_DATABASE = "k8s.prod-eu-1.core.pods", "kafka-0:9092", "database:5432"
+PAGE_TOPIC, PAGE_KAFKA = "k8s.prod-eu-1.core.pods", "kafka-0:9092"
 _OPENED = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.util", "java.lang", "java.time")]
 Rows = dict[str, list[str | None]]
 
 
 def main() -> int:
     """Run them all; the exit code."""
-    jars = {name: _jars(name) for name in _SYSTEMS}
+    jars = {name: _jars(name) for name in ("streams", "flink", "connect")}
     with ExitStack() as stack:
         workspace = Workspace("systems")
         stack.callback(workspace.remove)
@@ -147,14 +147,19 @@ def _flink(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dic
 
 
 def _connect(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:
-    worker, sink, _ = _page("Kafka Connect", bootstrap)
+    worker, sink = _page("Kafka Connect", bootstrap)
     out = directory / "pods.out"
+    (directory / "worker.properties").write_text(worker + "listeners=http://127.0.0.1:0\n")
+    (directory / "sink.properties").write_text(sink)
+    files = [directory / "worker.properties", directory / "sink.properties"]
+    main = "org.apache.kafka.connect.cli.ConnectStandalone"
+    argv: list[str | Path] = ["bash", "-c", 'cd "$0" && exec java -Xmx500m -cp "$@"', directory, f"{jars}/*", main, *files]
+    process = Process("connect", argv, log=directory / "connect.log").launch()
     objects = records["upserts"] + records["deletes"]
 
     def written() -> list[str]:
         return out.read_text().splitlines() if out.exists() else []
 
-    process = _worker("connect", jars, directory, worker, sink)
     try:
         process.await_ready(lambda: len(written()) >= objects, deadline_s=120.0)
         lines = written()
@@ -163,44 +168,6 @@ def _connect(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: d
     nulls = lines.count("null")
     right = (len(lines), nulls) == (objects, records["deletes"])
     return "" if right else f"{len(lines)} lines, {nulls} of them null; {objects} and {records['deletes']} expected"
-
-
-def _worker(name: str, jars: Path, directory: Path, worker: str, sink: str) -> Process:
-    """A standalone worker with one sink."""
-    home = directory / name
-    home.mkdir()
-    (home / "worker.properties").write_text(worker + "listeners=http://127.0.0.1:0\n")
-    (home / "sink.properties").write_text(sink)
-    files = [home / "worker.properties", home / "sink.properties"]
-    main = "org.apache.kafka.connect.cli.ConnectStandalone"
-    argv: list[str | Path] = ["bash", "-c", 'cd "$0" && exec java -Xmx500m -cp "$@"', directory, f"{jars}/*", main, *files]
-    return Process(name, argv, log=home / "worker.log").launch()
-
-
-def _jdbc(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:
-    worker, _, sink = _page("Kafka Connect", bootstrap)
-    port = str(free_port())
-    log = directory / "postgres.log"
-    database = Process("postgres", ["java", "-Xmx100m", "-cp", f"{jars}/*", HERE / "JdbcTable.java", "serve", port], log=log).launch()
-    connect: Process | None = None
-    differs = "nothing was written"
-
-    def equal() -> bool:
-        nonlocal differs
-        differs = _compared(_java(jars, "JdbcTable.java", "read", port), rows)
-        return not differs
-
-    try:
-        database.await_ready(lambda: "serves on" in log.read_text(errors="replace"), deadline_s=60.0)
-        connect = _worker("jdbc", jars, directory, worker, sink.replace(PAGE_DATABASE, f"127.0.0.1:{port}"))
-        connect.await_ready(equal, deadline_s=120.0)
-    except PartError as late:
-        return f"{differs}; {late}"
-    finally:
-        if connect is not None:
-            connect.kill()
-        database.stop()
-    return ""
 
 
 def _page(heading: str, bootstrap: str) -> list[str]:
@@ -212,12 +179,7 @@ def _page(heading: str, bootstrap: str) -> list[str]:
     return [re.sub(re.escape(PAGE_KAFKA), bootstrap, text.replace(PAGE_TOPIC, TOPIC)) for text in found]
 
 
-_SYSTEMS: dict[str, Callable[[Path, str, Path, Rows, dict[str, int]], str]] = {
-    "streams": _streams,
-    "flink": _flink,
-    "connect": _connect,
-    "jdbc": _jdbc,
-}
+_SYSTEMS: dict[str, Callable[[Path, str, Path, Rows, dict[str, int]], str]] = {"streams": _streams, "flink": _flink, "connect": _connect}
 
 
 if __name__ == "__main__":
