@@ -314,6 +314,12 @@ def test_T71_socks5_needs_its_package(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "hunter2" not in message
 
 
+def test_T71_another_name_of_the_server_cannot_be_checked_through_socks5(tmp_path: Path) -> None:
+    cluster = {"proxy-url": "socks5://proxy:1080", "tls-server-name": "kubernetes.default"}
+    message = refusal(write_kubeconfig(tmp_path / "config", cluster=cluster))
+    assert "tls-server-name: cannot be used through a socks5 proxy (give server the name that its certificate carries" in message
+
+
 def test_T71_what_is_no_proxy_is_refused_without_showing_its_password(tmp_path: Path) -> None:
     for url in ("gopher://me:hunter2@x", "http://", "proxy:3128", "http://x:99999"):
         message = refusal(write_kubeconfig(tmp_path / "config", cluster={"proxy-url": url}))
