@@ -189,10 +189,11 @@ FLEET: Final[Rows] = (
                 (
                     (
                         f"sum by (namespace, pod, generation) (rate(watchrelay_gc_pause_seconds_total{{{ALL}}}{RATE}))",
-                        "{{namespace}}/{{pod}} {{generation}}",
+                        "{{namespace}}/{{pod}} generation {{generation}}",
                     ),
                 ),
                 bad=0.1,
+                most=1,
             ),
             Panel(
                 "Open files",
