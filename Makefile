@@ -127,8 +127,8 @@ generate-docs: install ## write the reference pages from their sources, and the 
 
 .PHONY: lock
 lock: install ## resolve the pins anew (hashes, no addresses)
-	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo -o requirements/image.txt" \
-	  "pyproject.toml --extra demo --group dev -o requirements/dev.txt"; do \
+	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --extra msk --extra socks -o requirements/image.txt" \
+	  "pyproject.toml --extra demo --extra socks --group dev -o requirements/dev.txt"; do \
 	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
 	@echo zensical | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/docs.txt
 	@printf 'pip-audit\ncyclonedx-bom\npypi-attestations\nsigstore\nuv\n' | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/release.txt

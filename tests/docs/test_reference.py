@@ -10,6 +10,7 @@ from tests.support.docpages import pages
 from tools.docs.build import unreachable
 from tools.docs.capacity import figures, with_figures
 from tools.docs.generate import drifted
+from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT, local_links, resolve
 from watchrelay.cli import EXIT_CODES, build_parser
 from watchrelay.config.refusals import LATER
@@ -72,3 +73,32 @@ def test_capacity_takes_its_figures_from_the_benchmark_alone() -> None:
         with_figures("| x | <!-- figure: nothing --> |\n", performance)
     page = re.sub(r"<!-- figure:[^|\n]*", "", (DOCS / "capacity.md").read_text())
     assert re.findall(r"\b[\d.,]+ ?(?:us|ms|MB|KiB(?!/)|1/s)\b", page.replace("5.1 KB", "")) == []
+
+
+SAYS = """
+class Speaker:
+    def one(self, level, error):
+        extra = {"stream": "s", "error": error}
+        log.log(logging.ERROR if error else logging.DEBUG, "one way" if error else "the other", extra=extra)
+
+    def _said(self, message, **more):
+        _log.warning(message, extra={"topic": "t", **more})
+
+    def two(self):
+        self._said("handed on", offset=1)
+"""
+
+
+def test_lines_of_the_log_are_found_however_they_are_said() -> None:
+    errors = ("error", "warning", "debug")
+    lines = found({"m": SAYS.replace("logging.ERROR", "logging.ERROR if 1 else logging.WARNING")})
+    assert [(line.levels, line.message, line.fields) for line in lines] == [
+        (errors, "one way", ("stream", "error")),
+        (errors, "the other", ("stream", "error")),
+        (("warning",), "handed on", ("topic", "...")),
+    ]
+
+
+def test_a_line_whose_words_change_is_refused() -> None:
+    with pytest.raises(ValueError, match="m:3: the message is not constant words"):
+        found({"m": 'def f(name):\n    x = 1\n    log.info(f"hello {name}")\n'})

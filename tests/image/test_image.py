@@ -2,13 +2,17 @@
 restricted as in a cluster.
 """
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,9 @@ import pytest
 
 from tests.support.charttools import ROOT
 from tests.support.demos import end_well
+from tests.support.embedded import EmbeddedCluster
+from tests.support.loopthread import LoopThread
+from tests.support.socks import SocksProxy
 from watchrelay import __version__
 
 pytestmark = pytest.mark.timeout(600)
@@ -96,7 +103,12 @@ def _restrict(spec: dict[str, Any], argv: list[str], mounts: list[dict[str, Any]
 
 @contextmanager
 def _container(
-    image: Image, *arguments: str, entrypoint: bool, files: Path | None = None, our_network: bool = False
+    image: Image,
+    *arguments: str,
+    entrypoint: bool,
+    files: Path | None = None,
+    our_network: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[list[str]]:
     """The command that runs a restricted container. Shape: `our_network`: its loopback is ours, so that we can ask it."""
     spec = json.loads((image.bundle / "config.json").read_text())
@@ -105,6 +117,7 @@ def _container(
     with tempfile.TemporaryDirectory() as name:
         bundle = Path(name)
         spec = _restrict(spec, argv, mounts)
+        spec["process"]["env"] += [f"{name}={value}" for name, value in (environment or {}).items()]
         spec["root"]["path"] = str(image.bundle / "rootfs")
         if our_network:
             spec["linux"]["namespaces"] = [each for each in spec["linux"]["namespaces"] if each["type"] != "network"]
@@ -116,8 +129,8 @@ def _container(
             subprocess.run(["runc", "delete", "--force", container], check=False, capture_output=True)
 
 
-def _run(image: Image, *arguments: str, entrypoint: bool = True, files: Path | None = None) -> subprocess.CompletedProcess[str]:
-    with _container(image, *arguments, entrypoint=entrypoint, files=files) as argv:
+def _run(image: Image, *arguments: str, entrypoint: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+    with _container(image, *arguments, entrypoint=entrypoint, **more) as argv:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -159,9 +172,69 @@ def test_it_reads_the_config_where_the_chart_mounts_it(image: Image, tmp_path: P
 
 
 def test_every_package_of_the_pins_can_be_imported(image: Image) -> None:
-    names = "aiohttp, aiokafka, cramjam, msgspec, prometheus_client, pydantic, pydantic_settings, yaml, zstandard"
+    needed = "aiohttp, aiokafka, cramjam, msgspec, prometheus_client, pydantic, pydantic_settings, yaml, zstandard"
+    names = f"{needed}, confluent_kafka, aws_msk_iam_sasl_signer, aiohttp_socks"
     done = _run(image, "/opt/app/bin/python", "-c", f"import {names}", entrypoint=False)
     assert done.returncode == 0, done.stderr
+
+
+_KEY = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG", "AWS_EC2_METADATA_DISABLED": "true"}
+_SIGN = """
+import asyncio
+from watchrelay.observe import logs
+from watchrelay.sink.tokens import MskTokens
+logs.configure("json", "debug")
+print(asyncio.run(MskTokens("eu-west-1").fetch())[0])
+"""
+
+
+def _signature(url: str, secret: str) -> str:
+    """What AWS computes of a presigned URL with this key. Source: AWS Signature Version 4, query parameters, an empty body."""
+    parts = urllib.parse.urlsplit(url)
+    said = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
+    signed = [f"{name}={urllib.parse.quote(said[name], safe='-_.~')}" for name in sorted(said) if name.startswith(("Action", "X-Amz"))]
+    query = "&".join(each for each in signed if not each.startswith("X-Amz-Signature"))
+    empty = hashlib.sha256(b"").hexdigest()
+    request = hashlib.sha256(f"GET\n/\n{query}\nhost:{parts.hostname}\n\nhost\n{empty}".encode()).hexdigest()
+    scope = said["X-Amz-Credential"].partition("/")[2]
+    key = f"AWS4{secret}".encode()
+    for word in scope.split("/"):
+        key = hmac.digest(key, word.encode(), "sha256")
+    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{said['X-Amz-Date']}\n{scope}\n{request}".encode(), "sha256").hex()
+
+
+def test_it_signs_for_msk_with_the_identity_of_its_pod(image: Image) -> None:
+    done = _run(image, "/opt/app/bin/python", "-c", _SIGN, entrypoint=False, environment=_KEY)
+    assert (done.returncode, done.stderr) == (0, ""), "nothing is said of what is signed, at debug either"
+    token = done.stdout.strip()
+    url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    said = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)
+    assert url.startswith("https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect&")
+    assert said["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
+    assert said["X-Amz-Signature"] == [_signature(url, _KEY["AWS_SECRET_ACCESS_KEY"])]
+
+
+def test_without_an_identity_it_says_how_to_give_its_pod_one(image: Image) -> None:
+    done = _run(image, "/opt/app/bin/python", "-c", _SIGN, entrypoint=False, environment={"AWS_EC2_METADATA_DISABLED": "true"})
+    assert done.stderr.splitlines()[-1].startswith("ValueError: AWS gave no identity to sign with: neither environment, web identity")
+
+
+def test_it_reaches_an_api_server_through_a_socks_proxy(image: Image, tmp_path: Path) -> None:
+    thread = LoopThread("socks proxy")
+    thread.start()
+    with EmbeddedCluster() as cluster:
+        proxy = thread.run(SocksProxy(cluster.port).__aenter__())
+        kubeconfig = json.loads(cluster.kubeconfig.read_text())
+        kubeconfig["clusters"][0]["cluster"] = {"server": "http://kubernetes.invalid", "proxy-url": f"socks5h://127.0.0.1:{proxy.port}"}
+        tmp_path.chmod(0o755)
+        (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+        config = {"cluster": "c", "kubernetes": {"kubeconfig": "/etc/watchrelay/kubeconfig"}, "resources": [{"resource": "pods"}]}
+        (tmp_path / "config.yaml").write_text(json.dumps({**config, "kafka": {"bootstrapServers": ["127.0.0.1:1"]}}))
+        done = _run(image, "validate", "--connect", files=tmp_path, our_network=True)
+        thread.call(proxy.close)
+    thread.stop()
+    assert "ok: kubernetes" in done.stdout, done.stdout + done.stderr
+    assert set(proxy.asked) == {("kubernetes.invalid", 80)}
 
 
 def test_the_demo_runs_in_it_and_ends_with_0_on_ctrl_c(image: Image, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from tests.support.audited import assert_only_listed_and_watched
 from tests.support.charttools import CHART, HELMS, ROOT, program, rendered, run, values_file
 from tests.support.churn import GROUP, widget, widget_definition
 from tests.support.daemon import Daemon, command
+from tests.support.kafkarights import RIGHTS, denied, grant, granted
 from tests.support.listed import await_equal, redacted_data
+from tests.support.mount import mount_volumes
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 
 pytestmark = pytest.mark.real
 
-_KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _MONITORING = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
 _EVERYTHING = {
@@ -130,35 +131,68 @@ def test_a_pod_with_more_rights_is_not_admitted_there(cluster: ControlPlane, tmp
     assert _pods(cluster, namespace) == []
 
 
-@_KAFKA_41
-def test_with_the_charts_account_and_config_the_daemon_relays_all_and_asks_for_nothing_else(
-    cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
+@pytest.fixture
+def guarded(real_parts: None) -> Iterator[KafkaBroker]:
+    """A broker on which nobody may do anything that was not granted."""
+    with KafkaBroker("4.1", secured=True) as broker:
+        yield broker
+
+
+def _as_the_pod_has_it(cluster: ControlPlane, namespace: str, root: Path) -> dict[str, Any]:
+    """The config that the chart made, its volumes laid below `root` and its paths leading there."""
+    deployment = cluster.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay")
+    pod = deployment["spec"]["template"]["spec"]
+    mount_volumes(cluster, namespace, pod, root)
+    file = root / pod["containers"][0]["args"][1].removeprefix("--config=/")
+    made: dict[str, Any] = yaml.safe_load(file.read_text().replace(" /etc/", f" {root}/etc/"))
+    return made
+
+
+def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(
+    cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
 ) -> None:
-    trial = Trial(cluster, kafka_broker, tmp_path)
+    trial = Trial(cluster, guarded, tmp_path)
     one, two = trial.namespaces(2)
     home = _restricted(cluster, f"{trial.name}-home")
     cluster.apply(f"{_DEFINITIONS}/widgets.{GROUP}", widget_definition())
     cluster.wait_for("widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
+    issued = guarded.client_certificate("chart")
+    grant(guarded, *RIGHTS, user="chart")
     resources = ["cm", f"widgets.{GROUP}", "nodes", "Deployment"]
     entries = [*({"resource": each} for each in resources), {"resource": "secrets", "namespaces": [one, two]}]
-    config = {key: value for key, value in trial.config(*entries).items() if key != "kubernetes"}
-    _install(cluster, "helm4", home, values_file(tmp_path, config, **_EVERYTHING))
-    made = yaml.safe_load(cluster.request("GET", f"/api/v1/namespaces/{home}/configmaps/relay-watchrelay")["data"]["config.yaml"])
+    kafka = {"bootstrapServers": [guarded.listeners["MTLS"]], "security": {"protocol": "SSL"}}
+    config = {key: value for key, value in trial.config(*entries, kafka=kafka).items() if key != "kubernetes"}
+    login = {"cert": issued.certificate.read_text(), "key": issued.key.read_text()}
+    values = values_file(tmp_path, config, kafka={"auth": {"inline": login}, "ca": {"inline": guarded.ca.read_text()}}, **_EVERYTHING)
+    _install(cluster, "helm4", home, values)
     token = cluster.service_account_token(home, "relay-watchrelay")
     kubeconfig = cluster.write_kubeconfig(f"{trial.name}-account", token=token)
     environment = {"WATCHRELAY_KUBERNETES__KUBECONFIG": str(kubeconfig)}
     trial.make(f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}])
-    trial.make(f"/apis/{GROUP}/v1/namespaces/{two}/widgets", [widget("w", random.Random(1))])
-    relay = Daemon(made, tmp_path, environment=environment)
+    widgets = f"/apis/{GROUP}/v1/namespaces/{two}/widgets"
+    trial.make(widgets, [widget("w", random.Random(1)), widget("gone-later", random.Random(2))])
+    trial.make("/api/v1/nodes", [{"metadata": {"name": trial.name}}])
+    relay = Daemon(_as_the_pod_has_it(cluster, home, tmp_path / "pod"), tmp_path, environment=environment)
     validated = command("validate", "--connect", "-c", relay.file, environment=environment)  # what `helm test` runs
     assert validated.code == 0, validated.stdout + validated.stderr
-    with relay, trial.reader(*(trial.topic(each) for each in ("configmaps", "secrets")), trial.topic("widgets", GROUP)) as reader:
+    wanted: dict[str, Any] = {
+        "configmaps": "/api/v1/configmaps",
+        f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets",
+        "nodes": "/api/v1/nodes",
+        "deployments.apps": "/apis/apps/v1/deployments",
+        **{f"secrets@{each}": (f"/api/v1/namespaces/{each}/secrets", redacted_data) for each in (one, two)},
+    }
+    with relay, trial.reader(*trial.topics("configmaps", "secrets", "nodes", f"widgets.{GROUP}", "deployments.apps")) as reader:
         relay.await_ready()
         rows = relay.api_streams()
-        assert {row["state"] for row in rows.values()} == {"watching"}, rows
+        assert (set(rows), {row["state"] for row in rows.values()}) == (set(wanted), {"watching"}), rows
         trial.make(f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}])
-        wanted: dict[str, Any] = {"configmaps": "/api/v1/configmaps", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
-        wanted[f"secrets@{one}"] = (f"/api/v1/namespaces/{one}/secrets", redacted_data)
+        cluster.request("DELETE", f"{widgets}/gone-later")
         await_equal(cluster, reader, wanted)
+        assert all(reader.table(stream) for stream in wanted if stream != f"secrets@{two}")
+        verified = command("verify", "--cluster", "-c", relay.file, environment=environment)
+        assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
     assert_only_listed_and_watched(cluster, f"system:serviceaccount:{home}:relay-watchrelay")
+    assert granted(guarded, "chart") == sorted(("TOPIC", "k8s.", right.name) for right in RIGHTS)
+    assert denied(guarded, "chart") == set()

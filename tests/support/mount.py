@@ -1,8 +1,14 @@
-"""Room: test support.  In: a path and texts.  Out: a file in a volume as the kubelet mounts it, and its swap for another generation."""
+"""Room: test support.  In: a path and texts, or a pod's volumes.  Out: files as the kubelet mounts them, and their swap for another
+generation.
+"""
 
+import base64
 import itertools
 import shutil
 from pathlib import Path
+from typing import Any
+
+from tests.support.realparts import ControlPlane
 
 
 class Mount:
@@ -32,3 +38,27 @@ class Mount:
         self._directory = directory
         if former is not None:
             shutil.rmtree(former)
+
+
+def mount_volumes(cluster: ControlPlane, namespace: str, pod: dict[str, Any], root: Path) -> None:
+    """Lays the files of a pod's Secrets and ConfigMaps below `root`, where its first container mounts them. Shape: `pod` is its spec."""
+    places = {mount["name"]: root / mount["mountPath"].lstrip("/") for mount in pod["containers"][0]["volumeMounts"]}
+    for volume in pod["volumes"]:
+        held = _held(cluster, namespace, volume)
+        items = volume.get("secret", volume.get("configMap", {})).get("items") or [{"key": key, "path": key} for key in held]
+        for item in items:
+            file = places[volume["name"]] / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(held[item["key"]])
+
+
+def _held(cluster: ControlPlane, namespace: str, volume: dict[str, Any]) -> dict[str, bytes]:
+    match volume:
+        case {"secret": {"secretName": name}}:
+            data = cluster.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
+            return {key: base64.b64decode(value) for key, value in data.items()}
+        case {"configMap": {"name": name}}:
+            data = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")["data"]
+            return {key: value.encode() for key, value in data.items()}
+        case _:
+            return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, stat
+from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, quantiles, stat
 
 FLEET: Final[Rows] = (
     (
@@ -155,7 +155,7 @@ FLEET: Final[Rows] = (
         ),
     ),
     (
-        "Processes",
+        "Internals",
         (
             Panel(
                 "CPU",
@@ -174,6 +174,34 @@ FLEET: Final[Rows] = (
                 "Time since each process started.",
                 "s",
                 ((f"time() - max by (namespace, pod) (process_start_time_seconds{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+            ),
+            Panel(
+                "Event loop",
+                "How late timers run: all streams of a process share one loop, and while it is held up none of them moves.",
+                "s",
+                quantiles("watchrelay_event_loop_lag_seconds", ALL, "pod"),
+                bad=1,
+            ),
+            Panel(
+                "Garbage collector",
+                "Part of all time that Python's collector held the process up, by generation. The oldest looks at everything that is held.",
+                "percentunit",
+                (
+                    (
+                        f"sum by (namespace, pod, generation) (rate(watchrelay_gc_pause_seconds_total{{{ALL}}}{RATE}))",
+                        "{{namespace}}/{{pod}} generation {{generation}}",
+                    ),
+                ),
+                bad=0.1,
+                most=1,
+            ),
+            Panel(
+                "Open files",
+                "Part of the limit of open files in use, by process: each watch and each broker is a connection.",
+                "percentunit",
+                ((f"max by (namespace, pod) (process_open_fds{{{ALL}}} / process_max_fds{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+                bad=0.8,
+                most=1,
             ),
         ),
     ),

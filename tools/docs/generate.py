@@ -9,6 +9,7 @@
 | docs/reference/cli.md, exit-codes.md | the command line |
 | docs/reference/metrics.md | the metric catalogue |
 | docs/reference/alerts.md | helm/watchrelay/files/rules/watchrelay.yaml |
+| docs/reference/logs.md | the calls of the loggers in watchrelay/ |
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
 | docs/capacity.md and README.md, at their marks | docs/performance.md |
@@ -23,6 +24,7 @@ import yaml
 
 from tools.docs import reference
 from tools.docs.capacity import with_figures
+from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT
 
 RULES = ROOT / "helm" / "watchrelay" / "files" / "rules" / "watchrelay.yaml"
@@ -31,6 +33,7 @@ REFERENCE = DOCS / "reference"
 
 def made() -> dict[Path, str]:
     """Every generated file with its text."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in (ROOT / "watchrelay").rglob("*.py")}
     performance = (DOCS / "performance.md").read_text()
     measured = {page: with_figures(page.read_text(), performance) for page in (DOCS / "capacity.md", ROOT / "README.md")}
     return {
@@ -39,6 +42,7 @@ def made() -> dict[Path, str]:
         REFERENCE / "exit-codes.md": reference.exit_codes(),
         REFERENCE / "metrics.md": reference.metrics(),
         REFERENCE / "alerts.md": reference.alerts(yaml.safe_load(RULES.read_text())),
+        REFERENCE / "logs.md": reference.logs(found(modules)),
         REFERENCE / "headers.md": reference.headers(),
         REFERENCE / "topics.md": reference.topics(),
         **measured,

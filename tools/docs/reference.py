@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tools.docs.loglines import Line
 from watchrelay.app.headers import HEADERS, MARKER_TYPES, OBJECT_TYPES, OPTIONAL, REQUIRED, TYPES
 from watchrelay.cli import EXIT_CODES, build_parser
 from watchrelay.config.edits import COLD
@@ -221,8 +222,30 @@ zero. A histogram has the series `_bucket`, `_sum` and `_count`.
 
 Beside them stand, on Linux, CPU, memory, open files and start of the process, named as by every client library:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
-`process_start_time_seconds`.
+`process_start_time_seconds`; and of Python's collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
+`python_gc_objects_uncollectable_total`, by generation.
 """
+
+
+# ---- logs -----------------------------------------------------------------------------------------------------------
+
+
+LOGS_INTRODUCTION = """\
+One line a message on stderr, as JSON where that is no terminal: `time`, `level`, `logger`, `message`, and the fields of the table, where
+`...` stands for more. The words of a message never change with what it speaks of: search and count by them. `error` as a field is one line
+that names what is wrong and, where one is known, the cure; a traceback stands beside it at `debug` alone. Of several levels the worst is
+for what is new or grave. What libraries say comes under their own names, at `warning` and above. Objects and credentials are never logged.
+"""
+
+
+def logs(lines: Iterable[Line]) -> str:
+    """Every line that the daemon and its commands log."""
+    rows = [
+        [", ".join(line.levels), line.message, ", ".join(map(code, line.fields)), code(line.logger.removeprefix("watchrelay."))]
+        for line in lines
+    ]
+    head = ("level", "message", "fields", "logger, behind `watchrelay.`")
+    return page("Log lines", "the calls of the loggers in watchrelay/", LOGS_INTRODUCTION, table(head, rows))
 
 
 def exported(metric: Described) -> str:

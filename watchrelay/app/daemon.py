@@ -31,6 +31,7 @@ from watchrelay.kube.credentials import ClusterCredentials, load_credentials
 from watchrelay.kube.discovery import Discovery
 from watchrelay.observe import logs
 from watchrelay.observe.health import Readiness
+from watchrelay.observe.interpreter import interpreter_watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import WindowServer
@@ -110,7 +111,8 @@ class Daemon:
         self.started.set()
         settle_collector()
         try:
-            return await self._relay_and_reload()
+            with interpreter_watched(self.metrics):
+                return await self._relay_and_reload()
         finally:
             await window.close()
 

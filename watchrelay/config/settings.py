@@ -72,7 +72,8 @@ class KafkaSecurity(Section):
     """PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL, as the listener of the brokers wants it. Default: PLAINTEXT."""
 
     mechanism: Mechanism | None = Field(default=None)
-    """The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs the extra `watchrelay[msk]`. Default: none."""
+    """The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs the extra `watchrelay[msk]`, which the image has.
+    Default: none."""
 
     username: Text = _unset()
     """User name for PLAIN and SCRAM. Default: none."""

@@ -54,6 +54,9 @@ class ClusterCredentials:
         exec_timeout_s: float = TIMEOUT_S,
     ) -> None:
         proxy = choose_proxy(cluster.server, proxy_url=cluster.proxy_url, environ=environ, where=cluster.where)
+        if cluster.tls_server_name and proxy is not None and proxy.startswith("socks"):  # the connector has no place for it
+            cure = "give server the name that its certificate carries: the proxy resolves it"
+            raise ConfigError([Problem("cannot be used through a socks5 proxy", "tls-server-name", cluster.where, hint=cure)])
         self._endpoint = Endpoint(cluster.server, cluster.tls_server_name, proxy, not cluster.disable_compression)
         self._cluster = cluster
         self._user = user

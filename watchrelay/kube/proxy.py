@@ -41,7 +41,8 @@ def _usable(url: str, *, path: str, where: str) -> str:
     if not usable:
         raise ConfigError([Problem("is not the URL of a proxy", path, where, hint="http://, https:// or socks5://host:port")])
     if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
-        raise ConfigError([Problem("a socks5 proxy needs an extra package", path, where, hint="pip install 'watchrelay[socks]'")])
+        cure = "pip install 'watchrelay[socks]'; the image has it"
+        raise ConfigError([Problem("a socks5 proxy needs an extra package", path, where, hint=cure)])
     return url.replace("socks5h://", "socks5://", 1)  # names are resolved by the proxy in either case
 
 

@@ -18,6 +18,10 @@ EXPECTED = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ssl.Certif
 """All that a request may raise because of the server or the way to it; anything else is a bug of ours."""
 
 
+class SocksFailed(aiohttp.ClientConnectionError):
+    """A SOCKS proxy did not lead us there; the text says why."""
+
+
 def translate(error: BaseException, *, what: str) -> KubeError:
     """The error to raise `from error`. Shape: `what` names the request and the server ("list pods at host:6443")."""
     certificate = certificate_error(error)
@@ -90,6 +94,7 @@ _MEANINGS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], ty
     (raised.InvalidURL, Misconfigured, lambda _: "the server's URL cannot be used; it must be https://HOST[:PORT]"),
     (raised.ClientHttpProxyError, Unavailable, _proxy),
     (raised.ClientProxyConnectionError, Unreachable, lambda e: f"the proxy cannot be reached: {_system(e)}"),
+    (SocksFailed, Unreachable, str),
     (raised.ClientConnectorDNSError, Unreachable, lambda e: f"the host's name cannot be resolved: {_system(e)}"),
     ((raised.ClientSSLError, ssl.SSLError), Unavailable, lambda e: f"TLS failed: {_tls(e)}"),
     (raised.ServerDisconnectedError, Unavailable, lambda _: "the server closed the connection before it answered"),

@@ -6,6 +6,7 @@ Room: kube. In: an endpoint. Out: a connector whose dead connections are noticed
 from __future__ import annotations
 
 import functools
+import importlib.util
 import platform
 import socket
 import ssl
@@ -60,11 +61,12 @@ def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
     """No limit: every watch holds a connection, and a pool would park the next one silently for ever (WATCH 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False)
-    try:
-        from aiohttp_socks import ProxyConnector  # an extra, imported where it is used
-    except ImportError as error:
-        raise Misconfigured("proxy-url is a socks proxy, which needs the extra: pip install 'watchrelay[socks]'") from error
-    made: aiohttp.BaseConnector = ProxyConnector.from_url(endpoint.proxy, limit=0)
+    if importlib.util.find_spec("aiohttp_socks") is None:
+        raise Misconfigured("proxy-url is a socks proxy, which needs the extra: pip install 'watchrelay[socks]'; the image has it")
+    from watchrelay.kube.socks import SocksConnector  # stands on the extra
+
+    assert endpoint.proxy is not None, "it is a socks proxy"
+    made: aiohttp.BaseConnector = SocksConnector.from_url(endpoint.proxy, limit=0)
     return made
 
 

@@ -18,6 +18,8 @@ LogFormat = Literal["json", "console", "auto"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[41m"}
 _RESET = "\x1b[0m"
+_QUIETER = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
+"""Never below warnings: those of AWS say at debug what they sign, and the keys that they were given for it."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
@@ -92,6 +94,6 @@ def set_level(level: str) -> None:
     """Change the level of a running process; libraries stay one step quieter than we are."""
     root = logging.getLogger()
     root.setLevel(level.upper())
-    for name in ("aiohttp", "aiokafka", "asyncio"):
+    for name in _QUIETER:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -11,8 +11,8 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from watchrelay.model.resources import Resource
@@ -163,11 +163,16 @@ CATALOGUE: dict[str, Described] = {
         ),
         Described("kube_request_duration_seconds", "histogram", ("verb",), "Time to the response's headers."),
         Described("endpoint_gate_closed", "gauge", (), "1 while all streams stay away from an API server in trouble."),
+        Described("event_loop_lag_seconds", "histogram", (), "How late a timer of the event loop ran, twice a second."),
+        Described("gc_pause_seconds", "counter", ("generation",), "Time that Python's garbage collector held everything up."),
         Described("config_last_reload_successful", "gauge", (), "1 if the newest config was accepted."),
         Described("config_last_reload_success_timestamp_seconds", "gauge", (), "When a config was last accepted, Unix time."),
         Described("config_info", "gauge", ("hash",), "1, labelled with the hash of the config in force."),
     )
 }
+
+_COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
+"""They are counted outside the library, and read when somebody asks."""
 
 
 class Lag:
@@ -202,6 +207,19 @@ class _LagCollector(Collector):
                 running += count
                 buckets.append((bound, running))
             family.add_metric([stream], buckets=buckets, sum_value=lag.total_s)
+        yield family
+
+
+class _PauseCollector(Collector):
+    """Shape: `seconds` are added to from where no lock may be taken (`interpreter.py`)."""
+
+    def __init__(self) -> None:
+        self.seconds = [0.0, 0.0, 0.0]
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        family = CounterMetricFamily("watchrelay_gc_pause_seconds", CATALOGUE["gc_pause_seconds"].help, labels=["generation"])
+        for generation, seconds in enumerate(self.seconds):
+            family.add_metric([str(generation)], seconds)
         yield family
 
 
@@ -275,10 +293,13 @@ class Metrics:
         self._streams: dict[str, StreamMetrics] = {}
         self._topics: dict[str, TopicMetrics] = {}
         for described in CATALOGUE.values():
-            if described.name != "relay_lag_seconds":
+            if described.name not in _COLLECTED:
                 self._families[described.name] = self._make(described)
         self._lags = _LagCollector()
-        self.registry.register(self._lags)
+        pauses = _PauseCollector()
+        self.gc_pause_seconds = pauses.seconds
+        for collector in (self._lags, pauses):
+            self.registry.register(collector)
 
     def _make(self, described: Described) -> Counter | Gauge | Histogram:
         name = f"watchrelay_{described.name}"
@@ -289,8 +310,9 @@ class Metrics:
         return Histogram(name, described.help, described.labels, registry=self.registry, buckets=DURATION_BUCKETS_S)
 
     def tell_of_the_process(self) -> None:
-        """Expose CPU, memory, open files and start of this process too, under the names that every client library gives them."""
+        """Expose CPU, memory, open files, start and collections of this process too, as every client library names them."""
         ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     def counter(self, name: str) -> Counter:
         """The counter family `watchrelay_<name>_total`."""

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import AuthenticationFailedError
 
 from watchrelay import clock
-from watchrelay.errors import SinkUnavailable
+from watchrelay.errors import SinkMisconfigured
 
 _COMMAND_TIMEOUT_S = 60.0
 _OUTPUT_BYTES_MAX = 64 * 1024
@@ -28,6 +29,11 @@ _EARLY_MS = 30_000
 """A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
 
 
+_SIGNER = "aws_msk_iam_sasl_signer"
+_NO_IDENTITY = (
+    "neither environment, web identity, pod identity, profile nor node has credentials; "
+    "on EKS give the pod's service account a role (the chart's serviceAccount.annotations)"
+)
 _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
 """What a token or a key may look like in the complaint of a program: left out."""
 
@@ -114,20 +120,25 @@ async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
 class MskTokens:
     """Tokens signed with the pod's AWS identity. Source: aws-msk-iam-sasl-signer-python, `MSKAuthTokenProvider`.
 
-    Raises: SinkUnavailable naming the extra to install when the signer is missing.
+    Raises: SinkMisconfigured naming the extra to install when the signer is missing.
     """
 
     def __init__(self, region: str) -> None:
-        try:
-            self._signer = importlib.import_module("aws_msk_iam_sasl_signer").MSKAuthTokenProvider
-        except ImportError as error:
-            message = "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS: pip install 'watchrelay[msk]'"
-            raise SinkUnavailable(message) from error
+        if importlib.util.find_spec(_SIGNER) is None:
+            message = "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS, which is not installed"
+            raise SinkMisconfigured(f"{message}: pip install 'watchrelay[msk]'; the image has it")
         self._region = region
 
     async def fetch(self) -> tuple[str, int]:
+        return await asyncio.to_thread(self._sign)
+
+    def _sign(self) -> tuple[str, int]:
+        """In a thread: the signer takes most of a second and 14 MiB to import, and asks services of AWS who we are."""
+        signer = importlib.import_module(f"{_SIGNER}.MSKAuthTokenProvider")
         try:
-            token, ends_ms = await asyncio.to_thread(self._signer.generate_auth_token, self._region)
+            token, ends_ms = signer.generate_auth_token(self._region)
+        except AttributeError as error:  # it looks for the key of no credentials (1.0.2)
+            raise ValueError(f"AWS gave no identity to sign with: {_NO_IDENTITY}") from error
         except Exception as error:  # botocore's errors share no base; each means that no token can be had
             raise ValueError(f"AWS gave no identity to sign with: {error}") from error
         return str(token), int(ends_ms)

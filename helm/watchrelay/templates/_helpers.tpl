@@ -143,6 +143,29 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ceil $total | int -}}
 {{- end -}}
 
+{{/* MiB in a size such as 64MiB, 256Mi, 1Gi, 500M or a number of bytes, rounded down. */}}
+{{- define "watchrelay.mebibytes" -}}
+{{- $units := dict "" 1.0 "k" 1000.0 "K" 1000.0 "Ki" 1024.0 "M" 1e6 "Mi" 1048576.0 "G" 1e9 "Gi" 1073741824.0 -}}
+{{- $text := toString . -}}
+{{- $number := regexFind "^[0-9.]+(e\\+[0-9]+)?" $text | float64 -}}
+{{- divf (mulf $number (get $units (regexFind "[kKMG]i?" $text))) 1048576.0 | floor | int -}}
+{{- end -}}
+
+{{/* What is to be said of the memory limit where queues that fill while Kafka is away do not fit into it; else nothing. */}}
+{{- define "watchrelay.memoryShort" -}}
+{{- $config := .Values.config -}}
+{{- $streams := 0 -}}
+{{- range $config.resources -}}
+{{- $entry := merge (deepCopy .) (default dict $config.defaults) -}}
+{{- $streams = add $streams (ternary (max 1 (len (default list $entry.namespaces))) 1 (ne $entry.scope "cluster")) -}}
+{{- end -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources -}}
+{{- $queues := mul $streams (include "watchrelay.mebibytes" (default "64MiB" $config.queueBytes) | int) -}}
+{{- if and $limit (gt (add 64 $queues | int) (include "watchrelay.mebibytes" $limit | int)) -}}
+{{- printf "while Kafka is away %d streams may hold up to %d MiB for it (config.queueBytes), and the memory limit is %v: raise resources.limits.memory and requests, or lower config.queueBytes." $streams $queues $limit -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "watchrelay.gracePeriod" -}}
 {{- $drain := include "watchrelay.seconds" (dig "shutdown" "drainTimeout" "20s" .Values.config) | int -}}
 {{- $grace := .Values.terminationGracePeriodSeconds -}}

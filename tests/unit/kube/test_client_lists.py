@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import importlib.util
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.certs import Authority
 from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.support.socks import SocksProxy
 from tests.unit.kube.served import PODS, STREAM, KnownCredentials, client_of, dumps, failure_status, listed, pod
 from watchrelay.errors import (
     Expired,
@@ -25,6 +26,7 @@ from watchrelay.errors import (
     Throttled,
     Unauthorized,
     Unavailable,
+    Unreachable,
     VersionTooLarge,
 )
 from watchrelay.kube.client import Endpoint, KubeClient
@@ -229,9 +231,36 @@ async def test_T71_a_proxy_is_asked_for_the_servers_own_url() -> None:
         assert proxy.requests[0].headers["host"] == "kubernetes.invalid:6443"
 
 
-async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start() -> None:
-    if importlib.util.find_spec("aiohttp_socks") is not None:
-        pytest.skip("the socks extra is installed, so there is nothing to refuse")
+@pytest.mark.parametrize("login", [None, ("me", "hunter2")])
+async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(login: tuple[str, str] | None) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed(pod("a")))
+
+    async with ScriptedServer(handler) as server, SocksProxy(int(server.url.rpartition(":")[2]), login=login) as proxy:
+        credentials = KnownCredentials("http://kubernetes.invalid:6443")
+        user = f"{':'.join(login)}@" if login else ""
+        credentials.endpoint = Endpoint("http://kubernetes.invalid:6443", proxy=f"socks5://{user}127.0.0.1:{proxy.port}")
+        async with client_of("", credentials=credentials) as client:
+            page = await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert len(page.objects) == 1
+        assert proxy.asked == [("kubernetes.invalid", 6443)]
+
+
+async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_told_and_the_password_is_not() -> None:
+    async with SocksProxy(1, login=("me", "right")) as proxy:
+        credentials = KnownCredentials("http://kubernetes.invalid:6443")
+        credentials.endpoint = Endpoint("http://kubernetes.invalid:6443", proxy=f"socks5://me:hunter2@127.0.0.1:{proxy.port}")
+        async with client_of("", credentials=credentials) as client:
+            with pytest.raises(Unreachable, match=r"kubernetes\.invalid:6443: the proxy refused: ") as told:
+                await client.list_page(PODS, ListQuery(), stream=STREAM)
+            assert "hunter2" not in str(told.value)
+            proxy.close()
+            with pytest.raises(Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"):
+                await client.list_page(PODS, ListQuery(), stream=STREAM)
+
+
+async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     credentials = KnownCredentials("https://kubernetes.invalid")
     credentials.endpoint = Endpoint("https://kubernetes.invalid", proxy="socks5://127.0.0.1:1080")
     with pytest.raises(Misconfigured, match="socks"):

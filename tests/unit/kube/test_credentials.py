@@ -1,8 +1,8 @@
 """Room: kube.  In: kubeconfigs, token files, impersonation.  Out: claims T64, T70, T71, T73 about who we say we are and where we go."""
 
-import importlib.util
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -305,14 +305,19 @@ def test_T71_no_proxy_is_honoured_as_go_reads_it(tmp_path: Path, host: str, no_p
     assert (endpoint.proxy is None) is bypassed
 
 
-def test_T71_socks5_needs_its_package(tmp_path: Path) -> None:
+def test_T71_socks5_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write_kubeconfig(tmp_path / "config", cluster={"proxy-url": "socks5h://me:hunter2@proxy:1080"})
-    if importlib.util.find_spec("aiohttp_socks") is not None:
-        assert load(config).endpoint.proxy == "socks5://me:hunter2@proxy:1080"
-        return
+    assert load(config).endpoint.proxy == "socks5://me:hunter2@proxy:1080"
+    monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     message = refusal(config)
-    assert message.endswith("proxy-url: a socks5 proxy needs an extra package (pip install 'watchrelay[socks]')")
+    assert message.endswith("proxy-url: a socks5 proxy needs an extra package (pip install 'watchrelay[socks]'; the image has it)")
     assert "hunter2" not in message
+
+
+def test_T71_another_name_of_the_server_cannot_be_checked_through_socks5(tmp_path: Path) -> None:
+    cluster = {"proxy-url": "socks5://proxy:1080", "tls-server-name": "kubernetes.default"}
+    message = refusal(write_kubeconfig(tmp_path / "config", cluster=cluster))
+    assert "tls-server-name: cannot be used through a socks5 proxy (give server the name that its certificate carries" in message
 
 
 def test_T71_what_is_no_proxy_is_refused_without_showing_its_password(tmp_path: Path) -> None:

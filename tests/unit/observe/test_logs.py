@@ -60,3 +60,14 @@ def test_auto_is_json_where_no_terminal_reads() -> None:
     logs.configure("auto", "info", stream=out)
     logging.getLogger("x").info("hello")
     assert json.loads(out.getvalue())["message"] == "hello"
+
+
+@pytest.mark.parametrize("library", ["aiokafka.conn", "botocore.auth", "botocore.parsers", "urllib3.connectionpool", "aiohttp.client"])
+def test_libraries_say_nothing_below_a_warning_even_where_debug_is_asked_for(library: str) -> None:
+    """botocore's lines hold what it signs and the keys that it was given."""
+    out = io.StringIO()
+    logs.configure("json", "debug", stream=out)
+    logging.getLogger(library).info("SecretAccessKey: hunter2")
+    assert out.getvalue() == ""
+    logging.getLogger(library).warning("worth a look")
+    assert "worth a look" in out.getvalue()

@@ -25,6 +25,7 @@ def test_the_process_tells_of_itself_under_the_usual_names() -> None:
     held = {name: samples[0][2] for name, samples in families(metrics).items() if name.startswith("process_")}
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"} <= set(held)
     assert all(value > 0 for value in held.values()), held
+    assert {labels["generation"] for _, labels, _ in families(metrics)["python_gc_collections"]} == {"0", "1", "2"}
 
 
 def test_counters_of_a_stream_begin_at_zero() -> None:

@@ -121,7 +121,7 @@ async def test_tokens_need_a_source(mechanism: Mechanism, said: str) -> None:
 
 async def test_a_missing_signer_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
-    with pytest.raises(SinkUnavailable, match=r"pip install 'watchrelay\[msk\]'"):
+    with pytest.raises(SinkMisconfigured, match=r"pip install 'watchrelay\[msk\]'; the image has it"):
         KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="AWS_MSK_IAM", aws_region="eu-west-1").arguments()
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import AuthenticationFailedError
 
 from watchrelay import clock
-from watchrelay.sink.tokens import CommandTokens, TokenProvider, expiry_ms
+from watchrelay.sink.tokens import CommandTokens, MskTokens, TokenProvider, expiry_ms
 
 
 def jwt(**claims: object) -> str:
@@ -76,3 +76,25 @@ def test_what_is_no_jwt_with_an_end_has_none(token: str) -> None:
 
 def test_the_end_of_a_jwt_is_read_in_milliseconds() -> None:
     assert expiry_ms(jwt(exp=1_700_000_000)) == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("None.access_key", "neither environment, web identity, pod identity, profile nor node has credentials"),
+        ("raise OSError('no route to the token service')", "AWS gave no identity to sign with: no route to the token service"),
+    ],
+)
+async def test_a_signer_without_an_identity_is_told_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    """The signer of AWS 1.0.2 looks for the key of no credentials where it finds none; tests/image runs the real one."""
+    package = tmp_path / "aws_msk_iam_sasl_signer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "MSKAuthTokenProvider.py").write_text(f"def generate_auth_token(region):\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AuthenticationFailedError, match=said):
+        await TokenProvider(MskTokens("eu-west-1")).token()
+    for name in (package.name, f"{package.name}.MSKAuthTokenProvider"):
+        del sys.modules[name]
