@@ -323,15 +323,14 @@ def _dispatch(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> int:
-    """Run it. Of errors that tasks raised together the first one is told, as if it had come alone."""
+    """Run it. Of errors that tasks raised together the one behind the others is told, as if it had come alone."""
     command = importlib.import_module(f"watchrelay.commands.{args.command}")
     try:
         return int(command.run(args))
     except BaseExceptionGroup as group:
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from group
+        from watchrelay.errors import first_cause
+
+        raise first_cause(group) from group
 
 
 def _unwritable(error: OSError) -> bool:

@@ -172,6 +172,22 @@ class Shared(Fenced):
     """The stream's topic holds records of another cluster: what stands there is not ours to continue. A person must name another topic."""
 
 
+class Died(WatchrelayError):
+    """A task that runs for ever ended: a bug. The process exits and is restarted."""
+
+
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of which the others are the consequence: the first one that is not of a task which was cancelled for it.
+
+    Source: asyncio.TaskGroup appends the error of its own body behind those of the tasks that it cancelled because of it.
+    """
+    own = group.split(Died)[1] or group
+    first: BaseException = own
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
     """What to raise for a group that holds a `Fenced`: `message`, unless the error itself says more than that another writes."""
     error: BaseException = group.subgroup(Shared) or group

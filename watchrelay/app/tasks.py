@@ -10,15 +10,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from watchrelay.errors import WatchrelayError
+from watchrelay.errors import Died
 
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
-
-
-class Died(WatchrelayError):
-    """A task that runs for ever ended: a bug. The process exits and is restarted."""
 
 
 async def must_run(work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event) -> None:

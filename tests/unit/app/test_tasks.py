@@ -8,7 +8,8 @@ import logging
 
 import pytest
 
-from watchrelay.app.tasks import Died, first_of, loop_complains, must_run, unless
+from watchrelay.app.tasks import first_of, loop_complains, must_run, unless
+from watchrelay.errors import Died, first_cause
 
 
 async def forever() -> None:
@@ -58,6 +59,20 @@ async def test_what_work_raises_is_raised() -> None:
 
     with pytest.raises(ValueError, match="this"):
         await must_run(fails(), name="sink", stopping=asyncio.Event())
+
+
+async def test_what_is_told_of_a_group_is_the_error_and_not_the_tasks_that_it_took_along() -> None:
+    async def fails_beside_a_task() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(must_run(forever(), name="config", stopping=asyncio.Event()))
+            await asyncio.sleep(0)
+            raise ValueError("this")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await fails_beside_a_task()
+    assert isinstance(caught.value.exceptions[0], Died), "asyncio names the cancelled task first: else there is nothing to choose"
+    assert str(first_cause(ExceptionGroup("outer", [caught.value]))) == "this"
+    assert str(first_cause(ExceptionGroup("alone", [Died("a task ended")]))) == "a task ended"
 
 
 async def test_the_first_of_several_events_ends_the_wait_and_no_task_is_left() -> None:
