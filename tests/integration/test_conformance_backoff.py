@@ -194,7 +194,14 @@ class TroubledForOne(Api):
 
 
 @pytest.mark.parametrize(
-    "answer", [status(403, "Forbidden"), status(404, "NotFound"), says(EXPIRED, 410), status(422, "Invalid", "bad selector")]
+    "answer",
+    [
+        status(403, "Forbidden"),
+        status(404, "NotFound"),
+        says(EXPIRED, 410),
+        status(422, "Invalid", "bad selector"),
+        status(429, "TooManyRequests", "storage is (re)initializing"),
+    ],
 )
 def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Answer) -> None:
     async def scene() -> None:
