@@ -59,6 +59,12 @@ class Backoff:
         delay_s = self._jittered(min(longest_s, self.base_s * 2.0 ** min(absences, 60)), rng)
         return replace(self, failures=failures, last_failure_s=now_s, absences=absences + 1, absent_since_s=since_s), delay_s
 
+    def begun(self, now_s: float, *, healthy: bool) -> tuple[Backoff, bool]:
+        """The same with at least one failure in the row; True when this was the first."""
+        if self._counted(now_s, healthy=healthy):
+            return self, False
+        return replace(self, failures=1, last_failure_s=now_s, absences=0), True
+
     def _counted(self, now_s: float, *, healthy: bool) -> int:
         """The failures in a row that still count."""
         return 0 if healthy and now_s - self.last_failure_s > self.reset_after_s else self.failures

@@ -33,7 +33,8 @@ class KubeError(WatchrelayError):
 
 
 class Unavailable(KubeError):
-    """The endpoint is unreachable or answered as a broken server does: close the shared gate, keep the cursor, retry.
+    """The endpoint is unreachable or answered as a broken server does: close the shared gate, keep the cursor, retry. Of a watch that was
+    open: the next request is a probe.
 
     Source: WATCH 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without cause, 3xx, a 200 that is not JSON).
     """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.churn import GROUP, widget_definition
-from tests.support.daemon import Daemon, command
+from tests.support.daemon import Daemon, assert_verified
 from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal, difference, expected_table, list_text
 from tests.support.process import wait_until
@@ -144,8 +144,7 @@ def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_t
                 back = ("frontier goes back", "behind a frontier of", "resourceVersion")
                 assert [problem for problem in reader.problems if not any(words in problem for words in back)] == []
                 assert any(line["message"] for line in relay.said("restored")), "the log does not name it"
-            verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
-            assert verified.code == 0, verified.stdout + verified.stderr
+            assert_verified(relay)
             assert relay.stop() == 0
 
 
@@ -183,8 +182,7 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
             trial.make(f"{after}/namespaces/{namespace}/widgets", [{**body, "apiVersion": f"{GROUP}/v2", "metadata": {"name": "again"}}])
             relay.wait("it is followed again", lambda: not relay.stream(_WIDGETS).get("waitsFor"), deadline_s=_SOON_S)
             await_equal(real_cluster, reader, {_WIDGETS: f"{after}/widgets"}, deadline_s=_SOON_S)
-            verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
-            assert verified.code == 0, verified.stdout + verified.stderr
+            assert_verified(relay)
             assert relay.stop() == 0
             reader.read()
         assert reader.problems == []
@@ -193,6 +191,53 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
         if not gone():
             real_cluster.request("DELETE", _DEFINITION)
             real_cluster.wait_for("widgets are gone", gone)
+
+
+def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_object_is_deleted(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
+    def serve(*versions: str) -> None:
+        definition = widget_definition()
+        (shape,) = definition["spec"]["versions"]
+        definition["spec"]["versions"] = [
+            {**shape, "name": version, "served": version in versions, "storage": version == "v1"} for version in ("v1", "v2")
+        ]
+        real_cluster.apply(_DEFINITION, definition)
+
+    def answers(version: str) -> int:
+        try:
+            real_cluster.request("GET", f"/apis/{GROUP}/{version}/widgets")
+        except ApiError as error:
+            return error.status
+        return http.client.OK
+
+    (namespace,) = trial.namespaces(1)
+    objects = f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets"
+    body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "spec": {"size": 1}}
+    serve("v1", "v2")
+    try:
+        wait_until("both versions are served", lambda: answers("v1") == answers("v2") == http.client.OK)
+        trial.make(objects, [{**body, "metadata": {"name": name}} for name in ("one", "two", "three")])
+        with trial.reader(trial.topic("widgets", GROUP)) as reader, trial.relay(_WIDGETS) as relay:
+            relay.await_ready()
+            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v2/widgets"})
+            serve("v1")
+            wait_until("only v1 is served", lambda: (answers("v2"), answers("v1")) == (http.client.NOT_FOUND, http.client.OK))
+            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S)
+            assert reader.of(_WIDGETS, "deleted") == [], "none of them is gone"
+            story = [said.type for said in reader.about(_WIDGETS, f"{namespace}/one") if said.type != "read"]
+            assert story == ["added", "modified"], "another apiVersion, and a snapshot beside it"
+            real_cluster.request("DELETE", f"{objects}/two")
+            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
+            assert [said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")] == ["two"]
+            assert_verified(relay)
+            assert relay.stop() == 0
+            reader.read()
+        assert reader.problems == []
+        assert reader.proven(_WIDGETS)
+    finally:
+        real_cluster.request("DELETE", _DEFINITION)
+        wait_until("widgets are gone", lambda: answers("v1") == http.client.NOT_FOUND)
 
 
 def _told(relay: Daemon, stream: str, words: str) -> bool:

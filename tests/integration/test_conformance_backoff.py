@@ -194,7 +194,14 @@ class TroubledForOne(Api):
 
 
 @pytest.mark.parametrize(
-    "answer", [status(403, "Forbidden"), status(404, "NotFound"), says(EXPIRED, 410), status(422, "Invalid", "bad selector")]
+    "answer",
+    [
+        status(403, "Forbidden"),
+        status(404, "NotFound"),
+        says(EXPIRED, 410),
+        status(422, "Invalid", "bad selector"),
+        status(429, "TooManyRequests", "storage is (re)initializing"),
+    ],
 )
 def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Answer) -> None:
     async def scene() -> None:
@@ -206,6 +213,33 @@ def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Ans
             await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers[1:]), 0.3)
             assert s.turnstile.gate.closures == 0
             assert all(not f.mirror.troubles for f in s.followers[1:])
+
+    virtualtime.run(scene())
+
+
+class CutShort(Api):
+    """Behind a proxy that ends what was silent for 35 s. Source: `timeout server` in kubeadm's guide to high availability."""
+
+    async def watch(self, request: Request, reply: Reply) -> None:
+        try:
+            async with asyncio.timeout(35):
+                await super().watch(request, reply)
+        except TimeoutError:
+            await reply.reset()
+
+
+def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_up_nobody() -> None:
+    async def scene() -> None:
+        api = CutShort(pod("a", 1))
+        async with following(api, watchers=40, settled=True) as s:
+            lists = len(api.list_requests)
+            for number in range(1, 31):
+                await s.run_for(20)
+                api.put(pod(f"b{number}", 0))
+                await s.until(lambda: all(len(f.mirror.names) == 1 + number for f in s.followers), 3)  # noqa: B023  # called at once
+            assert len(api.list_requests) == lists
+            assert s.turnstile.gate.level <= 1
+            assert len(api.watch_requests) <= 40 * (690 / 35 + 2)
 
     virtualtime.run(scene())
 

@@ -106,6 +106,21 @@ def test_T17_one_event_that_is_repeated_before_each_instant_end_does_not_make_a_
     virtualtime.run(scene())
 
 
+def test_T17_watches_that_end_at_once_though_each_brings_a_change_are_opened_once_a_second() -> None:
+    async def scene() -> None:
+        api = Api(pod("a", 1), version=100)
+        api.watches.extend([stream(line("MODIFIED", pod("a", version))) for version in range(101, 131)])
+        async with following(api) as s:
+            await s.until(lambda: ("a", "130") in {(name, version) for (_, name), (_, version) in s.mirror.held.items()}, 60)
+            opened_s = [request.at_s for request in api.watch_requests]
+            assert min(after_s - before_s for before_s, after_s in itertools.pairwise(opened_s)) >= 0.99
+            assert len(api.list_requests) == 1
+            assert s.status.state == "watching", "it brings changes, and nothing is wrong"
+            assert s.status.last_error is None
+
+    virtualtime.run(scene())
+
+
 def test_T21_a_line_without_measure_ends_in_a_list_of_its_stream_alone() -> None:
     async def endless(request: Request, reply: Reply) -> None:
         await reply.start(200)

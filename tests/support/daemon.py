@@ -246,3 +246,9 @@ class Daemon:
     def kill(self) -> None:
         """SIGKILL and wait: nothing is drained."""
         self._process.kill()
+
+
+def assert_verified(relay: Daemon) -> None:
+    """The program itself finds the relay's topics whole, and equal to what the API server lists."""
+    said = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
+    assert said.code == 0, said.stdout + said.stderr

@@ -355,10 +355,10 @@ class PlainAccess:
     async def tls(self) -> ssl.SSLContext | None:
         return None
 
-    def distrusted(self) -> None:
+    def distrusted(self, asked_s: float) -> None:
         pass
 
-    async def rejected(self) -> None:
+    async def rejected(self, asked_s: float) -> None:
         self.rejections += 1
 
 

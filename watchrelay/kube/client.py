@@ -6,10 +6,11 @@ Room: kube. In: selections and queries of the watch, credentials. Out: pages and
 from __future__ import annotations
 
 import asyncio
+import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -69,6 +70,14 @@ class ServerVersion:
     major: int
     minor: int
     git: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What one request goes out with: who asks, and whom it trusts to answer."""
+
+    headers: list[tuple[str, str]] = field(repr=False)
+    context: ssl.SSLContext | None
 
 
 class KubeClient:
@@ -236,32 +245,36 @@ class KubeClient:
         Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate that does not verify likewise, with
         the CA read anew (it may just have been replaced).
         """
+        proof = await self._proof()
+        asked_s = clock.now_s()
         try:
-            response = await self._attempt(verb, path, params, headers, stream=stream, what=what)
+            response = await self._attempt(verb, path, params, headers, proof, stream=stream, what=what)
         except Misconfigured as error:
             if certificate_error(error.__cause__) is None:
                 raise
-            self._credentials.distrusted()
-            response = await self._attempt(verb, path, params, headers, stream=stream, what=what)
+            self._credentials.distrusted(asked_s)
+            response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
         if response.status == 401:
             leave(response)
-            await self._credentials.rejected()
-            response = await self._attempt(verb, path, params, headers, stream=stream, what=what)
+            await self._credentials.rejected(asked_s)
+            response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
         if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
             return response
         raise await self._refused(response, what=what)
 
+    async def _proof(self) -> _Proof:
+        return _Proof(await self._credentials.headers(), await self._credentials.tls())
+
     async def _attempt(
-        self, verb: str, path: str, params: Mapping[str, str], headers: Mapping[str, str], *, stream: str, what: str
+        self, verb: str, path: str, params: Mapping[str, str], headers: Mapping[str, str], proof: _Proof, *, stream: str, what: str
     ) -> aiohttp.ClientResponse:
         assert self._session is not None, "enter the client first"
         sent: CIMultiDict[str] = CIMultiDict(headers)
         sent["User-Agent"] = user_agent(stream)
-        for name, value in await self._credentials.headers():
+        for name, value in proof.headers:
             if not value.isprintable():
                 raise Misconfigured(f"{what}: the {name} header that the credentials give contains control characters")
             sent.add(name, value)
-        context = await self._credentials.tls()
         endpoint = self._credentials.endpoint
         code, began_s = "0", clock.now_s()
         try:
@@ -271,7 +284,7 @@ class KubeClient:
                     params=params,
                     headers=sent,
                     allow_redirects=False,
-                    ssl=context if context is not None else tls_without_endpoint(endpoint.proxy),
+                    ssl=proof.context if proof.context is not None else tls_without_endpoint(endpoint.proxy),
                     server_hostname=endpoint.server_hostname,
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )

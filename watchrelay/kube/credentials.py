@@ -100,18 +100,21 @@ class ClusterCredentials:
             self._context = held = (authorities, client, context)
         return held[2]
 
-    async def rejected(self) -> None:
-        """The server answered 401: files are read, and the plugin is run, again with the next request; once, however many call."""
-        self.distrusted()
+    async def rejected(self, asked_s: float) -> None:
+        """The server answered 401: files are read, and the plugin is run, again with the next request; once, however many call.
+
+        Units: `asked_s` is when the refused request got its credentials, monotonic: what was read since then it did not have.
+        """
+        self.distrusted(asked_s)
         for source in (self._token, self._client):
             if source is not None:
-                source.expire()
+                source.expire(asked_s)
         if self._exec:
             self._exec.rejected()
 
-    def distrusted(self) -> None:
+    def distrusted(self, asked_s: float) -> None:
         """The server's certificate did not verify: the CA may have been replaced, read it again before the next connection."""
-        self._authorities.expire()
+        self._authorities.expire(asked_s)
 
     async def _authorization(self) -> str:
         user = self._user

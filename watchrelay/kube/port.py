@@ -40,10 +40,13 @@ class Credentials(Protocol):
         """The context of the next connection: a new object when CA or client certificate changed, None for plain http."""
         ...
 
-    async def rejected(self) -> None:
-        """The server answered 401: read the files again, or run the plugin again, once for all callers."""
+    async def rejected(self, asked_s: float) -> None:
+        """The server answered 401: read the files again, or run the plugin again, once for all whose requests were sent before that.
+
+        Units: `asked_s` is when the request got its credentials, monotonic.
+        """
         ...
 
-    def distrusted(self) -> None:
-        """The server's certificate did not verify: read the CA again before the next connection."""
+    def distrusted(self, asked_s: float) -> None:
+        """The server's certificate did not verify: read the CA again before the next connection; `asked_s` as above."""
         ...

@@ -27,21 +27,22 @@ class Reread(Generic[T]):
         self._interval_s = interval_s
         self._now_s = now_s
         self._value: T | None = None
-        self._due_s = float("-inf")
+        self._due_s = self._read_s = float("-inf")
         self._failing = False
 
     def current(self) -> T:
         """The value; reads the files if it is time to. Blocks for a small read: these are files of a few KB."""
         now_s = self._now_s()
         if now_s >= self._due_s or self._value is None:
-            self._due_s = now_s + self._interval_s
+            self._due_s, self._read_s = now_s + self._interval_s, now_s
             self._refresh()
         assert self._value is not None, "a failed first read raises"
         return self._value
 
-    def expire(self) -> None:
-        """Makes the next `current` read the files, whatever their age."""
-        self._due_s = float("-inf")
+    def expire(self, asked_s: float) -> None:
+        """What a request was sent with at `asked_s` is no good: the next `current` reads the files, unless they were read since then."""
+        if self._read_s <= asked_s:
+            self._due_s = float("-inf")
 
     def _refresh(self) -> None:
         try:

@@ -55,6 +55,8 @@ _CURES = {
     407: " (the proxy wants a user and password in proxy-url)",
 }
 _TOO_LARGE = "ResourceVersionTooLarge"
+_UNREADY = "storage is (re)initializing"
+"""The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be converted. Source: WATCH 6.4."""
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
 """Source: Go net/http, server.go, what its TLS port says to plain HTTP."""
 
@@ -157,6 +159,8 @@ def _classed(code: int, status: Status, message: str, *, wait_s: float, headers:
         return Invalid(f"{message} (write https:// before the server's name)", status=code, retry_after_s=wait_s)
     if code in {400, 422}:
         return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
+    if code == 429 and _UNREADY in message:
+        return Interrupted(message, status=code, retry_after_s=wait_s)
     if code in {429, 500, 503}:
         message += _flow(headers)
     kind = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable)

@@ -4,6 +4,7 @@ Room: watch. In: who asks, and how requests ended. Out: go, or wait until when.
 
 Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per closure however many streams see
 it; when the time is up exactly one stream probes; any answer of a living server opens the gate, and whoever waited follows spread out.
+A watch that breaks after it was opened may be the end of the server, or a proxy's idle timeout: it only makes the next request a probe.
 Source: WATCH 6.5 (client-go warns that a shared delay function advances once per caller).
 """
 
@@ -47,6 +48,11 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A watch broke: the first who asks probes, at once, and until that has ended nobody else passes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """Nobody passes before `until_s`; then the first who asks probes."""
 
@@ -60,7 +66,7 @@ class Probing:
     prober: int
 
 
-GateState = Open | Closed | Probing
+GateState = Open | Doubtful | Closed | Probing
 
 
 class Gate:
@@ -70,9 +76,12 @@ class Gate:
         self._rng = rng
         self._backoff = Backoff()
         self._answered = False
+        self._broken = False
         self._waiting: set[int] = set()
         self.state: GateState = Open()
         self.closures = 0
+        self.news = False
+        """The newest closure is the first of a row."""
 
     @property
     def level(self) -> int:
@@ -101,6 +110,8 @@ class Gate:
                 if now_s < until_s:
                     self._waiting.add(stream)
                     return Hold(until_s)
+                self.state = Probing(stream)
+            case Doubtful():
                 self.state = Probing(stream)
             case Probing(prober=prober):
                 if prober != stream:
@@ -133,14 +144,32 @@ class Gate:
                 self.state = Closed(now_s + asked_s)
                 return True
             return False
-        if isinstance(self.state, Open):
-            self._waiting.update(each for each, turn_s in self.state.turns.items() if turn_s > now_s)
+        self._turned_away(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_absence
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
-        self._answered = False
+        self.news = self.level == 1 + self._broken
+        self._answered = self._broken = False
         self.closures += 1
         self.state = Closed(now_s + max(delay_s, asked_s))
         return True
+
+    def broke(self, now_s: float) -> None:
+        """A watch that was opened, whenever that was, has broken. It is a failure of the row, but of itself closes the gate for no time.
+
+        Law: streams whose watches a proxy cuts one by one, each in its time, do not hold up each other.
+        """
+        if not isinstance(self.state, Open):
+            return
+        self._turned_away(now_s)
+        self._backoff, begun = self._backoff.begun(now_s, healthy=self._answered)
+        self._broken = self._broken or begun
+        self.closures += 1
+        self.state = Doubtful()
+
+    def _turned_away(self, now_s: float) -> None:
+        """Who waits for a turn behind the last closure waits for the end of the next."""
+        if isinstance(self.state, Open):
+            self._waiting.update(each for each, turn_s in self.state.turns.items() if turn_s > now_s)
 
     def left(self, stream: int, now_s: float) -> bool:
         """`stream` asks no more, or gave up its request. True when that set the probe free for another."""

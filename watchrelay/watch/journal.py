@@ -131,7 +131,7 @@ class Journal:
                 self._started = self._started or opened_s is not None
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=None, then=then):
-                return "resuming" if is_resuming(then) else "listing"
+                return "listing" if not is_resuming(then) else "watching" if self._started else "resuming"
             case machine.Waiting(error=error):
                 return "waiting" if isinstance(error, _WAITED_FOR) else "backoff"
             case machine.Absent():

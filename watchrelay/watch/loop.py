@@ -217,7 +217,7 @@ class Watcher:
         except TimeoutError:
             return Due()
         except KubeError as error:
-            passage.failed(error)
+            passage.broke(error)
             return Failed(error)
         self._journal.received(frames)
         return Received(frames, asyncio.get_running_loop().time())

@@ -36,6 +36,8 @@ class Turnstile:
         self._closed_gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._numbers = 0
         self.members = 0
+        self.closed = False
+        """The streams were told to stay away, and not yet that the server answers again."""
 
     @contextmanager
     def membership(self) -> Iterator[Passage]:
@@ -56,6 +58,13 @@ class Turnstile:
             self._closed_gauge.set(1 if closed else 0)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def opened_again(self) -> None:
+        """The probe was answered."""
+        if self.closed:
+            log.info("api server answers again")
+            self.closed = False
+        self.changed()
 
     async def wait_at_gate(self, until_s: float) -> None:
         """Return at `until_s`, or when the gate changed."""
@@ -130,8 +139,7 @@ class Passage:
     def answered(self) -> None:
         """The server lives: it answered the request, whatever it said."""
         if self._go is not None and self._turnstile.gate.answered(self._number, asyncio.get_running_loop().time()):
-            log.info("api server answers again")
-            self._turnstile.changed()
+            self._turnstile.opened_again()
 
     def failed(self, error: KubeError) -> None:
         """The request failed: the server's own failures close the gate, all others show that it lives."""
@@ -143,11 +151,17 @@ class Passage:
             until_s = gate.closed_until_s
             waits_s = None if until_s is None else round(until_s - now_s, 3)
             log.log(
-                logging.WARNING if gate.level == 1 else logging.DEBUG,
+                logging.WARNING if gate.news else logging.DEBUG,
                 "api server in trouble, all streams stay away",
                 extra={"error": str(error), "reason": error.reason, "wait_s": waits_s, "level": gate.level},
             )
+            self._turnstile.closed = True
             self._turnstile.changed()
+
+    def broke(self, error: KubeError) -> None:
+        """The watch that was opened has ended by `error`: where that may be the server's own end, the next request is a probe."""
+        if isinstance(error, Unavailable):
+            self._turnstile.gate.broke(asyncio.get_running_loop().time())
 
     def close(self) -> None:
         """Leave for good: seat and probe are free for others."""

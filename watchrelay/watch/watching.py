@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from watchrelay.backoff import Backoff
 from watchrelay.errors import Interrupted, KubeError, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
@@ -26,16 +27,19 @@ from watchrelay.watch.states import (
     Read,
     Received,
     Skipped,
+    Sleep,
     Step,
     ToList,
     ToWatch,
     Vouch,
     Vouched,
+    Waiting,
     Watching,
 )
 
 VERY_SHORT_S = 1.0
-"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once is asked in a hot loop (WATCH 2.9)."""
+"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once is asked in a hot loop (WATCH 2.9). Where it
+brought something it is none, but the next is not opened before this time is up: each change of a busy resource would open another."""
 _OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
 HEALTHY_AFTER_S = 60.0
 QUIET_STALLS = 3
@@ -135,12 +139,16 @@ def _healthy(state: Watching, now_s: float) -> bool:
 def _ended(rules: Rules, state: Watching, now_s: float) -> Step:
     held = _kept(state)
     assert state.opened_s is not None, "a watch that was never opened cannot end"
-    if now_s - state.opened_s < VERY_SHORT_S and state.cursor == state.held.cursor:
+    early = now_s - state.opened_s < VERY_SHORT_S
+    if early and state.cursor == state.held.cursor:
         error = Interrupted("the server ended the watch at once, with nothing in it")
         held, delay_s = faster(rules, held, error, now_s, healthy=False)
         # A line too long to read ends the watch here each time; when lines are passed over already, only a list leads past it.
         then = ToList("undecodable") if lenient(held, now_s) else ToWatch()
         return wait(held, then, error, now_s + delay_s)
+    if early:
+        again_s = state.opened_s + VERY_SHORT_S
+        return Waiting(held, ToWatch(), again_s), (Sleep(again_s),)
     return resume(rules, held, now_s)
 
 
@@ -170,7 +178,10 @@ def _failed(rules: Rules, state: Watching, error: KubeError, now_s: float) -> St
         return _stalled(rules, state, now_s)
     if isinstance(error, Interrupted) and state.opened_s is not None and now_s - state.opened_s >= state.timeout_s + TIMEOUT_SLACK_S - 1:
         return resume(rules, _kept(state), now_s)  # cut by the source, for the server did not end it in its time
-    return failed(rules, _kept(state), error, now_s=now_s, again=ToWatch(), healthy=_healthy(state, now_s))
+    held = _kept(state)
+    if state.opened_s is not None and now_s - state.opened_s >= held.backoff.cap_s:
+        held = replace(held, backoff=Backoff())
+    return failed(rules, held, error, now_s=now_s, again=ToWatch(), healthy=_healthy(state, now_s))
 
 
 def _stalled(rules: Rules, state: Watching, now_s: float) -> Step:

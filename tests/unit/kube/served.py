@@ -34,10 +34,10 @@ class KnownCredentials:
     async def tls(self) -> ssl.SSLContext | None:
         return self.context
 
-    def distrusted(self) -> None:
+    def distrusted(self, asked_s: float) -> None:
         self.context = self.context_after_distrust or self.context
 
-    async def rejected(self) -> None:
+    async def rejected(self, asked_s: float) -> None:
         self.refusals += 1
         self.given = self.after_refusal
 

@@ -55,12 +55,30 @@ async def test_T64_an_unusable_token_file_leaves_the_old_token_in_use(tmp_path: 
 async def test_T64_a_401_has_the_token_file_read_at_once(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
-    credentials = load(write_kubeconfig(tmp_path / "config", user={"tokenFile": "token", "token": "ignored"}))
+    clock = Clock()
+    credentials = load(write_kubeconfig(tmp_path / "config", user={"tokenFile": "token", "token": "ignored"}), clock=clock)
     assert await authorization(credentials) == "Bearer old"
     token.write_text("new")
     assert await authorization(credentials) == "Bearer old"
-    await credentials.rejected()
+    await credentials.rejected(clock.now_s())
     assert await authorization(credentials) == "Bearer new"
+
+
+async def test_T64_many_401s_read_the_token_file_once(tmp_path: Path) -> None:
+    clock, token = Clock(), tmp_path / "token"
+    token.write_text("refused")
+    credentials = load(write_kubeconfig(tmp_path / "config", user={"tokenFile": "token"}), clock=clock)
+    assert await authorization(credentials) == "Bearer refused"
+    asked_s = clock.now_s()
+    clock.advance(1)
+    for content in ("read", "not read", "nor this"):
+        token.write_text(content)
+        await credentials.rejected(asked_s)
+        assert await authorization(credentials) == "Bearer read", "what was read since the request was sent, it did not have"
+    asked_s = clock.now_s()
+    clock.advance(1)
+    await credentials.rejected(asked_s)
+    assert await authorization(credentials) == "Bearer nor this"
 
 
 def test_a_token_file_that_is_missing_at_the_start_is_named(tmp_path: Path) -> None:

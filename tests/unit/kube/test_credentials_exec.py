@@ -107,7 +107,7 @@ async def test_T66_without_expiry_a_credential_serves_until_a_401(plugin: Plugin
     plugin.answer(token="two")
     clock.advance(100_000)
     assert await token(credentials) == "one"
-    await credentials.rejected()
+    await credentials.rejected(clock.now_s())
     assert await token(credentials) == "two"
     assert plugin.runs == 2
 
@@ -123,9 +123,9 @@ async def test_T66_many_callers_and_many_401s_run_the_plugin_once(plugin: Plugin
         assert plugin.runs == expected
         clock.advance(60)
         for _ in range(20):
-            await credentials.rejected()
+            await credentials.rejected(clock.now_s())
     await token(credentials)
-    await credentials.rejected()  # a late answer to a request that carried the credential before
+    await credentials.rejected(clock.now_s())  # a late answer to a request that carried the credential before
     await token(credentials)
     assert plugin.runs == 3
 
@@ -280,12 +280,12 @@ async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_con
     first = await credentials.tls()
     assert await credentials.headers() == []
     clock.advance(60)
-    await credentials.rejected()
+    await credentials.rejected(clock.now_s())
     assert await credentials.tls() is first, "the same certificate keeps its connections"
     pair = ca.issue("two")
     plugin.answer(clientCertificateData=pair.certificate.decode(), clientKeyData=pair.key.decode(), token="t")
     clock.advance(60)
-    await credentials.rejected()
+    await credentials.rejected(clock.now_s())
     assert await credentials.tls() is not first
     assert await token(credentials) == "t"
 

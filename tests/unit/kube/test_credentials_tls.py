@@ -85,11 +85,17 @@ async def test_T69_a_certificate_that_does_not_verify_has_the_ca_read_at_once(tm
     old, new, file = Ca("old"), Ca("new"), tmp_path / "ca.crt"
     file.write_bytes(old.pem)
     async with tls_server(new.issue("api")) as port:
-        credentials = load(config_for(tmp_path, port, {"certificate-authority": "ca.crt"}))
+        clock = Clock()
+        credentials = load(config_for(tmp_path, port, {"certificate-authority": "ca.crt"}), clock=clock)
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await get(credentials)
         file.write_bytes(new.pem)
-        credentials.distrusted()
+        asked_s = clock.now_s()
+        clock.advance(1)
+        credentials.distrusted(asked_s)
+        assert await get(credentials) == ""
+        file.write_bytes(old.pem)
+        credentials.distrusted(asked_s)  # of another stream, which asked before the file was read
         assert await get(credentials) == ""
 
 

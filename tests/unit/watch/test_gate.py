@@ -113,6 +113,37 @@ def test_two_healthy_minutes_start_the_levels_anew() -> None:
     assert gate.level == 1
 
 
+def test_a_watch_that_breaks_holds_up_nobody_but_makes_the_next_request_a_probe() -> None:
+    gate = Gate(Random(1))
+    for stream in range(20):  # a proxy cuts one after the other
+        now_s = 10.0 * stream
+        gate.broke(now_s)
+        assert gate.closed_until_s is None
+        assert isinstance(gate.ask(stream, now_s), Go)
+        assert gate.ask(99, now_s) == Hold(math.inf), "while the probe is out"
+        assert gate.answered(stream, now_s + 0.1)
+        assert isinstance(gate.ask(99, now_s + 0.2), Go)
+    assert gate.level == 1
+
+
+def test_a_probe_after_a_broken_watch_that_fails_closes_as_a_second_failure_and_is_news_once() -> None:
+    gate = Gate(Random(1))
+    gate.broke(0.0)
+    gate.broke(0.1)
+    probe = gate.ask(1, 0.8)
+    assert isinstance(probe, Go)
+    assert gate.failed(1, probe, 0.8)
+    assert gate.news
+    assert isinstance(gate.state, Closed)
+    assert 1.6 <= gate.state.until_s - 0.8 < 3.2
+    gate.broke(0.9)
+    assert isinstance(gate.state, Closed), "what breaks while it is closed opens nothing"
+    probe = gate.ask(1, gate.state.until_s)
+    assert isinstance(probe, Go)
+    assert gate.failed(1, probe, 5.0)
+    assert not gate.news
+
+
 def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
     rng = Random(3)
     assert spread_s(0, rng) == 0
@@ -120,7 +151,7 @@ def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
     assert 25 < max(spread_s(5000, rng) for _ in range(300)) <= 30.0
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "leave"]), st.floats(0, 40)), max_size=80))
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "break", "leave"]), st.floats(0, 40)), max_size=80))
 def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[int, str, float]]) -> None:
     gate, now_s, out = Gate(Random(5)), 0.0, dict[int, Go]()
     for stream, what, wait_s in steps:
@@ -137,6 +168,8 @@ def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[
             del out[stream]
         elif what == "fail" and stream in out:
             gate.failed(stream, out.pop(stream), now_s)
+        elif what == "break":
+            gate.broke(now_s)
         elif what == "leave":
             out.pop(stream, None)
             gate.left(stream, now_s)

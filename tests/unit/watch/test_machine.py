@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from watchrelay.errors import Expired, Interrupted, NotFound, Undecodable
+from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
@@ -217,13 +217,40 @@ def silent() -> Interrupted:
     return error
 
 
-def test_a_very_short_watch_that_brought_nothing_waits_and_one_that_brought_something_does_not() -> None:
+def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_the_shortest() -> None:
+    by, now_s = rules(), 0.0
+    state: State = watching(by)
+    for _ in range(10):  # a proxy cuts what is silent for 35 s
+        state, commands = step(by, state, Failed(Unavailable("cut")), now_s + 35)
+        assert isinstance(commands[-1], Sleep)
+        assert 0.8 <= commands[-1].until_s - (now_s + 35) < 1.6
+        now_s = commands[-1].until_s
+        state, _ = step(by, state, Woke(), now_s)
+        state, _ = step(by, state, Opened(), now_s)
+    for number in range(1, 5):
+        state, commands = step(by, state, Failed(Unavailable("cut")), now_s + 20)
+        assert isinstance(commands[-1], Sleep)
+        assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, "one that lives shorter is asked for ever more rarely"
+        now_s = commands[-1].until_s
+        state, _ = step(by, state, Woke(), now_s)
+        state, _ = step(by, state, Opened(), now_s)
+
+
+def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> None:
     by = rules()
     _, commands = step(by, watching(by), Ended(), 0.5)
     assert isinstance(commands[-1], Sleep)
     state, _ = step(by, watching(by), Received([frame("a", "101")], 0.3), 0.3)
-    _, commands = step(by, state, Ended(), 0.5)
+    state, commands = step(by, state, Ended(), 0.5)
+    assert commands == (Sleep(1.0),)
+    assert isinstance(state, Waiting)
+    assert state.held.backoff.failures == 0
+    _, commands = step(by, state, Woke(), 1.0)
     assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "101"
+    state, _ = step(by, watching(by), Received([frame("a", "101")], 0.3), 0.3)
+    _, commands = step(by, state, Ended(), 1.5)
+    assert isinstance(commands[-1], OpenWatch), "it lived long enough"
 
 
 def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
