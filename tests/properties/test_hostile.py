@@ -17,17 +17,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.secondreading import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.app.requests import answered
-from watchrelay.codec import decode
+from watchrelay.codec import Decoded, decode
 from watchrelay.config import load_settings
 from watchrelay.consumer.origin import ControlView
 from watchrelay.controlrecords import starting_point
 from watchrelay.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
 from watchrelay.kube import status
 from watchrelay.kube.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
+from watchrelay.kube.credentials import impersonation_headers
 from watchrelay.kube.execplugin import parse_credential
-from watchrelay.kube.kubeconfig import EXEC_VERSIONS, ExecPlugin, read_kubeconfig
+from watchrelay.kube.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User, read_kubeconfig
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure
@@ -70,6 +72,7 @@ def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(edits: list[
     data, stream = spoiled(LINES, edits), FrameStream(PODS)
     frames = [frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])] + stream.finish()
     assert all(str(frame.error).isprintable() for frame in frames if isinstance(frame, Failure))
+    assert wrong_frames(data, frames) == []
 
 
 @pytest.mark.timeout(100)
@@ -145,8 +148,11 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
     headers[name] = None if header_edits is None else spoiled(headers[name] or b"", header_edits)
     key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
     given = spoiled(key, key_edits), None if value is None else spoiled(value, edits)
-    said = refusal(lambda: decode(*given, headers.items()), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
+    read: list[Decoded] = []
+    said = refusal(lambda: read.append(decode(*given, headers.items())), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
     assert len(said) < 5000
+    assert said.isprintable()
+    assert [wrong_record(*given, headers, record) for record in read] in ([], [[]])
 
 
 CONTROL = {
@@ -227,11 +233,13 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
     with tempfile.NamedTemporaryFile() as file:
         file.write(spoiled(KUBECONFIG, edits))
         file.flush()
-        try:
-            cluster, user = read_kubeconfig([Path(file.name)]).resolve(None)
-        except ConfigError:
-            return
+        read: list[tuple[Cluster, User]] = []
+        said = refusal(lambda: read.append(read_kubeconfig([Path(file.name)]).resolve(None)), ConfigError)
+    assert len(said) < 5000
+    assert "hunter2" not in said
+    for cluster, user in read:
         assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(KUBECONFIG, edits).decode(errors="replace")
+        assert all(value.isprintable() for value in (user.token, *(value for _, value in impersonation_headers(user.impersonation))))
 
 
 @pytest.mark.timeout(110)
@@ -244,7 +252,7 @@ def test_whatever_a_config_holds_is_settings_or_mistakes(edits: list[tuple[int, 
         shown: list[str] = []
         said = refusal(lambda: shown.append(repr(load_settings(file.name, environ={}).kafka.security.password)), ConfigError)
     assert said or shown
-    assert "hunter2" not in "".join(shown)
+    assert "hunter2" not in "".join((said, *shown))
 
 
 def nine_times_nine(form: str, first: str) -> str:

@@ -25,6 +25,7 @@ from watchrelay.config.apart import plain
 from watchrelay.errors import ConfigError, KubeError, SinkUnavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
+from watchrelay.kube.kubeconfig import EXEC_EXTENSION
 from watchrelay.model.frames import ListQuery
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
@@ -87,7 +88,8 @@ def by_plugin(directory: Path) -> dict[str, Any]:
     plugin.write_text(f"#!/bin/sh\necho {CANARY} >&2\ncat {directory}/answer\n")
     plugin.chmod(0o755)
     env = [{"name": "PASSWORD", "value": CANARY}]
-    return {"exec": {"apiVersion": answer["apiVersion"], "command": str(plugin), "interactiveMode": "Never", "env": env}}
+    plugged = {"apiVersion": answer["apiVersion"], "command": str(plugin), "args": [f"--client-secret={CANARY}"], "env": env}
+    return {"exec": {**plugged, "interactiveMode": "Never"}}
 
 
 KINDS: list[Callable[[Path], dict[str, Any]]] = [by_token, by_token_file, by_password, by_plugin]
@@ -130,7 +132,8 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
 ) -> None:
     metrics = Metrics()
     async with ScriptedServer(echo) as server:
-        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url}, user=kind(tmp_path))
+        extensions = [{"name": EXEC_EXTENSION, "extension": {"secret": CANARY}}]
+        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url, "extensions": extensions}, user=kind(tmp_path))
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, metrics) as client:
             said = await failures(client)
@@ -154,7 +157,9 @@ async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(t
         for server in ("https://api.internal:6443", "http://api.internal", f"https://u:{CANARY}@api.internal"):
             cluster = {"server": server, "proxy-url": proxy.url.replace("http://", f"http://u:{CANARY}@")}
             config = write_kubeconfig(tmp_path / "config", cluster=cluster)
-            async with KubeClient(load_credentials(str(config), None, environ={}), Metrics()) as client:
+            credentials = load_credentials(str(config), None, environ={})
+            said += repr(credentials.endpoint) + repr(vars(credentials))
+            async with KubeClient(credentials, Metrics()) as client:
                 with pytest.raises(KubeError) as caught:
                     await client.list_page(PODS, ListQuery(), stream=STREAM)
                 said += str(caught.value) + repr(caught.value) + client.where
@@ -187,7 +192,7 @@ def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
         "plain": {"mechanism": "PLAIN", "username": "u", "password": CANARY},
         "scram": {"mechanism": "SCRAM-SHA-512", "username": "u", "password_file": str(file)},
         "oauth file": {"mechanism": "OAUTHBEARER", "token_file": str(file)},
-        "oauth command": {"mechanism": "OAUTHBEARER", "token_command": (str(program),)},
+        "oauth command": {"mechanism": "OAUTHBEARER", "token_command": (str(program), CANARY)},
     }
     return kinds[kind]
 

@@ -44,13 +44,13 @@ class Secret:
 class Cluster:
     """The `cluster` part of a kubeconfig entry. `exec_config` is the extension that plugins asking for cluster info are given."""
 
-    server: str
+    server: str = field(repr=False)  # may hold a user and a password
     authority: Secret = Secret()
     insecure: bool = False
     tls_server_name: str | None = None
-    proxy_url: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
     disable_compression: bool = False
-    exec_config: object = None
+    exec_config: object = field(default=None, repr=False)
     where: str = ""
 
 
@@ -59,7 +59,7 @@ class ExecPlugin:
     """The `exec` part of a user: which program gives us credentials, and how it wants to be called."""
 
     command: str
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_version: str = EXEC_VERSIONS[0]
     install_hint: str = ""

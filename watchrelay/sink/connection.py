@@ -81,7 +81,7 @@ class KafkaConnection:
     key_password_file: str | None = None
     check_hostname: bool = True
     token_file: str | None = None
-    token_command: tuple[str, ...] = ()
+    token_command: tuple[str, ...] = field(default=(), repr=False)
     aws_region: str | None = None
     client_id: str = "watchrelay"
     rotation: Rotation = field(default_factory=Rotation, repr=False, compare=False)
@@ -172,6 +172,8 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
         reason += " no answer in time"
     message = f"kafka at {connection.servers} is not usable: {reason}"
     kind, cure = _judged(connection, reason.lower())
+    if not cure and "connect call failed" in reason.lower():
+        cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
     return kind(message + (f" ({cure})" if cure else ""))
 
 
