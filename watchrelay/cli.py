@@ -297,9 +297,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except ConfigError as error:
-        from watchrelay.printable import printable  # here, so that --help needs no part of it
-
-        _say(*(printable(str(problem)) for problem in error.problems))  # one line each, whatever a file is called
+        _say(*map(str, error.problems))
         return BAD_CONFIG
     except Fenced as error:
         _say(f"watchrelay: {error}")

@@ -182,7 +182,7 @@ _OF_CONFIG = (
                 "            self._note(_TAGGED, node.line, path, _QUOTE)\n        self._tree",
                 "            self._note(node.tag, node.line, path, _QUOTE)\n        self._tree",
             ),
-            "a key that holds the value, too": ('return f"{name}:..." if colon else key', "return key"),
+            "a key that holds the value, too": ('return f"{key[: found.start()]}..." if found else key', "return key"),
         },
     ),
     *_of(
@@ -218,6 +218,23 @@ _OF_CONFIG = (
 _KAFKA = (
     *_of(
         _CREDENTIALS,
+        "watchrelay/sink/clientlog.py",
+        {
+            "what a broker repeats, in the client's log": ("        line = without_secrets(line)\n", ""),
+            "what a broker repeats": ('            line = line.replace(secret, "<redacted>")\n', "            pass\n"),
+        },
+    ),
+    *_of(
+        _CREDENTIALS,
+        "watchrelay/sink/connection.py",
+        {
+            "what a broker repeats of a password": ("        hide(password)\n", ""),
+            "what a broker repeats, in the client's error": ("without_secrets(said or _plain(error))", "said or _plain(error)"),
+            "what a broker repeats to a reader": ("        connection.arguments()  # so that its secrets are known here\n", ""),
+        },
+    ),
+    *_of(
+        _CREDENTIALS,
         "watchrelay/sink/connection.py",
         {
             "the password in repr": ("password: str | None = field(default=None, repr=False)", "password: str | None = None"),
@@ -235,6 +252,7 @@ _KAFKA = (
                 '_LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))',
                 '"".join(said.decode(errors="replace").strip().splitlines()[-1:])',
             ),
+            "what a broker repeats of a token": ("                    hide(self._token)\n", ""),
             "the token command by its name alone": ("        name = self._command[0]\n", '        name = " ".join(self._command)\n'),
         },
     ),

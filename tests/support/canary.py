@@ -121,7 +121,8 @@ stringData:
 _QUOTING = [
     'v1.Secret.Data: base64Codec: illegal base64 data, error found in #10 byte of ...|"password":"%s"}|...',
     'Secret in version "v1" cannot be read: bigger context ...|password %s|...',
-    "unable to convert &Secret{ObjectMeta:{x},Data:map[string][]byte{password: %s}}",
+    'json: near "password":"%s"',
+    "unable to convert &Secret{Data: %s}",
     "cannot convert map[data:map[password:%s]]",
     'conversion webhook failed: {"data":{"password":"%s"}}',
 ]

@@ -16,16 +16,32 @@ _VERBS = {"ADDED", "MODIFIED", "DELETED"}
 
 
 def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
-    """What of `frames` does not follow from the lines of `data`. Shape: every line that is not blank has one frame, up to an end."""
+    """What of `frames` does not follow from the lines of `data`. Shape: a line that is not blank has one frame, up to one that ends it all;
+    what stands behind the last line end has one only if it is whole."""
     lines = [each.strip() for each in data.split(b"\n")]
-    lines = [each for each in lines if each]
-    if len(frames) > len(lines):
-        return [f"{len(frames)} frames of {len(lines)} lines"]
+    cut = bool(lines[-1]) and not isinstance(_read(lines[-1]), dict)
+    lines = [each for each in (lines[:-1] if cut else lines) if each]
     found = [f"{said} in {line[:300]!r}" for line, frame in zip(lines, frames, strict=False) if (said := _wrong_frame(line, frame))]
-    over = len(frames) < len(lines)
-    if over and not (frames and isinstance(frames[-1], Failure)) and not (len(frames) == len(lines) - 1 and not data.endswith(b"\n")):
-        found.append(f"{len(lines) - len(frames)} lines have no frame")
+    ends = next((at for at, line in enumerate(lines) if _ends(line)), len(lines) - 1)
+    if len(frames) > ends + 1:
+        found.append(f"{len(frames)} frames of {ends + 1} lines")
+    elif len(frames) < ends + 1 and not (frames and isinstance(frames[-1], Failure)):
+        found.append(f"{ends + 1 - len(frames)} lines have no frame")
     return found
+
+
+def _read(line: bytes) -> object:
+    """What stands in `line`; None where that is no JSON, or nested beyond what is read here."""
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _ends(line: bytes) -> bool:
+    """An ERROR line, which nothing comes behind."""
+    said = _read(line)
+    return isinstance(said, dict) and said.get("type") == "ERROR"
 
 
 def _wrong_frame(line: bytes, frame: Frame) -> str:
@@ -80,7 +96,7 @@ def wrong_record(key: bytes | None, value: bytes | None, headers: Mapping[str, b
             numbers |= {"ce_wrbegin": record.begin_sequence, "ce_wrbeginoff": record.begin_offset}
         if record.kind == "heartbeat" and record.last_snapshot_offset is not None:
             numbers["ce_wrlastsnapoff"] = record.last_snapshot_offset
-    found += [f"{name} read as {number}" for name, number in numbers.items() if not _is(held[name], number)]
+    found += [f"{name} read as {number}" for name, number in numbers.items() if not _is(held.get(name, b""), number)]
     found += [f"{name} read as {text!r}" for name, text in texts.items() if held.get(name, b"") != text.encode()]
     if record.epoch > _EPOCH_MAX:
         found.append("an epoch that nothing can be above")
@@ -93,8 +109,8 @@ def _wrong_object(key: bytes | None, value: bytes | None, held: Mapping[str, byt
         found.append(f"the key {key!r}")
     if (record.value is None) != (record.verb == "deleted"):
         found.append(f"a {record.verb} with value {record.value!r}")
-    if record.value is not None and not _is(held["ce_wrhash"], record.value_hash, base=16):
-        found.append(f"the hash {held['ce_wrhash']!r}")
+    if record.value is not None and not _is(held.get("ce_wrhash", b""), record.value_hash, base=16):
+        found.append(f"the hash {held.get('ce_wrhash')!r}")
     if record.value is not None and not record.enveloped and record.value != value:
         found.append("another value")
     if record.verb.encode() not in held["ce_type"]:
@@ -107,8 +123,8 @@ def _wrong_marker(key: bytes | None, value: bytes | None, held: Mapping[str, byt
     if value is not None or shape is None or (shape[1].decode(), shape[2].decode()) != (record.kind, record.stream):
         return [f"a marker of {key!r}, {value!r}"]
     found = [] if int(shape[3]) == record.partition else ["another partition"]
-    if record.kind != "claim" and not _is(held["ce_wrdigest"], record.digest, base=16):
-        found.append(f"the digest {held['ce_wrdigest']!r}")
+    if record.kind != "claim" and not _is(held.get("ce_wrdigest", b""), record.digest, base=16):
+        found.append(f"the digest {held.get('ce_wrdigest')!r}")
     if max(record.begin_offset, record.last_snapshot_offset or 0) > _OFFSET_MAX:
         found.append("an offset that no client can go to")
     return found

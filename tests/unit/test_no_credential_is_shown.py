@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError
+from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, SaslAuthenticationFailed
 from prometheus_client import generate_latest
 from pydantic import ValidationError
 
@@ -22,14 +22,15 @@ from tests.unit.kube.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.apart import plain
-from watchrelay.errors import ConfigError, KubeError, SinkUnavailable
+from watchrelay.errors import ConfigError, KubeError, SinkMisconfigured, SinkUnavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
 from watchrelay.kube.kubeconfig import EXEC_EXTENSION
 from watchrelay.model.frames import ListQuery
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
-from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.clientlog import listening
+from watchrelay.sink.connection import KafkaConnection, reason_told, unreachable
 from watchrelay.sink.topics import Topics, TopicSpec
 
 CANARY = "canary-0f-a-credential-1234567890"
@@ -209,6 +210,33 @@ async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path
         said += whole(refused.value)
     assert shows(said) == []
     assert shows(heard.text) == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
+async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(kind: str, tmp_path: Path, heard: Heard) -> None:
+    """Its complaint is its own words; aiokafka hands them on in an exception, and in its log."""
+    connection = KafkaConnection(bootstrap_servers=("b:1",), protocol="SASL_SSL", **kafka_by(kind, tmp_path))
+    complaint = SaslAuthenticationFailed(f"nobody comes in with {CANARY}")
+    with listening() as tail:
+        arguments = connection.arguments()
+        if kind == "oauth file":
+            assert await arguments["sasl_oauth_token_provider"].token() == CANARY
+        logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, complaint)
+        said = whole(unreachable(connection, complaint, tail.reason)) + whole(unreachable(connection, complaint, ""))
+    assert "nobody comes in with <redacted>" in said
+    assert "nobody comes in with <redacted>" in heard.text
+    if kind != "oauth file":
+        refused = SinkUnavailable("kafka at b:1 is not usable")
+        refused.__cause__ = KafkaConnectionError("x")
+        with pytest.raises(SinkMisconfigured, match="nobody comes in with <redacted>"), reason_told(connection):
+            complain(complaint, refused)
+    assert shows(said) == []
+    assert shows(heard.text) == []
+
+
+def complain(words: Exception, error: Exception) -> None:
+    logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, words)
+    raise error
 
 
 def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:

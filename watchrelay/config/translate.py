@@ -5,6 +5,7 @@ Room: config. In: one error of pydantic, where it stands, and the text as writte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,9 +46,9 @@ def explain(detail: Any, path: Path, written: str | None) -> Said:
 def _unknown(path: Path) -> Said:
     if path[0] == "defaults" and path[1:] in {("resource",), ("id",), ("name",)}:
         return f"{path[1]} belongs to one entry of resources, not to defaults", ""
-    name, colon, _ = str(path[-1]).partition(":")
-    if colon:
-        return "unknown key", f"write a space after the colon: {name}: VALUE"
+    name = re.match(r"[^:\s]*(?=[:\s])", str(path[-1]))
+    if name:
+        return "unknown key", f"write a colon and a space: {name[0]}: VALUE"
     near = nearest_key(path)
     if near:
         return "unknown key", f"did you mean {near}?"

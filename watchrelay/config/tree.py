@@ -37,6 +37,7 @@ _TAGGED: Final = "begins with !, which makes it a YAML tag, and no tag is used h
 _QUOTE: Final = "put the value in quotes"
 """Neither names the word: a password may begin so."""
 
+_KEY_END: Final = re.compile(r"[:\s]")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.SafeLoader.yaml_implicit_resolvers
 
@@ -231,9 +232,9 @@ def show(path: Path) -> str:
 
 
 def _named(key: str) -> str:
-    """`key`, which may be more than one: in `{password:x}` the space is missing, and all of it is the key."""
-    name, colon, _ = key.partition(":")
-    return f"{name}:..." if colon else key
+    """`key` up to where it is none: of `{password:x}` and `{password x}` YAML takes all for the key."""
+    found = _KEY_END.search(key)
+    return f"{key[: found.start()]}..." if found else key
 
 
 def scalar(text: str) -> Any:

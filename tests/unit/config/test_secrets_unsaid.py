@@ -40,7 +40,8 @@ WRITTEN = [
     f"password: |{CANARY}",
     f"password: >{CANARY}",
     f"password:{CANARY}",
-    f"x: {{password:{CANARY}}}",
+    f'"password:{CANARY}": x',  # as {password:...} without a space is read,
+    f'"password {CANARY}": x',  # and without a colon
     f"pasword: {CANARY}",
     f"password: x\n    password: {CANARY}",
     f"tokenCommand: [{CANARY}, 1]",
