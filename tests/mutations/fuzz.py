@@ -40,6 +40,7 @@ _SPLITTER = _of(
 _DECODER = _of(
     (
         f"{_HOSTILE}::test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds",
+        f"{_HOSTILE}::test_every_body_is_read_as_it_stands_or_refused",
         f"{_HOSTILE}::test_whatever_stands_on_a_topic_is_a_record_or_refused",
     ),
     "watchrelay/codec.py",
@@ -69,7 +70,6 @@ _DECODER = _of(
             '    except KeyError as error:\n        raise RecordRefused(f"header',
             '    except IndexError as error:\n        raise RecordRefused(f"header',
         ),
-        "a message of several lines": ("is not a number of up to", "is\\nnot a number of up to"),
     },
 )
 

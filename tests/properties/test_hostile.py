@@ -6,6 +6,7 @@ Hypothesis' own deadline is off, for machines differ; the time limit of the test
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -68,8 +69,9 @@ LINES = [
     line("ADDED", pod("a")).replace(b'"object"', b'"object":{},"object"'),
     line("ADDED", pod("a")).replace(b'"metadata"', b'"metadata":{"name":"b","resourceVersion":"1"},"metadata"'),
     line("ADDED", pod("a")).replace(b'"uid"', b'"name":"b","uid"'),
+    line("ADDED", pod("a")).replace(b'"n1"', b'"n\xff"'),
 ]
-"""What servers send, and keys that stand twice: which of the two counts would be anyone's guess."""
+"""What servers send; keys that stand twice, of which either might count; bytes that are no text."""
 LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 
 
@@ -147,8 +149,10 @@ _Edits = list[tuple[int, int, bytes]]
 _rarely = st.just(_Edits()) | _edits
 KINDS = ["object.added", "object.deleted", "object.read", "claim", "snapshot.begin", "snapshot.end", "heartbeat"]
 _types = st.sampled_from(KINDS)
-_contents = st.sampled_from([b"application/json", b"application/cloudevents+json", b"text/plain"])
-_values = st.sampled_from([None, b"{}", b'{"before":null,"after":{},"op":"u"}', b'{"specversion":"1.0","data":{}}'])
+CONTENTS = [b"application/json", b"application/cloudevents+json", b"text/plain"]
+_contents = st.sampled_from(CONTENTS)
+VALUES = [None, b"{}", b'{"before":null,"after":{},"op":"u"}', b'{"specversion":"1.0","data":{}}']
+_values = st.sampled_from(VALUES)
 _keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/heartbeat/nodes/0"])
 
 
@@ -179,6 +183,16 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
     assert len(said) < 5000
     assert said.isprintable()
     assert [wrong_record(*given, headers, record) for record in read] in ([], [[]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
+    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    for content, value in itertools.product(CONTENTS, VALUES):
+        headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
+        read: list[Decoded] = []
+        refusal(lambda: read.append(decode(key, value, headers.items())), RecordRefused)  # type: ignore[arg-type]  # noqa: B023
+        assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (content, value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
