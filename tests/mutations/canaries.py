@@ -138,7 +138,7 @@ _KUBE = (
     *_of(_CREDENTIALS, "watchrelay/kube/tls.py", {"the key in repr": ("key: bytes = field(repr=False)", "key: bytes = field()")}),
     *_of(_CREDENTIALS, _PLUGIN, {"the token in repr": ("token: str = field(repr=False)", "token: str = field()")}),
     *_of(
-        _EXEC,
+        (*_CREDENTIALS, *_EXEC),
         _PLUGIN,
         {
             "what a plugin that fails printed": (
@@ -230,7 +230,7 @@ _KAFKA = (
         {
             "what a broker repeats of a password": ("        hide(password)\n", ""),
             "what a broker repeats, in the client's error": ("without_secrets(said or _plain(error))", "said or _plain(error)"),
-            "what a broker repeats to a reader": ("        connection.arguments()  # so that its secrets are known here\n", ""),
+            "what a broker repeats to a reader": ("connection.arguments()  # so that its secrets are known here", "pass"),
         },
     ),
     *_of(

@@ -22,10 +22,11 @@ from tests.unit.kube.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.apart import plain
-from watchrelay.errors import ConfigError, KubeError, SinkMisconfigured, SinkUnavailable
+from watchrelay.errors import ConfigError, KubeError, Misconfigured, SinkMisconfigured, SinkUnavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
-from watchrelay.kube.kubeconfig import EXEC_EXTENSION
+from watchrelay.kube.execplugin import parse_credential
+from watchrelay.kube.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, ExecPlugin
 from watchrelay.model.frames import ListQuery
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
@@ -210,6 +211,15 @@ async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path
         said += whole(refused.value)
     assert shows(said) == []
     assert shows(heard.text) == []
+
+
+def test_what_a_plugin_answers_is_shown_nowhere() -> None:
+    answer = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0], "status": {"token": CANARY}}
+    assert shows(repr(parse_credential(json.dumps(answer).encode(), ExecPlugin("p")))) == []
+    for odd in (CANARY, json.dumps({**answer, "status": CANARY}), json.dumps({**answer, "status": {"token": [CANARY]}})):
+        with pytest.raises(Misconfigured) as refused:
+            parse_credential(odd.encode(), ExecPlugin("p"))
+        assert shows(whole(refused.value)) == []
 
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
