@@ -70,6 +70,10 @@ soak: install ## MINUTES=30 of everything at once on real parts, faults by SEED,
 	@tools/build.sh
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(or $(SEED),1) $(ARGS)
 
+.PHONY: mutations
+mutations: install ## takes out each step of redaction, and plants each fault of the fuzz tests, to see a test catch it; T=canaries or T=fuzz
+	@$(BIN)/python -m tests.mutations $(T) $(ARGS)
+
 .PHONY: real
 real: chart-tools ## build the real parts (etcd, kube-apiserver, Kafka) into the cache outside the tree
 	@tools/build.sh

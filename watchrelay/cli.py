@@ -70,6 +70,8 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with messages that start like all others and end with what to do."""
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments"):  # one may be a setting without its --set, and that a password
+            message = " ".join(f"{name}=..." if equals else name for name, equals, _ in (word.partition("=") for word in message.split()))
         self.exit(USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -295,9 +297,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except ConfigError as error:
-        from watchrelay.printable import printable  # here, so that --help needs no part of it
-
-        _say(*(printable(str(problem)) for problem in error.problems))  # one line each, whatever a file is called
+        _say(*map(str, error.problems))
         return BAD_CONFIG
     except Fenced as error:
         _say(f"watchrelay: {error}")

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from watchrelay.printable import printable
+
 
 class WatchrelayError(Exception):
     """Anything that this program raises on purpose. The message is one line for an operator: what, where, cure."""
@@ -221,7 +223,7 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.source}:{self.line}: " if self.line is not None else (f"{self.source}: " if self.source else "")
         what = f"{self.path}: {self.message}" if self.path else self.message
-        return f"{where}{what}" + (f" ({self.hint})" if self.hint else "")
+        return printable(f"{where}{what}" + (f" ({self.hint})" if self.hint else ""))  # it is one line, whatever a file holds
 
 
 class ConfigError(WatchrelayError):

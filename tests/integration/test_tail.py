@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from tests.support.anyclient import write
 from tests.support.relays import PODS, DictStore, spec_of, until
 from watchrelay.codec import ObjectRecord
 from watchrelay.consumer.reader import NothingPublished, Seen, TailReader
@@ -138,3 +139,25 @@ async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
     with pytest.raises(SinkUnavailable) as caught:
         await everything(tail)
     assert str(caught.value) == "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check kafka.bootstrapServers)"
+
+
+async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_without_end() -> None:
+    """The broker goes away while most of the topic has still to come: eight megabytes more than a client fetches ahead."""
+    with EmbeddedKafka.start() as broker:
+        for topic in (CONTROL, "t"):
+            broker.create_topic(topic, 1)
+        for _ in range(12):
+            write(broker.bootstrap, "t", "k", b"x" * 900_000, partition=0)
+        write(broker.bootstrap, CONTROL, "stream/pods", b'{"topic":"t","partitions":1,"epochBase":1}', partition=0)
+        arguments = connection(broker).arguments()
+        tail = TailReader(arguments, control_topic=CONTROL, from_beginning=True, until_end=True, silent_after_s=1.0)
+        seen: list[Seen] = []
+
+        async def read() -> None:
+            async for batch in tail.batches():
+                seen.extend(batch)
+                broker.stop()
+
+        with pytest.raises(SinkUnavailable, match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and its end"):
+            await read()
+    assert 0 < len(seen) < 12

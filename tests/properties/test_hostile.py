@@ -6,6 +6,7 @@ Hypothesis' own deadline is off, for machines differ; the time limit of the test
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -17,17 +18,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.secondreading import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
 from watchrelay.app.requests import answered
-from watchrelay.codec import decode
+from watchrelay.codec import Decoded, decode
 from watchrelay.config import load_settings
 from watchrelay.consumer.origin import ControlView
 from watchrelay.controlrecords import starting_point
 from watchrelay.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
 from watchrelay.kube import status
 from watchrelay.kube.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
+from watchrelay.kube.credentials import impersonation_headers
 from watchrelay.kube.execplugin import parse_credential
-from watchrelay.kube.kubeconfig import EXEC_VERSIONS, ExecPlugin, read_kubeconfig
+from watchrelay.kube.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User, read_kubeconfig
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure
@@ -59,17 +62,29 @@ def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
     return ""
 
 
-LINES = line("ADDED", pod("a")) + bookmark("7") + line("ERROR", failure_status(410, "Gone"))
+LINES = [
+    *(line("ADDED", pod("a")), line("DELETED", pod("\u2028é")), bookmark("7"), line("ERROR", failure_status(410, "Gone")), b"\r\n"),
+    json.dumps({"type": "MODIFIED", "object": pod("b")}).encode() + b"\n",
+    line("ADDED", pod("a")).replace(b'"object"', b'"type":"DELETED","object"'),
+    line("ADDED", pod("a")).replace(b'"object"', b'"object":{},"object"'),
+    line("ADDED", pod("a")).replace(b'"metadata"', b'"metadata":{"name":"b","resourceVersion":"1"},"metadata"'),
+    line("ADDED", pod("a")).replace(b'"uid"', b'"name":"b","uid"'),
+    line("ADDED", pod("a")).replace(b'"n1"', b'"n\xff"'),
+]
+"""What servers send; keys that stand twice, of which either might count; bytes that are no text."""
 LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 
 
 @pytest.mark.timeout(100)
 @FUZZ
-@given(_edits, st.integers(1, 400))
-def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(edits: list[tuple[int, int, bytes]], step: int) -> None:
-    data, stream = spoiled(LINES, edits), FrameStream(PODS)
+@given(st.lists(st.sampled_from(LINES), max_size=5), _edits, st.integers(1, 400))
+def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
+    lines: list[bytes], edits: list[tuple[int, int, bytes]], step: int
+) -> None:
+    data, stream = spoiled(b"".join(lines), edits), FrameStream(PODS)
     frames = [frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])] + stream.finish()
     assert all(str(frame.error).isprintable() for frame in frames if isinstance(frame, Failure))
+    assert wrong_frames(data, frames) == []
 
 
 @pytest.mark.timeout(100)
@@ -124,29 +139,76 @@ RECORD: dict[str, bytes] = {
     "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,
     "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",
 }  # fmt: skip
-_types = st.sampled_from(["object.added", "object.deleted", "object.read", "claim", "snapshot.begin", "snapshot.end", "heartbeat"])
-_contents = st.sampled_from([b"application/json", b"application/cloudevents+json", b"text/plain"])
-_values = st.sampled_from([None, b"{}", b'{"before":null,"after":{},"op":"u"}', b'{"specversion":"1.0","data":{}}'])
+_ODD = [
+    *(b"-1", b"+1", b" 1", b"1 ", b"1_0", b"1e3", b"", b"0x1", "\u0663".encode(), b"9" * 20, b"9" * 21, b"9" * 5000),
+    *(b"%d" % (2**bits + more) for bits in (53, 63, 64) for more in (-1, 0, 1)),
+    *(b"0x" + b"0" * 14, b"0" * 15, b"0" * 17, b"g" * 16, b"F" * 16, b"-" + b"0" * 15, b"0_" * 8, b" " * 16),
+]
+"""What other readers would take for a number, or not."""
+_Edits = list[tuple[int, int, bytes]]
+_rarely = st.just(_Edits()) | _edits
+KINDS = ["object.added", "object.deleted", "object.read", "claim", "snapshot.begin", "snapshot.end", "heartbeat"]
+_types = st.sampled_from(KINDS)
+CONTENTS = [b"application/json", b"application/cloudevents+json", b"text/plain"]
+_contents = st.sampled_from(CONTENTS)
+VALUES = [None, b"{}", b'{"before":null,"after":{},"op":"u"}', b'{"specversion":"1.0","data":{}}']
+_values = st.sampled_from(VALUES)
+_keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/heartbeat/nodes/0"])
 
 
 @pytest.mark.timeout(100)
 @FUZZ
-@given(_types, _contents, _values, st.sampled_from(sorted(RECORD)), st.none() | _edits, _edits, _edits)
+@given(
+    _types,
+    st.none() | st.tuples(_contents, _values),
+    st.sampled_from(sorted(RECORD)),
+    st.none() | st.just("missing") | st.sampled_from(_ODD) | _edits,
+    _rarely | _keys,
+    _rarely,
+)
 def test_whatever_stands_on_a_topic_is_a_record_or_refused(
-    kind: str,
-    content: bytes,
-    value: bytes | None,
-    name: str,
-    header_edits: list[tuple[int, int, bytes]] | None,
-    key_edits: list[tuple[int, int, bytes]],
-    edits: list[tuple[int, int, bytes]],
+    kind: str, body: tuple[bytes, bytes | None] | None, name: str, header: _Edits | bytes | str | None, other: _Edits | bytes, edits: _Edits
 ) -> None:
+    """One header at a time is another, or is not there; `body` None: content and value as the type has them."""
+    content, value = body or (b"application/json", b"{}" if kind in {"object.added", "object.read"} else None)
     headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
-    headers[name] = None if header_edits is None else spoiled(headers[name] or b"", header_edits)
+    if isinstance(header, str):
+        del headers[name]
+    else:
+        headers[name] = spoiled(headers[name] or b"", header) if isinstance(header, list) else header
     key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
-    given = spoiled(key, key_edits), None if value is None else spoiled(value, edits)
-    said = refusal(lambda: decode(*given, headers.items()), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
+    given = spoiled(key, other) if isinstance(other, list) else other, None if value is None else spoiled(value, edits)
+    read: list[Decoded] = []
+    said = refusal(lambda: read.append(decode(*given, headers.items())), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
     assert len(said) < 5000
+    assert said.isprintable()
+    assert [wrong_record(*given, headers, record) for record in read] in ([], [[]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
+    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    for content, value in itertools.product(CONTENTS, VALUES):
+        headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
+        read: list[Decoded] = []
+        refusal(lambda: read.append(decode(key, value, headers.items())), RecordRefused)  # type: ignore[arg-type]  # noqa: B023
+        assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (content, value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: str) -> None:
+    value = b"{}" if kind in {"object.added", "object.read"} else None
+    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    legal: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode()}
+    assert wrong_record(key, value, legal, decode(key, value, legal.items())) == []  # type: ignore[arg-type]
+    for name in RECORD:
+        for odd in (None, ..., *_ODD):
+            headers = {each: said for each, said in legal.items() if each != name} if odd is ... else {**legal, name: odd}
+            read: list[Decoded] = []
+            said = refusal(lambda: read.append(decode(key, value, headers.items())), RecordRefused)  # type: ignore[arg-type]  # noqa: B023
+            assert len(said) < 5000
+            assert said.isprintable()
+            assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (name, odd)
 
 
 CONTROL = {
@@ -227,11 +289,13 @@ def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret
     with tempfile.NamedTemporaryFile() as file:
         file.write(spoiled(KUBECONFIG, edits))
         file.flush()
-        try:
-            cluster, user = read_kubeconfig([Path(file.name)]).resolve(None)
-        except ConfigError:
-            return
+        read: list[tuple[Cluster, User]] = []
+        said = refusal(lambda: read.append(read_kubeconfig([Path(file.name)]).resolve(None)), ConfigError)
+    assert len(said) < 5000
+    assert "hunter2" not in said or b": hunter2" not in spoiled(KUBECONFIG, edits)
+    for cluster, user in read:
         assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(KUBECONFIG, edits).decode(errors="replace")
+        assert all(value.isprintable() for value in (user.token, *(value for _, value in impersonation_headers(user.impersonation))))
 
 
 @pytest.mark.timeout(110)
@@ -244,7 +308,9 @@ def test_whatever_a_config_holds_is_settings_or_mistakes(edits: list[tuple[int, 
         shown: list[str] = []
         said = refusal(lambda: shown.append(repr(load_settings(file.name, environ={}).kafka.security.password)), ConfigError)
     assert said or shown
-    assert "hunter2" not in "".join(shown)
+    assert all(line.isprintable() for line in said.split("\n"))
+    if b": hunter2" in spoiled(CONFIG, edits):  # else it may be part of a word that is wrong
+        assert "hunter2" not in "".join((said, *shown))
 
 
 def nine_times_nine(form: str, first: str) -> str:

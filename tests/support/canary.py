@@ -30,7 +30,7 @@ from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import Seen
 from watchrelay.errors import KubeError
 from watchrelay.kube.page import NotAList, PageReader
-from watchrelay.kube.status import from_response
+from watchrelay.kube.status import from_response, from_stream
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure, ObjectFrame
 from watchrelay.model.records import WireRecord
@@ -117,6 +117,17 @@ stringData:
   token: {CANARIES["stringData"]}
 """.encode()
 
+
+_QUOTING = [
+    'v1.Secret.Data: base64Codec: illegal base64 data, error found in #10 byte of ...|"password":"%s"}|...',
+    'Secret in version "v1" cannot be read: bigger context ...|password %s|...',
+    'json: near "password":"%s"',
+    "unable to convert &Secret{Data: %s}",
+    "cannot convert map[data:map[password:%s]]",
+    'conversion webhook failed: {"data":{"password":"%s"}}',
+]
+"""How decoders of Go, and who prints an object with %v, repeat what they were given."""
+_QUOTING = [message.replace("%s", CANARIES["data"]) for message in _QUOTING]
 
 NAMES = ("plain", "escaped", "odd", "broken", "damaged", "huge")
 
@@ -316,7 +327,15 @@ async def _snapshot(told: Told, process: _Process) -> None:
 def _errors(told: Told, selection: Selection) -> None:
     """What is said of answers that hold Secrets and are not what was asked for: of any type and code, whole, cut or out of place."""
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
-    unlike_json = (_YAML, _YAML.replace(b"\n", b"\r\n"), b"\n" + _YAML, b"k8s\0\x0c" + CANARIES["data"].encode())
+    unlike_json = (
+        *(_YAML, _YAML.replace(b"\n", b"\r\n"), b"\n" + _YAML, b"k8s\0\x0c" + CANARIES["data"].encode()),
+        *(form % CANARIES["data"].encode() for form in (b'{"password" : "%b"}', b'"password":"%b"', b"{%b}")),
+        *(begun + CANARIES["data"].encode() + b"</td></tr>" for begun in (b"<tr><td>", b" <tr><td>", b"\n<tr><td>")),
+    )
+    for message in _QUOTING:
+        said = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
+        told.add("errors", repr(from_response(500, {"Content-Type": "application/json"}, said, what="list secrets", wall_ms=0)))
+        told.add("errors", repr(from_stream(said)))
     for data in (body, b" \n" + body, body[:200_000], body[20:], secret("plain", 1), b"[%b]" % body, *unlike_json):
         for code in (200, 301, 403, 404, 410, 422, 429, 500, 504):
             for kind in ("", "text/plain", "application/json", "text/html", "application/yaml", "application/vnd.kubernetes.protobuf"):

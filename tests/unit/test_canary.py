@@ -6,6 +6,8 @@ look finds the canary that the step had stood before: a test that could not see 
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.canary import CANARIES, NAMES, SECRETS, Told, leaked, secret, tell
@@ -74,6 +76,21 @@ def test_of_metadata_only_either_of_its_two_steps_is_enough(asked: bool, trimmed
 
 def test_without_both_steps_of_metadata_only_the_canary_leaves() -> None:
     assert "data" in told(Transform.compile(SECRETS, include_secret_data=True)).leaks()["list"]
+
+
+PATHS = ((("data.version",), ()), (("data.password.x",), ()), ((), ("data.password",)), (("*.x", "data[*].x"), ("data[*].x",)))
+"""To drop, and to redact."""
+
+PAYLOADS = ('"%s"', '["%s"]', '[{"x": 1, "y": "%s"}]', '{"password": "%s"}', '{"more": {"x": "%s", "y": "%s"}}')
+
+
+@pytest.mark.parametrize("paths", PATHS)
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_no_path_of_the_config_opens_the_payload(paths: tuple[tuple[str, ...], tuple[str, ...]], payload: str) -> None:
+    """What `drop` and `redact` enter there stays sealed, of whatever shape it is."""
+    raw = json.loads(secret("plain", 1))
+    raw["data"] = json.loads(payload.replace("%s", CANARIES["data"]))
+    assert leaked(Transform.compile(SECRETS, drop=paths[0], redact=paths[1]).apply(frame_of(json.dumps(raw).encode()))) == set()
 
 
 @pytest.mark.parametrize("spoil", [(b'"password":', b'"pass\xffword":'), (b'"note":', b'"no\xffte":')])

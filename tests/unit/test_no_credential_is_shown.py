@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError
+from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, SaslAuthenticationFailed
 from prometheus_client import generate_latest
 from pydantic import ValidationError
 
@@ -22,13 +22,16 @@ from tests.unit.kube.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.apart import plain
-from watchrelay.errors import ConfigError, KubeError, SinkUnavailable
+from watchrelay.errors import ConfigError, KubeError, Misconfigured, SinkMisconfigured, SinkUnavailable
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
+from watchrelay.kube.execplugin import parse_credential
+from watchrelay.kube.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, ExecPlugin
 from watchrelay.model.frames import ListQuery
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
-from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.clientlog import listening
+from watchrelay.sink.connection import KafkaConnection, reason_told, unreachable
 from watchrelay.sink.topics import Topics, TopicSpec
 
 CANARY = "canary-0f-a-credential-1234567890"
@@ -87,7 +90,8 @@ def by_plugin(directory: Path) -> dict[str, Any]:
     plugin.write_text(f"#!/bin/sh\necho {CANARY} >&2\ncat {directory}/answer\n")
     plugin.chmod(0o755)
     env = [{"name": "PASSWORD", "value": CANARY}]
-    return {"exec": {"apiVersion": answer["apiVersion"], "command": str(plugin), "interactiveMode": "Never", "env": env}}
+    plugged = {"apiVersion": answer["apiVersion"], "command": str(plugin), "args": [f"--client-secret={CANARY}"], "env": env}
+    return {"exec": {**plugged, "interactiveMode": "Never"}}
 
 
 KINDS: list[Callable[[Path], dict[str, Any]]] = [by_token, by_token_file, by_password, by_plugin]
@@ -130,7 +134,8 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
 ) -> None:
     metrics = Metrics()
     async with ScriptedServer(echo) as server:
-        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url}, user=kind(tmp_path))
+        extensions = [{"name": EXEC_EXTENSION, "extension": {"secret": CANARY}}]
+        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url, "extensions": extensions}, user=kind(tmp_path))
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, metrics) as client:
             said = await failures(client)
@@ -154,7 +159,9 @@ async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(t
         for server in ("https://api.internal:6443", "http://api.internal", f"https://u:{CANARY}@api.internal"):
             cluster = {"server": server, "proxy-url": proxy.url.replace("http://", f"http://u:{CANARY}@")}
             config = write_kubeconfig(tmp_path / "config", cluster=cluster)
-            async with KubeClient(load_credentials(str(config), None, environ={}), Metrics()) as client:
+            credentials = load_credentials(str(config), None, environ={})
+            said += repr(credentials.endpoint) + repr(vars(credentials))
+            async with KubeClient(credentials, Metrics()) as client:
                 with pytest.raises(KubeError) as caught:
                     await client.list_page(PODS, ListQuery(), stream=STREAM)
                 said += str(caught.value) + repr(caught.value) + client.where
@@ -187,7 +194,7 @@ def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
         "plain": {"mechanism": "PLAIN", "username": "u", "password": CANARY},
         "scram": {"mechanism": "SCRAM-SHA-512", "username": "u", "password_file": str(file)},
         "oauth file": {"mechanism": "OAUTHBEARER", "token_file": str(file)},
-        "oauth command": {"mechanism": "OAUTHBEARER", "token_command": (str(program),)},
+        "oauth command": {"mechanism": "OAUTHBEARER", "token_command": (str(program), CANARY)},
     }
     return kinds[kind]
 
@@ -204,6 +211,42 @@ async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path
         said += whole(refused.value)
     assert shows(said) == []
     assert shows(heard.text) == []
+
+
+def test_what_a_plugin_answers_is_shown_nowhere() -> None:
+    answer = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0], "status": {"token": CANARY}}
+    assert shows(repr(parse_credential(json.dumps(answer).encode(), ExecPlugin("p")))) == []
+    for odd in (CANARY, json.dumps({**answer, "status": CANARY}), json.dumps({**answer, "status": {"token": [CANARY]}})):
+        with pytest.raises(Misconfigured) as refused:
+            parse_credential(odd.encode(), ExecPlugin("p"))
+        assert shows(whole(refused.value)) == []
+
+
+@pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
+async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(kind: str, tmp_path: Path, heard: Heard) -> None:
+    """Its complaint is its own words; aiokafka hands them on in an exception, and in its log."""
+    connection = KafkaConnection(bootstrap_servers=("b:1",), protocol="SASL_SSL", **kafka_by(kind, tmp_path))
+    complaint = SaslAuthenticationFailed(f"nobody comes in with {CANARY}")
+    with listening() as tail:
+        arguments = connection.arguments()
+        if kind == "oauth file":
+            assert await arguments["sasl_oauth_token_provider"].token() == CANARY
+        logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, complaint)
+        said = whole(unreachable(connection, complaint, tail.reason)) + whole(unreachable(connection, complaint, ""))
+    assert "nobody comes in with <redacted>" in said
+    assert "nobody comes in with <redacted>" in heard.text
+    if kind != "oauth file":
+        refused = SinkUnavailable("kafka at b:1 is not usable")
+        refused.__cause__ = KafkaConnectionError("x")
+        with pytest.raises(SinkMisconfigured, match="nobody comes in with <redacted>"), reason_told(connection):
+            complain(complaint, refused)
+    assert shows(said) == []
+    assert shows(heard.text) == []
+
+
+def complain(words: Exception, error: Exception) -> None:
+    logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, words)
+    raise error
 
 
 def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:

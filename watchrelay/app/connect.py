@@ -32,13 +32,16 @@ from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Impossible, Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
-from watchrelay.printable import counted
+from watchrelay.printable import counted, printable
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.scan import descriptions
 from watchrelay.sink.topicrules import TopicSpec
 from watchrelay.sink.topics import Topics
 
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
+_ANSWER_S = 15.0
+"""For the API server's first answer: whoever stands before a command waits for less long than a relay."""
+_SILENT = "most likely it is frozen or overloaded, or a firewall or proxy swallows what is sent; else check the server's address"
 _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
@@ -57,7 +60,7 @@ class Fact:
 
     def __str__(self) -> str:
         said_already = self.said.startswith((f"{self.what} ", f"{self.what}:"))
-        return f"{self.level}: {self.said}" if said_already else f"{self.level}: {self.what}: {self.said}"
+        return printable(f"{self.level}: {self.said}" if said_already else f"{self.level}: {self.what}: {self.said}")
 
     @staticmethod
     def exit_code(facts: Sequence[Fact]) -> int:
@@ -185,14 +188,21 @@ async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) 
     try:
         credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ)
         client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
-        version = await client.version()
+        await credentials.headers()  # a plugin has a time of its own
+        async with asyncio.timeout(_ANSWER_S):
+            version = await client.version()
     except ConfigError as error:
         facts.append(Fact("kubernetes", str(error), "error", BAD_CONFIG))
+        return None
+    except TimeoutError:
+        facts.append(
+            Fact("kubernetes", f"get /version at {client.where}: no answer within {_ANSWER_S:g} s ({_SILENT})", "error", UNAVAILABLE)
+        )
         return None
     except KubeError as error:
         facts.append(_kube_fact("kubernetes", error))
         return None
-    facts.append(Fact("kubernetes", f"{credentials.endpoint.url} is {version.git}"))
+    facts.append(Fact("kubernetes", f"{client.where} is {version.git}"))
     return client
 
 
@@ -236,14 +246,17 @@ def _planned(settings: Settings, entry: ResourceEntry, resolution: Resolution, s
 async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[Fact]:
     """List and watch each stream for a moment: what the daemon will do, and nothing that needs another right."""
     turn = asyncio.Semaphore(_CHECKS_AT_ONCE)
+    facts: dict[str, Fact] = {}
 
-    async def one(stream: PlannedStream) -> Fact:
+    async def one(stream: PlannedStream) -> None:
         async with turn:
-            return await _right(client, stream)
+            if not any(fact.code == UNAVAILABLE for fact in facts.values()):  # else each would wait as long to say the same
+                facts[stream.spec.id] = await _right(client, stream)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(stream), name=f"check {stream.spec.id}") for stream in streams]
-    return [task.result() for task in tasks]
+        for stream in streams:
+            group.create_task(one(stream), name=f"check {stream.spec.id}")
+    return [facts[stream.spec.id] for stream in streams if stream.spec.id in facts]
 
 
 async def _right(client: KubeClient, stream: PlannedStream) -> Fact:

@@ -23,7 +23,7 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.interrupts import finish
-from watchrelay.printable import counted, printable
+from watchrelay.printable import counted, printable, short
 from watchrelay.sink.connection import reason_told
 
 Printer = Callable[[Seen], str]
@@ -56,7 +56,7 @@ class ClientWords(logging.Handler):
         self._newest_s = now_s
         if now_s - self._since_s >= _PATIENCE_S and now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + _QUIET_S
-            print(f"kafka: {' '.join(record.getMessage().split())}", file=self._out)
+            print(f"kafka: {short(' '.join(record.getMessage().split()))}", file=self._out)
 
 
 @contextmanager

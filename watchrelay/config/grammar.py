@@ -86,6 +86,8 @@ def check_object_name(text: str) -> None:
 def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     """`host:port`, an IPv6 address in brackets; the parts."""
     example = "kafka-0:9092" if host_needed else "0.0.0.0:8080"
+    if "@" in text:  # not repeated: what stands before it is a password, as in URLs
+        raise ValueError(f"has an @: write host:port alone, such as {example}; users and passwords have keys of their own")
     if "://" in text:
         raise ValueError(f'"{text}" has a scheme: write host:port alone, such as {example}')
     host, colon, port = text.rpartition(":")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+from pydantic import SecretStr
+
 from watchrelay.config.fields import Section
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, show
@@ -24,10 +26,11 @@ ENV_PREFIX: Final = "WATCHRELAY_"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the config. `section`: its class, or that of its items, where the kind says so."""
+    """One key of the config. `section`: its class, or that of its items, where the kind says so. `secret`: no message shows its value."""
 
     kind: Kind
     section: type[Section] | None = None
+    secret: bool = False
 
 
 @cache
@@ -134,4 +137,4 @@ def _key(annotation: Any) -> Key:
         return _key(get_args(annotation)[0])
     if annotation is bool:
         return Key("flag")
-    return Key("integer") if annotation is int else Key("text")
+    return Key("integer") if annotation is int else Key("text", secret=annotation is SecretStr)

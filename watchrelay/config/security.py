@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic import SecretStr
+
 from watchrelay.config.settings import KafkaSecurity
 from watchrelay.config.tree import Path
 from watchrelay.config.verdicts import Refusal
@@ -68,7 +70,7 @@ def _one_of(given: set[str], one: str, other: str, needs: str) -> Iterator[Refus
 def _given(security: KafkaSecurity) -> set[str]:
     """The keys that hold something, as the file writes them."""
     fields = type(security).model_fields
-    return {str(info.alias) for name, info in fields.items() if getattr(security, name) not in ("", None, ())}
+    return {str(info.alias) for name, info in fields.items() if getattr(security, name) not in ("", None, (), SecretStr(""))}
 
 
 def _at(*keys: str) -> tuple[Path, ...]:

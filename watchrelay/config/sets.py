@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 _KEY = r"[A-Za-z][A-Za-z0-9]*"
+_BEGINNING = re.compile(rf"{_KEY}(\.{_KEY}|\.\d+|\[\d+\])*")
 _PATH = re.compile(rf"{_KEY}(\.{_KEY}|\.\d+|\[\d+\])*\Z")
 
 
@@ -19,8 +20,15 @@ def parse_set(text: str) -> tuple[tuple[str | int, ...], str]:
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals:
-        raise ValueError(f'"{text}" has no "=": write path.to.key=VALUE')
+        raise ValueError(f'"{_shown(text)}" has no "=": write path.to.key=VALUE')
     if not _PATH.match(name):
-        raise ValueError(f'"{name}" is not a path: write path.to.key=VALUE, as in kafka.partitions=1 or resources[0].name=web')
+        raise ValueError(f'"{_shown(name)}" is not a path: write path.to.key=VALUE, as in kafka.partitions=1 or resources[0].name=web')
     parts = re.findall(r"[A-Za-z][A-Za-z0-9]*|\d+", name)
     return tuple(int(part) if part.isdecimal() else part for part in parts), value
+
+
+def _shown(text: str) -> str:
+    """As much of `text` as is a path: what stands behind `kafka.security.password:` is nobody's to read."""
+    found = _BEGINNING.match(text)
+    path = found[0] if found else ""
+    return text if path == text else f"{path}..."

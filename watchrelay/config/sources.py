@@ -10,7 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
@@ -249,7 +249,7 @@ def _structured(text: str, *, yaml_values: bool) -> Any:
     except (Unreadable, yaml.YAMLError):
         raise ValueError("is neither JSON nor YAML") from None
     if tree.problems:
-        raise ValueError(str(tree.problems[0]))
+        raise ValueError(str(replace(tree.problems[0], line=None)))
     return tree.value
 
 

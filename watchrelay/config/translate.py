@@ -5,6 +5,7 @@ Room: config. In: one error of pydantic, where it stands, and the text as writte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -34,6 +35,10 @@ def explain(detail: Any, path: Path, written: str | None) -> Said:
         return _unknown(path)
     if value is None:
         return "has no value", "write one, or remove the key"
+    if (key := find(path)) and key.secret:
+        return f"must be text, not {_kind(value)}", "put it in quotes"  # never shown, not even where it is wrong
+    if path == ("observe", "listen") and kind == "string_type" and isinstance(value, int):
+        return f"must be HOST:PORT, not {value}", f"write 0.0.0.0:{value}"
     known = _EXPLAINED.get(kind)
     return known(detail, value, written) if known else ("is not a legal value", "")
 
@@ -41,6 +46,9 @@ def explain(detail: Any, path: Path, written: str | None) -> Said:
 def _unknown(path: Path) -> Said:
     if path[0] == "defaults" and path[1:] in {("resource",), ("id",), ("name",)}:
         return f"{path[1]} belongs to one entry of resources, not to defaults", ""
+    name = re.match(r"[^:\s]*(?=[:\s])", str(path[-1]))
+    if name:
+        return "unknown key", f"write a colon and a space: {name[0]}: VALUE"
     near = nearest_key(path)
     if near:
         return "unknown key", f"did you mean {near}?"

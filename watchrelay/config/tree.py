@@ -33,6 +33,11 @@ DEPTH_MAX: Final = 50
 """The deepest legal config is 5 levels deep."""
 
 _TAG: Final = "tag:yaml.org,2002:"
+_TAGGED: Final = "begins with !, which makes it a YAML tag, and no tag is used here"
+_QUOTE: Final = "put the value in quotes"
+"""Neither names the word: a password may begin so."""
+
+_KEY_END: Final = re.compile(r"[:\s]")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.SafeLoader.yaml_implicit_resolvers
 
@@ -131,9 +136,9 @@ class _Reader:
     def _aliased(self, event: Any, stack: list[tuple[_Node, list[_Node]]]) -> _Node:
         node = self._anchors.get(event.anchor)
         if node is None:
-            self._refuse(event, f"*{event.anchor} is used, but no &{event.anchor} stands before it")
+            self._refuse(event, "a word begins with *, which makes it an alias, and its & stands nowhere before", _QUOTE)
         if any(node is open_node for open_node, _ in stack):
-            self._refuse(event, f"*{event.anchor} stands inside itself")
+            self._refuse(event, "an alias (*) stands inside what it stands for", "write it out")
         return node
 
     def _refuse(self, event: Any, message: str, hint: str = "") -> NoReturn:
@@ -157,7 +162,7 @@ class _Builder:
         if len(path) > DEPTH_MAX:
             self._stop(node.line, f"nested deeper than {DEPTH_MAX} levels")
         if node.kind != "scalar" and node.tag not in ("", "!", f"{_TAG}map", f"{_TAG}seq"):
-            self._note(f"the YAML tag {node.tag} is not used here", node.line, path, "remove it")
+            self._note(_TAGGED, node.line, path, _QUOTE)
         self._tree.lines.setdefault(path, line or node.line)
         if node.kind == "mapping":
             return self._mapping(node, path)
@@ -203,7 +208,7 @@ class _Builder:
             return _convert(tag, node.value)
         except (ValueError, KeyError):
             if node.tag:
-                self._note(f"the YAML tag {node.tag} is not used here", node.line, path, "remove it")
+                self._note(_TAGGED, node.line, path, _QUOTE)
             return node.value
 
     def _tick(self, node: _Node) -> None:
@@ -222,8 +227,14 @@ def show(path: Path) -> str:
     """`("resources", 0, "name")` as people write it: `resources[0].name`."""
     shown = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
+        shown += f"[{part}]" if isinstance(part, int) else f".{_named(part)}" if shown else _named(part)
     return shown
+
+
+def _named(key: str) -> str:
+    """`key` up to where it is none: of `{password:x}` and `{password x}` YAML takes all for the key."""
+    found = _KEY_END.search(key)
+    return f"{key[: found.start()]}..." if found else key
 
 
 def scalar(text: str) -> Any:

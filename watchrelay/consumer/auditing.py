@@ -5,7 +5,6 @@ Room: consumer. In: connection arguments, the control topic, which streams. Out:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +15,7 @@ from aiokafka.errors import KafkaError
 from watchrelay.codec import decode
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
-from watchrelay.consumer.connecting import STOP_TIMEOUT_S, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.connecting import STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
 from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import NothingPublished
@@ -30,7 +29,6 @@ _FETCH_WAIT_MS = 50
 """A fetch that waits for records holds up whatever is asked behind it on its connection."""
 _FETCH_BYTES = 8 << 20
 """Little at a time: what was just unpacked is still in the processor's cache when it is checked."""
-_SILENT_AFTER_S = 60.0
 
 
 class _Log:
@@ -80,13 +78,9 @@ class Auditor:
         """
         try:
             await self._find()
-            loop = asyncio.get_running_loop()
-            progress_s = loop.time()
+            patience = Patience(self._arguments)
             while behind := [place for place, log in self._logs.items() if await self._consumer.position(place) < log.end]:
-                if await self._read(behind):
-                    progress_s = loop.time()
-                elif loop.time() - progress_s > _SILENT_AFTER_S:
-                    raise SinkUnavailable(f"no records of {behind[0].topic} for {_SILENT_AFTER_S:g} s")
+                patience.heard(await self._read(behind), behind[0].topic)
         except KafkaError as error:
             raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
 

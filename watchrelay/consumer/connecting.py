@@ -27,11 +27,13 @@ from aiokafka.errors import (
 
 from watchrelay.errors import SinkUnavailable
 from watchrelay.kafkabatches import guard
-from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, tame
+from watchrelay.kafkaclient import SILENCE, plain_words, servers_text, stop_consumer, tame
 from watchrelay.printable import short
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
+SILENT_AFTER_S = 60.0
+"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next one."""
 _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
@@ -92,7 +94,10 @@ async def start_consumer(consumer: Any, arguments: Mapping[str, Any], *, check: 
         if not isinstance(error, (KafkaError, OSError)):
             raise
         what = "check user, password and mechanism" if isinstance(consumer._client.failure, _REFUSED) else check(error)
-        raise SinkUnavailable(f"kafka at {servers_text(arguments)} is not usable: {away(consumer, error)} ({what})") from error
+        why = away(consumer, error)
+        if password := arguments.get("sasl_plain_password"):  # which a broker may repeat in its complaint
+            why = why.replace(password, "<redacted>")
+        raise SinkUnavailable(f"kafka at {servers_text(arguments)} is not usable: {why} ({what})") from error
 
 
 def away(consumer: Any, error: BaseException) -> str:
@@ -114,6 +119,26 @@ def unreadable(error: BaseException) -> str:
         topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
         return f"topic {topics} may not be read: grant READ on it"
     return plain_words(error)
+
+
+class Patience:
+    """How long nothing may come where something is still to come: aiokafka asks on for ever, and hardly says so.
+
+    Use: make it inside the loop, where reading begins.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], *, silent_after_s: float = SILENT_AFTER_S) -> None:
+        self._servers, self._silent_after_s = servers_text(arguments), silent_after_s
+        self._now_s = asyncio.get_running_loop().time
+        self._newest_s = self._now_s()
+
+    def heard(self, something: object, topic: str) -> None:
+        """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for too long."""
+        if something:
+            self._newest_s = self._now_s()
+        elif self._now_s() - self._newest_s > self._silent_after_s:
+            said = f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
+            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {said} ({SILENCE})")
 
 
 def check_library(error: BaseException) -> str:

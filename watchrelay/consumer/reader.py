@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from watchrelay.codec import Decoded, decode
-from watchrelay.consumer.connecting import STOP_TIMEOUT_S, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.connecting import SILENT_AFTER_S, STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
 from watchrelay.consumer.origin import Described
 from watchrelay.consumer.there import partitions_there, what_is_missing
 from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value
@@ -62,7 +62,12 @@ class _Follow:
 
     @property
     def done(self) -> bool:
-        return all(self.next[partition] >= end for partition, end in self.ends.items())
+        return not self.topics_behind
+
+    @property
+    def topics_behind(self) -> set[str]:
+        """Of which not all is read that was asked for."""
+        return {partition.topic for partition, end in self.ends.items() if self.next[partition] < end}
 
 
 class TailReader:
@@ -82,8 +87,10 @@ class TailReader:
         until_end: bool = False,
         waiting: Callable[[str], None] = lambda _: None,
         awaited: Callable[[str], bool] = lambda _: True,
+        silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
         self._arguments = dict(arguments)
+        self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
@@ -94,13 +101,14 @@ class TailReader:
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
         """The records as they come, some at a time; ends only with `until_end`.
 
-        Raises: SinkUnavailable when no broker answers at the start; NothingPublished where waiting would be for ever: with `until_end`,
-        or for a stream that nobody awaits.
+        Raises: SinkUnavailable when no broker answers at the start or, before an end that was asked for, any more; NothingPublished where
+        waiting would be for ever: with `until_end`, or for a stream that nobody awaits.
         """
         consumer = make_consumer(self._arguments)
         await start_consumer(consumer, self._arguments, check=what_to_check)
         try:
             follow = await self._find(consumer)
+            patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
             while not (self._until_end and follow.done):
                 fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
                 seen: list[Seen] = []
@@ -112,7 +120,9 @@ class TailReader:
                         seen += [one for message in messages if (one := self._look(message, *span)) is not None]
                 for partition in follow.next:
                     follow.next[partition] = await consumer.position(partition)
-                if not self._until_end:
+                if self._until_end:
+                    patience.heard(fetched, ", ".join(sorted(follow.topics_behind)) or self._control.topic)
+                else:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen:
                     yield seen
@@ -154,8 +164,11 @@ class TailReader:
         end = (await consumer.end_offsets([self._control]))[self._control]
         # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
         consumer.seek(self._control, (await consumer.beginning_offsets([self._control]))[self._control])
+        patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
         while await consumer.position(self._control) < end:
-            for messages in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
+            fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+            patience.heard(fetched, self._control.topic)
+            for messages in fetched.values():
                 self._learn(messages)
         missing = sorted(self._streams - self._described.keys())
         if missing:

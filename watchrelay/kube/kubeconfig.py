@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
+from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
 from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
@@ -44,13 +45,13 @@ class Secret:
 class Cluster:
     """The `cluster` part of a kubeconfig entry. `exec_config` is the extension that plugins asking for cluster info are given."""
 
-    server: str
+    server: str = field(repr=False)  # may hold a user and a password
     authority: Secret = Secret()
     insecure: bool = False
     tls_server_name: str | None = None
-    proxy_url: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
     disable_compression: bool = False
-    exec_config: object = None
+    exec_config: object = field(default=None, repr=False)
     where: str = ""
 
 
@@ -59,7 +60,7 @@ class ExecPlugin:
     """The `exec` part of a user: which program gives us credentials, and how it wants to be called."""
 
     command: str
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_version: str = EXEC_VERSIONS[0]
     install_hint: str = ""
@@ -99,10 +100,24 @@ class _Section:
     values: Mapping[str, object]
     file: Path
     path: str
+    lines: Mapping[Place, int] = field(default_factory=dict)
+    at: Place = ()
+    """Where the mapping stands in the file, as `lines` has it; `path` is what people call the same place."""
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
         path = ".".join(part for part in (self.path, key) if part)
-        raise ConfigError([Problem(message, path=path, source=str(self.file), hint=hint)])
+        raise ConfigError([Problem(message, path=path, source=str(self.file), line=self.line(key), hint=hint)])
+
+    @property
+    def where(self) -> str:
+        """For messages about what it says, when that is tried."""
+        line = self.line()
+        return f"{self.file}: {self.path}" if line is None else f"{self.file}:{line}: {self.path}"
+
+    def line(self, key: str = "") -> int | None:
+        """The line of `key`, else of what stands around it."""
+        at = (*self.at, *((int(part) if part.isdigit() else part) for part in key.replace("[", ".").replace("]", "").split(".") if part))
+        return next((self.lines[at[:length]] for length in range(len(at), -1, -1) if at[:length] in self.lines), None)
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -130,8 +145,7 @@ class _Section:
         value = self.values.get(key)
         if value is None:
             return None
-        path = f"{self.path}.{key}" if self.path else key
-        return _Section(self.mapping(key, value), self.file, path)
+        return _Section(self.mapping(key, value), self.file, self._inner(key), self.lines, (*self.at, key))
 
     def sections(self, key: str) -> list[_Section]:
         value = self.values.get(key)
@@ -139,7 +153,13 @@ class _Section:
             return []
         if not isinstance(value, list):
             self.refuse(key, f"must be a list, not {_kind(value)}")
-        return [_Section(self.mapping(f"{key}[{i}]", item), self.file, f"{key}[{i}]") for i, item in enumerate(value)]
+        return [
+            _Section(self.mapping(f"{key}[{i}]", item), self.file, self._inner(f"{key}[{i}]"), self.lines, (*self.at, key, i))
+            for i, item in enumerate(value)
+        ]
+
+    def _inner(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
 
     def mapping(self, key: str, value: object) -> Mapping[str, object]:
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
@@ -194,7 +214,7 @@ class Kubeconfig:
         name = context.text(key)
         if not name:
             context.refuse(key, "is missing")
-        return _named(entries, name, what=key, path=f"{context.path}.{key}", source=str(context.file))
+        return _named(entries, name, what=key, path=f"{context.path}.{key}", source=str(context.file), line=context.line(key))
 
 
 def read_kubeconfig(files: Iterable[Path]) -> Kubeconfig:
@@ -229,7 +249,7 @@ def _read(file: Path) -> _Section:
     if not isinstance(content, dict):
         raise ConfigError([Problem(f"is not a kubeconfig: the file is {_kind(content)}, not a mapping", source=str(file))])
     root = _Section({}, file, "")
-    return _Section(root.mapping("", content), file, "")
+    return _Section(root.mapping("", content), file, "", tree.lines)
 
 
 def _entries(root: _Section, plural: str) -> dict[str, _Section]:
@@ -243,16 +263,18 @@ def _entries(root: _Section, plural: str) -> dict[str, _Section]:
             item.refuse("name", f'"{name}" stands twice in this file')
         path = f"{plural}[{name}].{singular}"
         values = item.values.get(singular)
-        found[name] = _Section(item.mapping(singular, values if values is not None else {}), root.file, path)
+        found[name] = _Section(
+            item.mapping(singular, values if values is not None else {}), root.file, path, item.lines, (*item.at, singular)
+        )
     return found
 
 
-def _named(entries: Mapping[str, _Section], name: str, *, what: str, path: str, source: str) -> _Section:
+def _named(entries: Mapping[str, _Section], name: str, *, what: str, path: str, source: str, line: int | None = None) -> _Section:
     if found := entries.get(name):
         return found
     near = difflib.get_close_matches(name, entries, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(entries)}" if entries else f"there is no {what} at all"
-    raise ConfigError([Problem(f'{what} "{name}" does not exist', path, source, hint=hint)])
+    raise ConfigError([Problem(f'{what} "{name}" does not exist', path, source, line, hint)])
 
 
 def _cluster(section: _Section) -> Cluster:
@@ -271,7 +293,7 @@ def _cluster(section: _Section) -> Cluster:
         proxy_url=section.text("proxy-url") or None,
         disable_compression=section.flag("disable-compression"),
         exec_config=extensions.get(EXEC_EXTENSION),
-        where=f"{section.file}: {section.path}",
+        where=section.where,
     )
 
 
@@ -302,7 +324,7 @@ def _user(section: _Section) -> User:
         password=section.text("password"),
         exec_plugin=_exec(plugin) if plugin else None,
         impersonation=_impersonation(section),
-        where=f"{section.file}: {section.path}",
+        where=section.where,
     )
 
 
@@ -332,7 +354,7 @@ def _exec(section: _Section) -> ExecPlugin:
         api_version=version,
         install_hint=" ".join(section.text("installHint").split()),
         provide_cluster_info=section.flag("provideClusterInfo"),
-        where=f"{section.file}: {section.path}",
+        where=section.where,
     )
 
 

@@ -6,7 +6,7 @@ Room: kube. In: nothing. Out: `Endpoint` and the `Credentials` protocol, which `
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -18,9 +18,9 @@ class Endpoint:
     `compress`: False where the kubeconfig says `disable-compression`.
     """
 
-    url: str
+    url: str = field(repr=False)  # this and the proxy's may hold a user and a password
     server_hostname: str | None = None
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
     compress: bool = True
 
 

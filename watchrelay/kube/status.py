@@ -34,6 +34,8 @@ WHOSE = "is this URL the API server's?"
 """What to ask where something else answers: a proxy, a login page, the wrong port."""
 
 _QUOTED = 300
+_EXCERPT = re.compile(r'\{|":\S|\.\.\.\||map\[')
+"""How JSON, an excerpt of it, or Go's print of an object begins. A field's `Invalid value: "x": must be ...` has a space there."""
 _CLASSES: dict[int, type[KubeError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -173,7 +175,7 @@ def from_stream(data: bytes | msgspec.Raw) -> KubeError:
     Shape: what would shut the endpoint's gate as an HTTP answer is `Interrupted` here: the server lives, this stream ended.
     """
     status = read_status(data) or Status()
-    said = _clean(status.message) or _clean(status.reason) or "without a reason"
+    said = _words(status.message) or _clean(status.reason) or "without a reason"
     message = f"the server ended the watch: {status.code or 'no code'} {said}"
     if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
         return Invalid(message, about="streaming", status=status.code, retry_after_s=status.retry_after_s)
@@ -212,7 +214,7 @@ def _flow(headers: Mapping[str, str]) -> str:
 def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
     """The server's own words, short and on one line; of a body that is no Status only plain text is quoted."""
     if status is not None and (status.message or status.reason):
-        return _clean(status.message) or _clean(status.reason)
+        return _words(status.message) or _clean(status.reason)
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if not body.strip():
         return "an empty body"
@@ -229,6 +231,12 @@ def _first_line(body: bytes) -> str:
     """What servers and proxies write who complain in plain text: an object in YAML, or in bytes that are no text, shows no value in it."""
     line = body[: 4 * _QUOTED].strip().partition(b"\n")[0].decode("utf-8", "replace").rstrip().replace("\t", " ")
     return line if line.isprintable() else ""
+
+
+def _words(message: str) -> str:
+    """A Status's message up to where it begins to quote an object: decoders of Go repeat what they cannot read, Secrets included."""
+    found = _EXCERPT.search(message)
+    return _clean(f"{message[: found.start()]}..." if found else message)
 
 
 def _clean(text: str) -> str:

@@ -80,9 +80,11 @@ def _system(error: BaseException) -> str:
         return "the connection broke"
     if isinstance(found, socket.gaierror):
         return str(found.strerror).lower()
-    return {111: "connection refused", 104: "connection reset by the server", 110: "connection timed out"}.get(
-        found.errno or 0, str(found.strerror).lower()
-    )
+    return {
+        111: "connection refused: nothing listens there (does it run, and is the address right?)",
+        104: "connection reset by the server",
+        110: "connection timed out",
+    }.get(found.errno or 0, str(found.strerror).lower())
 
 
 def _proxy(error: BaseException) -> str:

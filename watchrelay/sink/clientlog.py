@@ -14,6 +14,7 @@ from contextvars import ContextVar
 
 _LINES_MAX = 8
 _LINE_LENGTH_MAX = 300
+_SECRET_LENGTH_MIN = 4
 
 _NO_REASON = "Sending username and password in the clear"
 """Said on each connection that does so; it explains no failure."""
@@ -29,6 +30,18 @@ class LogTail:
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=_LINES_MAX)
+        self._secrets: set[str] = set()
+
+    def hide(self, secret: str) -> None:
+        """From here on `secret` is cut out of every line. Of a word this short nobody could tell where it only happens to stand."""
+        if len(secret) >= _SECRET_LENGTH_MIN:
+            self._secrets.add(secret)
+
+    def without_secrets(self, line: str) -> str:
+        """`line` without what is hidden: a broker may repeat in its complaint what it was sent."""
+        for secret in self._secrets:
+            line = line.replace(secret, "<redacted>")
+        return line
 
     def add(self, level: int, line: str) -> None:
         """Keep a line; an exact repetition of the newest one is not kept twice."""
@@ -54,6 +67,18 @@ class LogTail:
 _current: ContextVar[LogTail | None] = ContextVar("watchrelay_kafka_log_tail", default=None)
 
 
+def hide(secret: str) -> None:
+    """Cut `secret` out of what the client says that is being listened to, if one is."""
+    if (tail := _current.get()) is not None:
+        tail.hide(secret)
+
+
+def without_secrets(line: str) -> str:
+    """`line` without what was hidden from who listens."""
+    tail = _current.get()
+    return line if tail is None else tail.without_secrets(line)
+
+
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = " ".join(record.getMessage().split())
@@ -61,6 +86,7 @@ class _Handler(logging.Handler):
         if line.endswith(":") and isinstance(cause, ConnectionError):
             line += " connection closed"  # in the middle of a TLS handshake: asyncio raises it without a word
         tail = _current.get()
+        line = without_secrets(line)
         if tail is not None and not line.startswith(_NO_REASON):
             tail.add(record.levelno, line)
         _log.debug("kafka client said", extra={"said": line[:_LINE_LENGTH_MAX], "level_there": record.levelname})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +20,9 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from watchrelay.errors import SinkMisconfigured, SinkUnavailable
 from watchrelay.kafkabatches import guard
 from watchrelay.kafkaclient import SILENCE, tame
-from watchrelay.sink.clientlog import listening
+from watchrelay.sink.clientlog import hide, listening, without_secrets
 from watchrelay.sink.rotation import Rotation
-from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource
+from watchrelay.sink.tokens import CommandTokens, FileTokens, MskTokens, TokenProvider, TokenSource, read_secret
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
@@ -81,7 +81,7 @@ class KafkaConnection:
     key_password_file: str | None = None
     check_hostname: bool = True
     token_file: str | None = None
-    token_command: tuple[str, ...] = ()
+    token_command: tuple[str, ...] = field(default=(), repr=False)
     aws_region: str | None = None
     client_id: str = "watchrelay"
     rotation: Rotation = field(default_factory=Rotation, repr=False, compare=False)
@@ -115,6 +115,9 @@ class KafkaConnection:
         return arguments
 
     def _tls(self) -> ssl.SSLContext:
+        for name, file in (("caFile", self.ca_file), ("certFile", self.cert_file), ("keyFile", self.key_file)):
+            if file and Path(file).exists() and not Path(file).is_file():  # OpenSSL would read a pipe, or /dev/zero, for ever
+                raise SinkMisconfigured(f"{_WHERE}.{name} {file} cannot be used: it is no regular file; name one that holds PEM")
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ssl.SSLError) as error:
@@ -140,6 +143,7 @@ class KafkaConnection:
         password = self._secret("passwordFile", self.password_file) if self.password_file else self.password
         if not self.mechanism or not username or not password:
             raise SinkMisconfigured(f"{_WHERE}.protocol {self.protocol} needs a mechanism, a user and a password")
+        hide(password)
         return {"sasl_mechanism": self.mechanism, "sasl_plain_username": username, "sasl_plain_password": password}
 
     def _tokens(self) -> TokenSource:
@@ -156,9 +160,9 @@ class KafkaConnection:
     @staticmethod
     def _secret(name: str, path: str) -> str:
         try:
-            return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SinkMisconfigured(f"{_WHERE}.{name} {path} cannot be read: {_plain(error)}") from error
+            return read_secret(path).rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            raise SinkMisconfigured(f"{_WHERE}.{name} {path} cannot be read: {_plain(error)}") from None  # its error holds the content
 
 
 def unreachable(connection: KafkaConnection, error: Exception, said: str) -> SinkUnavailable:
@@ -167,11 +171,13 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     Shape: `said` is the client's newest log line (`LogTail.reason`), "" when it said nothing. SinkMisconfigured when the sign is one of
     what only a person can mend.
     """
-    reason = _CLASS.sub(r"\1", said or _plain(error))
+    reason = _CLASS.sub(r"\1", without_secrets(said or _plain(error)))
     if reason.endswith(":"):
         reason += " no answer in time"
     message = f"kafka at {connection.servers} is not usable: {reason}"
     kind, cure = _judged(connection, reason.lower())
+    if not cure and "connect call failed" in reason.lower():
+        cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
     return kind(message + (f" ({cure})" if cure else ""))
 
 
@@ -190,6 +196,8 @@ def reason_told(connection: KafkaConnection) -> Iterator[None]:
     Raises: SinkUnavailable, SinkMisconfigured, in place of a SinkUnavailable that no more is known of than that nobody answers.
     """
     with listening() as said:
+        with suppress(SinkMisconfigured):
+            connection.arguments()  # so that its secrets are known here
         try:
             yield
         except SinkUnavailable as error:

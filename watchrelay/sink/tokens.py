@@ -13,7 +13,6 @@ import importlib.util
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from aiokafka.abc import AbstractTokenProvider
@@ -21,10 +20,14 @@ from aiokafka.errors import AuthenticationFailedError
 
 from watchrelay import clock
 from watchrelay.errors import SinkMisconfigured
+from watchrelay.files import read_bounded
+from watchrelay.sink.clientlog import hide
 
 _COMMAND_TIMEOUT_S = 60.0
 _OUTPUT_BYTES_MAX = 64 * 1024
 """Tokens have a few kilobytes: brokers and proxies take no longer ones."""
+_WRITER_S = 1.0
+"""For the writer of a named pipe: nothing else turns in the daemon meanwhile."""
 _EARLY_MS = 30_000
 """A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
 
@@ -36,6 +39,17 @@ _NO_IDENTITY = (
 )
 _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
 """What a token or a key may look like in the complaint of a program: left out."""
+
+
+def read_secret(path: str) -> str:
+    """The text in a file of a secret. One without end, or a pipe that nobody writes to, is neither taken into memory nor waited for.
+
+    Raises: OSError, UnicodeDecodeError; ValueError for what is longer than any secret.
+    """
+    content = read_bounded(path, _OUTPUT_BYTES_MAX + 1, writer_s=_WRITER_S, silence_s=_WRITER_S)
+    if len(content) > _OUTPUT_BYTES_MAX:
+        raise ValueError(f"it holds more than {_OUTPUT_BYTES_MAX >> 10} KiB, which no secret has")
+    return content.decode()
 
 
 class TokenSource(Protocol):
@@ -52,7 +66,12 @@ class FileTokens:
         self._path = path
 
     async def fetch(self) -> tuple[str, int]:
-        token = (await asyncio.to_thread(Path(self._path).read_text, encoding="utf-8")).strip()
+        try:
+            token = (await asyncio.to_thread(read_secret, self._path)).strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"the token file {self._path} is not UTF-8") from None
+        except OSError as error:
+            raise ValueError(f"the token file {self._path} cannot be read: {error.strerror or error}") from None
         if not token:
             raise ValueError(f"the token file {self._path} is empty")
         return token, 0
@@ -159,6 +178,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka ca
             if clock.wall_ms() >= self._ends_ms - _EARLY_MS:
                 try:
                     self._token, self._ends_ms = await self._source.fetch()
+                    hide(self._token)
                 except (OSError, ValueError) as error:
                     raise AuthenticationFailedError(f"no token for OAUTHBEARER: {error}") from error
             return self._token

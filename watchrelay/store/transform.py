@@ -146,7 +146,7 @@ def _pruned(value: _Value, node: _Node) -> _Value:
             split: dict[str, _Value] = _split_map(value)  # type: ignore[assignment]  # dict is invariant; this one is ours
             _prune_map(split, node)
             return split
-        if first == _LIST and node.items is not None:
+        if first == _LIST and node.items is not None and not node.sealed:
             items = _split_list(value)
             return [] if node.items.do is _DROP else [_pruned(item, node.items) for item in items]
     except (msgspec.DecodeError, UnicodeDecodeError):

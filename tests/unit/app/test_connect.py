@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
-from watchrelay.app.connect import BAD_CONFIG, OK, Fact, rights_in_kafka
+from tests.support.relays import run_virtually
+from tests.support.scripted import Reply, Request, ScriptedServer
+from tests.unit.app.conftest import settings_of
+from tests.unit.kube.kubeconfigs import write_kubeconfig
+from watchrelay.app.connect import BAD_CONFIG, OK, UNAVAILABLE, Fact, check_everything, connected, rights_in_kafka
 from watchrelay.errors import SinkUnavailable
 
 
@@ -62,3 +69,37 @@ async def test_brokers_that_went_meanwhile_are_a_fact_too() -> None:
 
     (fact,) = await rights_in_kafka(Gone(), ["a"], [])
     assert (str(fact), fact.code) == ("error: kafka at b:1 is not usable: no answer about 1", 69)
+
+
+def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_be_behind_it(tmp_path: Path) -> None:
+    async def silent(request: Request, reply: Reply) -> None:
+        await reply.gone()
+
+    async def asked() -> tuple[list[Fact], float]:
+        async with ScriptedServer(silent) as server, AsyncExitStack() as stack:
+            file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url})
+            began_s = asyncio.get_running_loop().time()
+            client, _, facts = await connected(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), stack)
+            assert client is None
+            return facts, asyncio.get_running_loop().time() - began_s
+
+    (fact,), took_s = run_virtually(asked())
+    assert "no answer within 15 s (most likely it is frozen" in str(fact)
+    assert fact.code == UNAVAILABLE
+    assert took_s == pytest.approx(15.0, abs=0.5)
+
+
+async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_printed_as_they_are(tmp_path: Path) -> None:
+    async def handler(request: Request, reply: Reply) -> None:
+        await (
+            reply.json(200, {"major": "1", "minor": "34", "gitVersion": "v1.34\x1b[2J"})
+            if request.path == "/version"
+            else reply.text(403, "no")
+        )
+
+    async with ScriptedServer(handler) as server:
+        file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url.replace("http://", "http://u:hunter2@")})
+        facts = await check_everything(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}))
+    said = "\n".join(map(str, facts))
+    assert "is v1.34\\u001b[2J" in said
+    assert "hunter2" not in said

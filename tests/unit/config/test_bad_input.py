@@ -34,8 +34,8 @@ UNREADABLE = {
     'a: "b\n': "w.yaml:1: not YAML: found unexpected end of stream, at column 1 (a quote is opened and never closed)",
     "a: [b\n": "w.yaml:1: not YAML: did not find expected ',' or ']', at column 1 (a [ is opened and never closed, or a comma is missing)",
     "a: b\n---\nc: d\n": "w.yaml:2: a second document starts here: a config file is one document (remove what follows this ---)",
-    "a: *b\n": "w.yaml:1: *b is used, but no &b stands before it",
-    "a: &b [*b]\n": "w.yaml:1: *b stands inside itself",
+    "a: *b\n": "w.yaml:1: a word begins with *, which makes it an alias, and its & stands nowhere before (put the value in quotes)",
+    "a: &b [*b]\n": "w.yaml:1: an alias (*) stands inside what it stands for (write it out)",
     "a: \x01\n": "w.yaml:1: not YAML: a control character stands here (is this a text file?)",
     "a: " + "[" * 5000: "w.yaml:1: nested deeper than 50 levels",
     "a: " + "x" * (1 << 20): "w.yaml: is larger than 1 MiB (is this the config file?)",
@@ -151,6 +151,7 @@ ENTRIES = {
     "- resource: pods\n  topic: k8s.c.control": [
         '5: resources[0].topic: the topic "k8s.c.control" is the relay\'s own, for claims and snapshots (name another)'
     ],
+    "- resource: pods\nobserve: {listen: 8080}": ["5: observe.listen: must be HOST:PORT, not 8080 (write 0.0.0.0:8080)"],
     "- resource: pods\nobserve: {listen: '8080'}": ['5: observe.listen: "8080" has no port: write host:port, such as 0.0.0.0:8080'],
     "- resource: pods\nobserve: {listen: 'h:99999'}": ['5: observe.listen: "h:99999": "99999" is not a port between 0 and 65535'],
     # selectors
@@ -233,7 +234,7 @@ ENTRIES = {
         "6: resources[1].resource: is given twice, first on line 5 (keep one of the two)"
     ],
     "- resource: !!python/name:os.system pods": [
-        "4: resources[0].resource: the YAML tag tag:yaml.org,2002:python/name:os.system is not used here (remove it)"
+        "4: resources[0].resource: begins with !, which makes it a YAML tag, and no tag is used here (put the value in quotes)"
     ],
     # later releases
     "- resource: pods\nsharding: {enabled: true}": ["5: sharding.enabled: comes with a later release (in this one: false)"],

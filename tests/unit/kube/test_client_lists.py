@@ -105,6 +105,21 @@ async def test_a_token_with_control_characters_is_refused_without_being_repeated
         assert server.requests == []
 
 
+async def test_a_user_in_the_servers_url_counts_where_there_is_no_other_credential() -> None:
+    """As in Go's client. Source: net/http, Client.send."""
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(200, listed())
+
+    async with ScriptedServer(handler) as server:
+        credentials = KnownCredentials(server.url.replace("http://", "http://u:p@"))
+        async with client_of(server.url, credentials=credentials) as client:
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+            credentials.given = []
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+        assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Basic dTpw"]
+
+
 @pytest.mark.parametrize("compress", [True, False])
 async def test_a_list_is_compressed_unless_that_is_disabled(compress: bool) -> None:
     async def handler(request: Request, reply: Reply) -> None:

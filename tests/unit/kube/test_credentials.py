@@ -83,7 +83,7 @@ async def test_T64_many_401s_read_the_token_file_once(tmp_path: Path) -> None:
 
 def test_a_token_file_that_is_missing_at_the_start_is_named(tmp_path: Path) -> None:
     message = refusal(write_kubeconfig(tmp_path / "config", user={"tokenFile": "token"}))
-    assert message == f"{tmp_path}/config: users[prod].user: tokenFile: {tmp_path}/token: No such file or directory"
+    assert message == f"{tmp_path}/config:1: users[prod].user: tokenFile: {tmp_path}/token: No such file or directory"
 
 
 # ---- where the credentials come from --------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_disable_compression_and_tls_server_name_reach_the_endpoint(tmp_path: Pa
 )
 def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], message: str) -> None:
     config = write_kubeconfig(tmp_path / "config", cluster=cluster, user=user)
-    assert refusal(config) == f"{config}: {message.replace('{dir}', str(tmp_path))}"
+    assert refusal(config) == f"{config}:1: {message.replace('{dir}', str(tmp_path))}"
 
 
 def test_a_server_that_no_url_can_hold_is_refused(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_credential_file_without_end_does_not_fill_the_memory(tmp_path: Path) 
         ({"certificate-authority": "/dev/zero"}, {}, "clusters[prod].cluster: certificate-authority"),
     ):
         config = write_kubeconfig(tmp_path / "config", cluster=cluster, user=user)
-        assert refusal(config) == f"{config}: {key}: /dev/zero: is larger than 8 MiB"
+        assert refusal(config) == f"{config}:1: {key}: /dev/zero: is larger than 8 MiB"
 
 
 def test_a_kubeconfig_that_is_a_pipe_without_a_writer_is_no_reason_to_hang(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
         load_credentials(str(config), "prot", environ={})
     assert "current-context: no context is chosen; there are: prod" in refusal(write_kubeconfig(tmp_path / "none", current=""))
     config.write_text("current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\nclusters: null\n")
-    assert refusal(config) == f'{config}: contexts[a].context.cluster: cluster "b" does not exist (there is no cluster at all)'
+    assert refusal(config) == f'{config}:2: contexts[a].context.cluster: cluster "b" does not exist (there is no cluster at all)'
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
         ("", "holds no context at all (is this the kubeconfig?)"),
         ('{"kind": "Pod", "apiVersion": "v1"}', "holds no context at all (is this the kubeconfig?)"),
         ("- a", "is not a kubeconfig: the file is a list, not a mapping"),
-        ("clusters: {}", "clusters: must be a list, not a mapping"),
-        ("users: [{name: a}, {name: a}]", 'users[1].name: "a" stands twice in this file'),
+        ("clusters: {}", ":1: clusters: must be a list, not a mapping"),
+        ("kind: Config\nusers:\n- name: a\n- name: a\n", ':4: users[1].name: "a" stands twice in this file'),
     ],
 )
 def test_a_file_that_is_no_kubeconfig_says_so(tmp_path: Path, content: str | None, message: str) -> None:

@@ -265,7 +265,7 @@ async def test_T67_a_command_with_a_separator_is_relative_to_the_kubeconfig_and_
     )
     message = await refusal(plugin.credentials(command="no-such-plugin", installHint="apt install it"))
     assert message == (
-        f'{plugin.directory}/config: users[prod].user.exec: the plugin "no-such-plugin" was not found in $PATH (apt install it)'
+        f'{plugin.directory}/config:1: users[prod].user.exec: the plugin "no-such-plugin" was not found in $PATH (apt install it)'
     )
 
 

@@ -140,7 +140,7 @@ def test_unusable_client_certificates_are_refused_at_the_start(tmp_path: Path) -
         user = {"client-certificate-data": b64(certificate), "client-key-data": b64(key)}
         with pytest.raises(ConfigError) as caught:
             load(config_for(tmp_path, 1, user=user))
-        assert str(caught.value) == f"{tmp_path}/config: users[prod].user: client-certificate-data: {message}"
+        assert str(caught.value) == f"{tmp_path}/config:1: users[prod].user: client-certificate-data: {message}"
 
 
 async def test_T70_tls_server_name_is_what_the_certificate_must_carry(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Room: sink.  In: settings and files.  Out: claims about what the client library is given, and what an operator is told."""
 
 import logging
+import os
 import ssl
 import sys
 from pathlib import Path
@@ -224,3 +225,35 @@ def test_what_a_client_of_the_consumer_only_logs_is_told_with_the_cure() -> None
     assert str(right) == "topic k8s.c.pods may not be read by this user: grant READ on it or its prefix"
     told = failing(ValueError("x"), "[Error 58] of another time", scram())
     assert str(told) == "kafka at b:1 is not usable: no broker answers", "what the consumer knows is put over"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "it is a pipe that nobody writes to"),
+        ("/dev/zero", "it holds more than 64 KiB, which no secret has"),
+        (b"s\xffcret", "can't decode byte 0xff"),
+    ],
+)
+async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_for_nor_shown(
+    content: bytes | str | None, said: str, tmp_path: Path
+) -> None:
+    """Everything else of the daemon stands still while a password is read."""
+    file = tmp_path / "secret"
+    if content is None:
+        os.mkfifo(file)
+    elif isinstance(content, str):
+        file.symlink_to(content)
+    else:
+        file.write_bytes(content)
+    plain = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="PLAIN", username="u", password_file=str(file))
+    with pytest.raises(SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{said}") as refused:
+        plain.arguments()
+    assert refused.value.__cause__ is None, "it holds the bytes that could not be read"
+    if not isinstance(content, bytes):
+        for name, files in (("caFile", {"ca_file": str(file)}), ("certFile", {"cert_file": str(file), "key_file": str(file)})):
+            with pytest.raises(SinkMisconfigured, match=f"kafka.security.{name} {file} cannot be used: it is no regular file"):
+                KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", **files).arguments()  # type: ignore[arg-type]
+    token = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=str(file))
+    with pytest.raises(AuthenticationFailedError, match="no token for OAUTHBEARER: "):
+        await token.arguments()["sasl_oauth_token_provider"].token()

@@ -1,0 +1,16 @@
+"""Room: tests.  In: nothing.  Out: `Step`, one thing that the code does and could lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """Shape: `edits` are file, text that stands there once, and what stands there without the step; `may_raise`: it may be caught by an
+    exception that nobody expects, not by an assertion alone."""
+
+    name: str
+    tests: tuple[str, ...]
+    edits: tuple[tuple[str, str, str], ...]
+    may_raise: bool = False
