@@ -90,8 +90,11 @@ class Log:
         """Where the partition begins: the cleaner takes records, not offsets."""
         return 0
 
-    def clean(self, now_s: float, *, lag_s: float, retention_s: float) -> set[Loss]:
-        """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first met."""
+    def clean(self, now_s: float, *, lag_s: float, retention_s: float) -> tuple[set[Loss], list[ObjectRecord]]:
+        """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first met.
+
+        Shape: what was lost; the deletes of which nothing is left.
+        """
         bound = next((at for at, each in enumerate(self.records) if each.at_s > now_s - lag_s), len(self.records))
         head = self.records[:bound]
         newest = {each.key: each for each in head}
@@ -106,8 +109,16 @@ class Log:
             lost.add("proof")
         if any(newest[key] is not each and isinstance(each.said, ObjectRecord) for key, each in heeded.items()):
             lost.add("truth")
+        left = {each.key for each in (*kept, *self.records[bound:])}
+        buried = [each.said for key, each in heeded.items() if key not in left and isinstance(each.said, ObjectRecord)]
         self.records[:bound] = kept
-        return lost
+        return lost, buried
+
+    @property
+    def frontier(self) -> int:
+        """What the newest marker claims that readers heed; 0 where none does."""
+        said = next((each.said for each in reversed(self.records) if proves(each)), None)
+        return int(said.frontier) if isinstance(said, MarkerRecord) else 0
 
 
 def proves(record: Stored) -> bool:

@@ -58,6 +58,16 @@ class History:
         if said.reason != "healed":
             self._object(stored.offset, said)
 
+    def forget(self, key: bytes) -> None:
+        """The delete of `key`, newer than every frontier, was compacted away, its retention over: what was before it may be said again."""
+        self._newest.pop(key, None)
+        self._said = {once for once in self._said if once[0] != key}
+
+    def doubted(self) -> None:
+        """A writer does not believe what stands here and says all of it again: by a snapshot, and where its queue overflows by what is
+        conflated. Nothing goes back in time for that."""
+        self._said.clear()
+
     def _place(self, offset: int, epoch: int, sequence: int) -> None:
         """Sequences of an epoch begin at 1 and leave none out: a gap means a loss to readers."""
         if epoch > self._epoch:

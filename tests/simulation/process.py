@@ -98,6 +98,9 @@ class World(Protocol):
         """Put into the trace."""
         ...
 
+    def doubted(self) -> None:
+        """A writer does not believe the log."""
+
     def unprovable(self, epoch: int) -> str:
         """Why a log may be doubted by the writer of `epoch`, "" where it may not."""
         ...
@@ -319,6 +322,8 @@ class Life:
         self.decision = type(found.decision).__name__
         self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.doubted
         self.why_doubted = self.world.unprovable(epoch)
+        if self.doubted:
+            self.world.doubted()
         self.world.note("resumed", self.number, self.decision, getattr(found.decision, "frontier", ""), found.newest, found.objects)
         self.watcher = watcher = self._watcher(found)
         async with asyncio.TaskGroup() as tasks:

@@ -207,12 +207,24 @@ class World:
     def clean(self) -> None:
         """The cleaner comes by, as eager as the topic's settings let it be."""
         now_s = asyncio.get_running_loop().time()
+        logs = {place.partition: log for place, log in self.broker.logs.items() if place.topic == TOPIC}
+        frontier = min((log.frontier for log in logs.values()), default=0)
         for place, log in self.broker.logs.items():
             lag_s = 0.0 if place.topic == CONTROL else self.plan.lag_s
-            lost = log.clean(now_s, lag_s=lag_s, retention_s=self.plan.lag_s)
-            if lost and place.topic == TOPIC:
+            lost, buried = log.clean(now_s, lag_s=lag_s, retention_s=self.plan.lag_s)
+            if place.topic != TOPIC:
+                continue
+            if lost:
                 self.note("lost", place.partition, *sorted(lost))
                 self.lost |= lost
+            for said in buried:
+                if int(said.version) > frontier:  # no writer can know of it any more, and a watch from the frontier shows what was before
+                    self.histories[place.partition].forget(said.key)
+
+    def doubted(self) -> None:
+        """A writer does not believe the log."""
+        for history in self.histories:
+            history.doubted()
 
     def unprovable(self, epoch: int) -> str:
         """Why a log may be doubted by the writer of `epoch`, "" where it may not.

@@ -195,13 +195,12 @@ class Fold:
             self.gone[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord, held: Entry | None) -> None:
-        """A stale record: what it leaves in a table that ignores headers must be mended, unless that is the truth anyway."""
+        """A stale record: what it leaves in a table that ignores headers must be mended, unless nothing is the truth anyway.
+
+        Also where it is a late copy of the true record: compaction keeps the copy, which readers pass over, and takes the true one.
+        """
         key = record.key
-        if held is None:
-            true = record.verb == "deleted" and not record.enveloped
-        else:
-            true = record.epoch == self.epoch and held.queued == (self._tenure << _TENURE_BITS | record.sequence)
-        if true:
+        if held is None and record.verb == "deleted" and not record.enveloped:
             self.stale.pop(key, None)
         else:
             self.stale[key] = None
