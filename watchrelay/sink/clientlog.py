@@ -15,6 +15,8 @@ from contextvars import ContextVar
 _LINES_MAX = 8
 _LINE_LENGTH_MAX = 300
 _SECRET_LENGTH_MIN = 4
+_SECRETS_MAX = 16
+"""The newest: a token lives for minutes, and its successors come for as long as the process does."""
 
 _NO_REASON = "Sending username and password in the clear"
 """Said on each connection that does so; it explains no failure."""
@@ -30,12 +32,12 @@ class LogTail:
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=_LINES_MAX)
-        self._secrets: set[str] = set()
+        self._secrets: deque[str] = deque(maxlen=_SECRETS_MAX)
 
     def hide(self, secret: str) -> None:
         """From here on `secret` is cut out of every line. Of a word this short nobody could tell where it only happens to stand."""
-        if len(secret) >= _SECRET_LENGTH_MIN:
-            self._secrets.add(secret)
+        if len(secret) >= _SECRET_LENGTH_MIN and secret not in self._secrets:
+            self._secrets.append(secret)
 
     def without_secrets(self, line: str) -> str:
         """`line` without what is hidden: a broker may repeat in its complaint what it was sent."""
