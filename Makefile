@@ -14,10 +14,10 @@ IMAGE ?= 0
 SEED ?=
 SEEDS ?= 1000
 MINUTES ?= 30
-# Most tests wait for brokers and clocks: files run side by side, with real parts four on two processors (a third of one keeps each of
-# them busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the end;
-# T=tests/some_file.py runs alone.
-JOBS ?= $(if $(T),0,$(if $(filter 1,$(REAL)),4,3))
+# Most tests wait for brokers and clocks: files run side by side, three on two processors (with real parts each of them keeps a third to a
+# half of one busy), in the order of their names, so that the long ones among the integration tests come first and the short ones fill the
+# end; T=tests/some_file.py runs alone.
+JOBS ?= $(if $(T),0,3)
 
 .PHONY: help
 help: ## this list

@@ -57,7 +57,7 @@ FOUND_BY = {
     "F8r": 2,
     "F9": 33,
     "F10": 6,
-    "F11": 657,
+    "F11": 487,
 }
 """A seed that shows the fault, and is right without it."""
 
