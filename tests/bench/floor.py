@@ -71,7 +71,8 @@ class _Floor:
         self.full: list[tuple[int, BatchBuilder]] = []
 
     def train(self, values: list[bytes]) -> None:
-        learnt = zstandard.train_dictionary(16 * 1024, values, k=2000, d=8)  # type: ignore[arg-type]  # list is invariant; it reads only
+        samples: list[bytes | bytearray | memoryview] = [*values]
+        learnt = zstandard.train_dictionary(16 * 1024, samples, k=2000, d=8)
         learnt.precompute_compress(level=1)
         self._pack = zstandard.ZstdCompressor(level=1, dict_data=learnt, write_dict_id=False).compress
 

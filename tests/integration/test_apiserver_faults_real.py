@@ -20,6 +20,7 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.listed import await_equal, difference, expected_table, list_text
 from tests.support.process import wait_until
 from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
+from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300), pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
@@ -49,6 +50,15 @@ def cut_once(path: FaultProxy, after: int, relay: Daemon) -> None:
     path.cut_after(after)
     relay.wait("it connects again", lambda: path.connections > before, deadline_s=_SOON_S)
     path.heal()
+
+
+def assert_widgets_end_right(relay: Daemon, reader: TopicReader) -> None:
+    """Said so by `verify`, a clean exit, and a second reader."""
+    assert_verified(relay)
+    assert relay.stop() == 0
+    reader.read()
+    assert reader.problems == []
+    assert reader.proven(_WIDGETS)
 
 
 def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothing_is_lost(
@@ -182,11 +192,7 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
             trial.make(f"{after}/namespaces/{namespace}/widgets", [{**body, "apiVersion": f"{GROUP}/v2", "metadata": {"name": "again"}}])
             relay.wait("it is followed again", lambda: not relay.stream(_WIDGETS).get("waitsFor"), deadline_s=_SOON_S)
             await_equal(real_cluster, reader, {_WIDGETS: f"{after}/widgets"}, deadline_s=_SOON_S)
-            assert_verified(relay)
-            assert relay.stop() == 0
-            reader.read()
-        assert reader.problems == []
-        assert reader.proven(_WIDGETS)
+            assert_widgets_end_right(relay, reader)
     finally:
         if not gone():
             real_cluster.request("DELETE", _DEFINITION)
@@ -230,11 +236,7 @@ def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_objec
             real_cluster.request("DELETE", f"{objects}/two")
             await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
             assert [said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")] == ["two"]
-            assert_verified(relay)
-            assert relay.stop() == 0
-            reader.read()
-        assert reader.problems == []
-        assert reader.proven(_WIDGETS)
+            assert_widgets_end_right(relay, reader)
     finally:
         real_cluster.request("DELETE", _DEFINITION)
         wait_until("widgets are gone", lambda: answers("v1") == http.client.NOT_FOUND)

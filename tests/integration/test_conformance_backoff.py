@@ -3,13 +3,14 @@
 import asyncio
 import gc
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, Answer, Api, Scene, following, line, pod, says, status, stream, text
+from tests.support.following import EXPIRED, Answer, Api, Follower, Scene, following, line, pod, says, status, stream, text
 from tests.support.scripted import Reply, Request
 from watchrelay.watch.states import Listing
 
@@ -228,6 +229,11 @@ class CutShort(Api):
             await reply.reset()
 
 
+def all_hold(followers: Sequence[Follower], count: int) -> bool:
+    """Each has `count` objects."""
+    return all(len(follower.mirror.names) == count for follower in followers)
+
+
 def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_up_nobody() -> None:
     async def scene() -> None:
         api = CutShort(pod("a", 1))
@@ -236,7 +242,7 @@ def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_
             for number in range(1, 31):
                 await s.run_for(20)
                 api.put(pod(f"b{number}", 0))
-                await s.until(lambda: all(len(f.mirror.names) == 1 + number for f in s.followers), 3)  # noqa: B023  # called at once
+                await s.until(partial(all_hold, s.followers, 1 + number), 3)
             assert len(api.list_requests) == lists
             assert s.turnstile.gate.level <= 1
             assert len(api.watch_requests) <= 40 * (690 / 35 + 2)

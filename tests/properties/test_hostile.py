@@ -10,9 +10,10 @@ import itertools
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,6 +35,7 @@ from watchrelay.kube.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User,
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure
+from watchrelay.model.headers import Header
 from watchrelay.sink.controlstate import ControlState
 from watchrelay.sink.signalrules import parse_signal
 
@@ -60,6 +62,14 @@ def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
     except kinds as error:
         return str(error)
     return ""
+
+
+def read_record(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]) -> tuple[list[Decoded], str]:
+    """What `decode` reads, or why it refuses. Kafka has headers without a value, of which the type of ours knows nothing."""
+    try:
+        return [decode(key, value, cast("Iterable[Header]", headers.items()))], ""
+    except RecordRefused as error:
+        return [], str(error)
 
 
 LINES = [
@@ -178,8 +188,7 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
         headers[name] = spoiled(headers[name] or b"", header) if isinstance(header, list) else header
     key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
     given = spoiled(key, other) if isinstance(other, list) else other, None if value is None else spoiled(value, edits)
-    read: list[Decoded] = []
-    said = refusal(lambda: read.append(decode(*given, headers.items())), RecordRefused)  # type: ignore[arg-type]  # Kafka gives None, too
+    read, said = read_record(*given, headers)
     assert len(said) < 5000
     assert said.isprintable()
     assert [wrong_record(*given, headers, record) for record in read] in ([], [[]])
@@ -190,8 +199,7 @@ def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
     key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
     for content, value in itertools.product(CONTENTS, VALUES):
         headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
-        read: list[Decoded] = []
-        refusal(lambda: read.append(decode(key, value, headers.items())), RecordRefused)  # type: ignore[arg-type]  # noqa: B023
+        read, _ = read_record(key, value, headers)
         assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (content, value)
 
 
@@ -200,12 +208,13 @@ def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: st
     value = b"{}" if kind in {"object.added", "object.read"} else None
     key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
     legal: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode()}
-    assert wrong_record(key, value, legal, decode(key, value, legal.items())) == []  # type: ignore[arg-type]
+    read, said = read_record(key, value, legal)
+    assert said == ""
+    assert [wrong_record(key, value, legal, record) for record in read] == [[]]
     for name in RECORD:
         for odd in (None, ..., *_ODD):
             headers = {each: said for each, said in legal.items() if each != name} if odd is ... else {**legal, name: odd}
-            read: list[Decoded] = []
-            said = refusal(lambda: read.append(decode(key, value, headers.items())), RecordRefused)  # type: ignore[arg-type]  # noqa: B023
+            read, said = read_record(key, value, headers)
             assert len(said) < 5000
             assert said.isprintable()
             assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (name, odd)

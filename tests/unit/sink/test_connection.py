@@ -251,9 +251,11 @@ async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_fo
         plain.arguments()
     assert refused.value.__cause__ is None, "it holds the bytes that could not be read"
     if not isinstance(content, bytes):
-        for name, files in (("caFile", {"ca_file": str(file)}), ("certFile", {"cert_file": str(file), "key_file": str(file)})):
+        trusting = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(file))
+        known = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", cert_file=str(file), key_file=str(file))
+        for name, connection in (("caFile", trusting), ("certFile", known)):
             with pytest.raises(SinkMisconfigured, match=f"kafka.security.{name} {file} cannot be used: it is no regular file"):
-                KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", **files).arguments()  # type: ignore[arg-type]
+                connection.arguments()
     token = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=str(file))
     with pytest.raises(AuthenticationFailedError, match="no token for OAUTHBEARER: "):
         await token.arguments()["sasl_oauth_token_provider"].token()
