@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.bench.rig import PARTITIONS, Floor, Relay, Rig, SourceProcess, cpu_s, settle, usage, wait_for
+from tests.bench.rig import PARTITIONS, Floor, Relay, Rig, SourceProcess, cpu_s, loop_ms, settle, usage, wait_for
 from tests.bench.source import STAMP, STAMP_DIGITS
 from tests.bench.table import Row
 
-FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 10_000, 9
+FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 4_000, 24
+"""Many short turns: a core that shares its hardware with others changes its speed by half within seconds, and neighbours see the same."""
 GOAL_US, FLOOR_US = 45.0, 37.0
 """The goal, and what a floor like ours cost on the machine for which it was set."""
 PACE_RATE, PACE_S = 1_000, 20
@@ -25,8 +26,10 @@ _WARM_EVENTS = 3_000
 
 
 def flood(rig: Rig) -> list[Row]:
-    """CPU and rate under flood: the relay and the floor in turns, several times; the first turns warm them up and are not counted."""
-    turns: dict[str, list[_Turn]] = {"relay": [], "floor": []}
+    """CPU and rate under flood: the relay and the floor in turns, many times; the first turns warm them up and are not counted.
+
+    The relay's turn goes first in every other pair, so that a core that slows down or recovers favours neither.
+    """
     events = FLOOD_EVENTS * (FLOOD_RUNS + 1)
     with (
         SourceProcess(objects=FLOOD_OBJECTS, events=events) as source,
@@ -37,38 +40,50 @@ def flood(rig: Rig) -> list[Row]:
         with Floor(rig, other) as floor, relay.topic_end() as relays, floor.topic_end() as floors:
             settle(relay.pid)
             settle(floor.pid)
-            for _ in range(FLOOD_RUNS + 1):
-                turns["relay"].append(_turn(source, relay.pid, relays))
-                turns["floor"].append(_turn(other, floor.pid, floors))
-    done, least = turns["relay"][1:], turns["floor"][1:]
-    ratios = [turn.cpu_us / other.cpu_us for turn, other in zip(done, least, strict=True)]
+            sides = (_Side(source, relay.pid, relays), _Side(other, floor.pid, floors))
+            for number in range(FLOOD_RUNS + 1):
+                for side in sides if number % 2 else sides[::-1]:
+                    side.take_turn()
+    done, least = (side.turns[1:] for side in sides)
+    ratios = [turn.cpu_us / beside.cpu_us for turn, beside in zip(done, least, strict=True)]
     return [
         _row("flood: CPU per event, watch socket to acknowledgement", [turn.cpu_us for turn in done], "us", goal=GOAL_US, later=30.0),
         _row("flood: the same for the floor, which took turns with it", [turn.cpu_us for turn in least], "us"),
         _row("flood: relay / floor", ratios, "", goal=GOAL_US / FLOOR_US),
         _row("flood: events per second on one core", [turn.rate for turn in done], "1/s"),
         _row("flood: waited for its core", [turn.waited for turn in done], "% of the time"),
+        _row("flood: the core's own speed, a fixed loop before each turn", [turn.loop_ms for turn in done + least], "ms"),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time."""
+    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time; `loop_ms` as of `rig.loop_ms`."""
 
     cpu_us: float
     rate: float
     waited: float
+    loop_ms: float
 
 
-def _turn(source: SourceProcess, pid: int, end: Callable[[], int]) -> _Turn:
-    aim, before, used_s, began_s = end() + FLOOD_EVENTS, usage(pid), cpu_s(pid), time.monotonic()
-    source.begin(f"flood {FLOOD_EVENTS}")
-    _await_end(end, aim)
-    took_s, after = time.monotonic() - began_s, usage(pid)
-    settle(pid)
-    source.finish()
-    waited = (after.waited_s - before.waited_s) / took_s * 100
-    return _Turn((cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6, FLOOD_EVENTS / took_s, waited)
+class _Side:
+    """One of the two that take turns. Shape: `end` says how many records its topic holds."""
+
+    def __init__(self, source: SourceProcess, pid: int, end: Callable[[], int]) -> None:
+        self.turns: list[_Turn] = []
+        self._source, self._pid, self._end = source, pid, end
+
+    def take_turn(self) -> None:
+        """One flood, begun and ended at rest."""
+        pid, speed_ms = self._pid, loop_ms()
+        aim, before, used_s, began_s = self._end() + FLOOD_EVENTS, usage(pid), cpu_s(pid), time.monotonic()
+        self._source.begin(f"flood {FLOOD_EVENTS}")
+        _await_end(self._end, aim)
+        took_s, after = time.monotonic() - began_s, usage(pid)
+        settle(pid)
+        self._source.finish()
+        waited = (after.waited_s - before.waited_s) / took_s * 100
+        self.turns.append(_Turn((cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6, FLOOD_EVENTS / took_s, waited, speed_ms))
 
 
 def _row(what: str, runs: list[float], unit: str, *, goal: float | None = None, later: float | None = None) -> Row:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import queue
+import statistics
 import subprocess
 import sys
 import threading
@@ -134,6 +135,23 @@ def settle(pid: int, *, deadline_s: float = 60.0) -> None:
                 f"process {pid} does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last {_REST_S:g} s"
             )
         last = now
+
+
+def loop_ms() -> float:
+    """Milliseconds that the relay's core takes for the same bit of Python each time: what a second of its CPU buys just now."""
+    before = os.sched_getaffinity(0)
+
+    def once() -> float:
+        began_s, total = time.thread_time(), 0
+        for number in range(100_000):
+            total += number
+        return (time.thread_time() - began_s) * 1e3
+
+    os.sched_setaffinity(0, {RELAY_CORE})
+    try:
+        return statistics.median(once() for _ in range(5))
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager
