@@ -19,6 +19,8 @@ from watchrelay.backoff import Backoff, clamp_retry_after
 SPREAD_PER_STREAM_S = 0.02
 """50 watches a second: each is a TLS handshake and one seat of a server that has just come back. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
+CLOSED_LEAST_S = 1.0
+"""From a probe that failed to the next one: a server that is away hears of all streams together once a second at most."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
@@ -150,7 +152,7 @@ class Gate:
         self.news = self.level == 1 + self._broken
         self._answered = self._broken = False
         self.closures += 1
-        self.state = Closed(now_s + max(delay_s, asked_s))
+        self.state = Closed(now_s + max(delay_s, asked_s, CLOSED_LEAST_S))
         return True
 
     def broke(self, now_s: float) -> None:

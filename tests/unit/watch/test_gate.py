@@ -1,6 +1,7 @@
 """Room: unit tests.  In: requests and how they end.  Out: when the gate of an endpoint lets whom through."""
 
 import math
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
@@ -72,7 +73,7 @@ def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_
         assert isinstance(go, Go)
         assert gate.failed(1, go, now_s, reached=False)
         assert isinstance(gate.state, Closed)
-        assert 0.8 <= gate.state.until_s - now_s <= 4.0
+        assert 1.0 <= gate.state.until_s - now_s <= 4.0
         now_s = gate.state.until_s
     assert gate.level == 20
     go = gate.ask(1, now_s)
@@ -81,6 +82,21 @@ def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_
     assert gate.level == 1
     assert isinstance(gate.state, Closed)
     assert gate.state.until_s - now_s < 1.6
+
+
+@given(seed=st.integers(0, 2**32), reached=st.lists(st.booleans(), min_size=2, max_size=12), broken=st.booleans())
+def test_a_server_that_is_away_is_asked_once_a_second_at_most(seed: int, reached: list[bool], broken: bool) -> None:
+    gate, now_s, asked_s = Gate(Random(seed)), 0.0, list[float]()
+    if broken:
+        gate.broke(now_s)
+    for stream, heard in enumerate(reached):
+        go = gate.ask(stream, now_s)
+        assert isinstance(go, Go)
+        asked_s.append(now_s)
+        assert gate.failed(stream, go, now_s, reached=heard)
+        assert isinstance(gate.state, Closed)
+        now_s = gate.state.until_s
+    assert all(after - before >= 1.0 for before, after in pairwise(asked_s))
 
 
 def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
