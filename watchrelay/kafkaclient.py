@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final
@@ -20,6 +20,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 _log = logging.getLogger(__name__)
 
+_UNCLEAN = (KafkaError, OSError, TimeoutError, RuntimeError, KeyError, AssertionError)
+"""What clients raise that are ended in whatever state they are."""
 PAUSE_S: Final = 0.1
 """Source: `retry.backoff.ms` of the Java client, which spaces metadata requests just so."""
 
@@ -117,6 +119,7 @@ def close_what_it_forgets(client: Any) -> None:
         closed = True
         writers = [getattr(connection, "_writer", None) for connection in client._conns.values()]
         try:
+            await _end_metadata_task(client)
             await close()
         finally:
             end_all()
@@ -128,19 +131,43 @@ def close_what_it_forgets(client: Any) -> None:
     client.close = end
 
 
+async def _end_metadata_task(client: Any) -> None:
+    """What `AIOKafkaClient.close()` begins with, and open to a cancellation.
+
+    Source: aiokafka 0.14 awaits the task that it has just cancelled and suppresses CancelledError: also the one meant for the caller, who
+    then goes on as if nobody had told it to end. Seen as a relay that a signal in that moment did not stop. An error of that task comes
+    out of `close()` there, with every connection open.
+    """
+    task, client._sync_task = client._sync_task, None
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.debug("kafka client's metadata task had failed", extra={"error": repr(error)})
+
+
+async def end_apart(step: Callable[[], Coroutine[Any, Any, None]], *, within_s: float, what: str) -> None:
+    """Run one step of a client's end as a task of its own, so that what it does to cancellations stays there.
+
+    Source: aiokafka 0.14 awaits tasks that it has just cancelled, in `Fetcher.close()` and `Sender.close()`. One that ends cancelled makes
+    a CancelledError come out that nobody asked for; one that ends well swallows the one meant for the caller.
+    """
+    try:
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
+            group.create_task(step(), name=f"end {what}")
+    except* _UNCLEAN as errors:
+        _log.debug("%s did not end cleanly", what, extra={"error": repr(errors.exceptions[0])})
+
+
 async def stop_consumer(consumer: Any, *, within_s: float) -> None:
     """Give back all that the consumer holds; each of the two steps may take `within_s`.
 
-    Source: aiokafka 0.14: `Fetcher.close()` awaits the requests that it has just cancelled. One that was in its pause after a failed
-    fetch, as each is while the broker is away, ends cancelled: then a CancelledError that nobody asked for comes out of `stop()`, and
-    the client's connections and its metadata task live on. So `stop()` runs as a task of its own, and the client is closed again.
+    Source: aiokafka 0.14, as in `end_apart`: where `stop()` ends with a stray CancelledError, as each time while the broker is away, the
+    client's connections and its metadata task live on. So the client is closed again.
     """
     for step in (consumer.stop, consumer._client.close):
-        try:
-            async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
-                group.create_task(step(), name="stop consumer")
-        except* (KafkaError, OSError, TimeoutError) as errors:
-            _log.debug("consumer did not stop cleanly", extra={"error": repr(errors.exceptions[0])})
+        await end_apart(step, within_s=within_s, what="consumer")
 
 
 def servers_text(arguments: Mapping[str, Any]) -> str:

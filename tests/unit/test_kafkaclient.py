@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import BrokerMetadata
 
 from tests.support.virtualtime import run
-from watchrelay.kafkaclient import plain_words, space_metadata_requests, stop_consumer, tame
+from watchrelay.kafkaclient import end_apart, plain_words, space_metadata_requests, stop_consumer, tame
 
 # ---- the end of a consumer ---------------------------------------------------------------------------------------------
 
@@ -68,6 +68,53 @@ def test_a_consumer_that_ends_badly_is_still_closed_and_its_owner_goes_on(
         return consumer._client.closed
 
     assert asyncio.run(main())
+
+
+async def until_cancelled() -> None:
+    """A loop of aiokafka's, which ends well when it is cancelled."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(3600.0)
+
+
+async def cancel_and_await(task: asyncio.Task[None]) -> None:
+    """As aiokafka ends its tasks: a cancellation of the caller goes to the task that is awaited, and ends there."""
+    task.cancel()
+    await task
+
+
+def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]) -> bool:
+    """Whether the owner hears of its cancellation in whichever turn of the loop it comes while it ends something."""
+
+    async def heard(turns: int) -> bool:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(until_cancelled())
+            await asyncio.sleep(0)
+            owner = group.create_task(ends(task))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            told = owner.cancel()
+            await asyncio.wait([owner])
+            task.cancel()
+            return owner.cancelled() or not told
+
+    return all(asyncio.run(heard(turns)) for turns in range(8))
+
+
+def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_heard() -> None:
+    assert not always_heard(cancel_and_await), "what is guarded against"
+    assert always_heard(lambda task: end_apart(lambda: cancel_and_await(task), within_s=60.0, what="producer"))
+
+
+def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
+    async def close(task: asyncio.Task[None], *, tamed: bool) -> None:
+        client = AIOKafkaClient()
+        if tamed:
+            tame(client)
+        client._sync_task = task
+        await client.close()
+
+    assert not always_heard(lambda task: close(task, tamed=False)), "what is guarded against"
+    assert always_heard(lambda task: close(task, tamed=True))
 
 
 def test_the_owners_own_cancellation_is_kept() -> None:
@@ -252,10 +299,8 @@ async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed()
         client._conns[1, 0] = line
         client._sync_task = asyncio.get_running_loop().create_task(failed(), name="metadata")
         await asyncio.wait([client._sync_task])
-        with pytest.raises(asyncio.InvalidStateError):
-            await client.close()
+        await client.close()
         assert line.closed
-        client._sync_task = None
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------------

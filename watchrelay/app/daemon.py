@@ -23,7 +23,7 @@ from watchrelay.app.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.app.requests import Requests
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.supervisor import Supervisor
-from watchrelay.app.tasks import first_of, loop_complains, must_run
+from watchrelay.app.tasks import end_all, first_of, loop_complains, must_run
 from watchrelay.backoff import Backoff
 from watchrelay.errors import ConfigError, KubeError, SinkUnavailable, TopicLost, TopicRefused, WatchrelayError
 from watchrelay.kube.client import KubeClient
@@ -196,8 +196,7 @@ class Daemon:
             if not stopped.done():
                 supervisor.abandon()
                 stopped.cancel()
-        for task in eternal:
-            task.cancel()
+        await end_all(eternal)
         return not stopped.cancelled() and stopped.result()
 
     def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:

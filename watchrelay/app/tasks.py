@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from watchrelay.errors import Died
@@ -31,6 +31,19 @@ async def must_run(work: Coroutine[object, object, None], *, name: str, stopping
         raise
     if not stopping.is_set():
         raise Died(f"task {name!r} ended while the process was running")
+
+
+async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0) -> None:
+    """Cancel `tasks`, and return when all of them have ended.
+
+    Who has not ended after `again_s` is cancelled again: libraries swallow cancellations (`watchrelay.kafkaclient` tells of two that did),
+    and a process that was told to stop ends.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again_s)
 
 
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from watchrelay.kafkaclient import tame
+from watchrelay.kafkaclient import end_apart, tame
 from watchrelay.sink.clientlog import LogTail, listening
 from watchrelay.sink.connection import KafkaConnection, unreachable
 from watchrelay.sink.recordbatch import PackedBatch
@@ -239,11 +239,7 @@ class Generation:
         self._accumulator._pending_batches = _Forgetful()
         self._producer._closed = True
         for release in (self._producer.client.close, self._producer._sender.close):
-            try:
-                async with asyncio.timeout(self._settings.stop_timeout_s):
-                    await release()
-            except (KafkaError, OSError, TimeoutError, RuntimeError, KeyError, AssertionError) as error:
-                _log.debug("producer did not stop cleanly", extra={"error": repr(error)})
+            await end_apart(release, within_s=self._settings.stop_timeout_s, what="producer")
             waiting = self._producer.client._md_update_fut
             if waiting is not None and not waiting.done():
                 waiting.set_result(False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 
 import pytest
 
-from watchrelay.app.tasks import first_of, loop_complains, must_run, unless
+from tests.support.virtualtime import run
+from watchrelay.app.tasks import end_all, first_of, loop_complains, must_run, unless
 from watchrelay.errors import Died, first_cause
 
 
@@ -73,6 +75,25 @@ async def test_what_is_told_of_a_group_is_the_error_and_not_the_tasks_that_it_to
     assert isinstance(caught.value.exceptions[0], Died), "asyncio names the cancelled task first: else there is nothing to choose"
     assert str(first_cause(ExceptionGroup("outer", [caught.value]))) == "this"
     assert str(first_cause(ExceptionGroup("alone", [Died("a task ended")]))) == "a task ended"
+
+
+def test_a_task_that_swallows_its_cancellation_is_cancelled_again() -> None:
+    async def main() -> tuple[float, list[bool]]:
+        async def deaf(times: int) -> None:
+            for _ in range(times):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(3600.0)
+            await asyncio.sleep(3600.0)
+
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(deaf(times), name=f"deaf {times}") for times in range(3)]
+            await asyncio.sleep(0)
+            began_s = loop.time()
+            await end_all(tasks, again_s=10.0)
+            return loop.time() - began_s, [task.cancelled() for task in tasks]
+
+    assert run(main()) == (20.0, [True, True, True])
 
 
 async def test_the_first_of_several_events_ends_the_wait_and_no_task_is_left() -> None:
