@@ -157,7 +157,7 @@ async def end_apart(step: Callable[[], Coroutine[Any, Any, None]], *, within_s: 
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             group.create_task(step(), name=f"end {what}")
     except* _UNCLEAN as errors:
-        _log.debug("%s did not end cleanly", what, extra={"error": repr(errors.exceptions[0])})
+        _log.debug("kafka client did not end cleanly", extra={"client": what, "error": repr(errors.exceptions[0])})
 
 
 async def stop_consumer(consumer: Any, *, within_s: float) -> None:
