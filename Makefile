@@ -28,7 +28,7 @@ install: .venv/.installed ## make the virtual environment .venv with everything 
 
 .venv/.installed: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "watchrelay needs Python 3.11 or newer; set PYTHON=python3.x")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@echo "installing into .venv (pinned by hash)"
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-build-isolation --no-deps -e .
@@ -117,7 +117,7 @@ docs: install .venv/docs/.installed ## build the site of docs/ into build/docs/s
 	@$(BIN)/python -m tools.docs.build
 
 .venv/docs/.installed: requirements/docs.txt | .venv/.installed
-	@test -x .venv/docs/bin/python || $(PYTHON) -m venv .venv/docs
+	@.venv/docs/bin/pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv/docs
 	@.venv/docs/bin/pip --disable-pip-version-check -q install --require-hashes -r requirements/docs.txt
 	@touch $@
 
@@ -132,7 +132,8 @@ generate-docs: install ## write the reference pages from their sources, and the 
 .PHONY: lock
 lock: install ## resolve the pins anew (hashes, no addresses)
 	@for spec in "pyproject.toml -o requirements/run.txt" "pyproject.toml --extra demo --extra msk --extra socks -o requirements/image.txt" \
-	  "pyproject.toml --extra demo --extra socks --group dev -o requirements/dev.txt"; do \
+	  "pyproject.toml --extra demo --extra socks --group dev -o requirements/dev.txt" \
+	  "tools/chart/requirements.in -o tools/chart/requirements.txt"; do \
 	  UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url $$spec; done
 	@echo zensical | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/docs.txt
 	@printf 'pip-audit\ncyclonedx-bom\npypi-attestations\nsigstore\nuv\n' | UV_SYSTEM_CERTS=1 $(BIN)/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/release.txt

@@ -20,11 +20,16 @@ pins=$here/go-requirements.txt
 root=${WATCHRELAY_TOOLS:-${XDG_CACHE_HOME:-${HOME:?set HOME or WATCHRELAY_TOOLS}/.cache}/watchrelay}
 venv=$root/go-$(sha256sum <"$pins" | cut -c1-16)
 if [ ! -e "$venv/.done" ]; then
-  echo "go: none of $wanted or newer here: getting one into $venv" >&2
-  rm -rf "$venv"
-  "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/pip" --disable-pip-version-check -q install --require-hashes -r "$pins" >&2
-  touch "$venv/.done"
+  mkdir -p "$root"
+  exec 9>"$root/.go-lock"
+  flock 9 # another run may be at it
+  if [ ! -e "$venv/.done" ]; then
+    echo "go: none of $wanted or newer here: getting one into $venv" >&2
+    "${PYTHON:-python3}" -m venv --clear "$venv"
+    "$venv/bin/pip" --disable-pip-version-check -q install --require-hashes -r "$pins" >&2
+    touch "$venv/.done"
+  fi
+  exec 9>&-
 fi
 go=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/go/bin
 new_enough "$go/go" || { echo "go: $go/go does not run, or is older than $wanted" >&2; exit 1; }

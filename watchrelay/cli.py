@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
     tail.add_argument(
-        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all of the config"
+        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
     tail.add_argument("--from-beginning", action="store_true", help="start with the oldest record, not with the next")
     tail.add_argument("--until-end", action="store_true", help="stop at what is the end now")
@@ -151,7 +151,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 _DEMO = """\
 Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them
-as in production, and prints the decoded events. Ctrl-C ends it."""
+as in production, and prints the decoded events. Ctrl-C ends it. Of WATCHRELAY_* variables only those are heeded that say
+how it is observed and ends, and, with --kubeconfig or --kafka, how to reach that one."""
 
 _SNAPSHOT = """\
 Writes a request to the signal topic and waits until the relay has said the whole state of each stream again.
@@ -278,13 +279,14 @@ def _parse_and_dispatch(argv: Sequence[str] | None) -> int:
 
 
 def _open_streams() -> None:
-    """A process started with stdout or stderr closed (`>&-`) has None there: what is said goes nowhere, not to the other one.
+    """A process started with a standard stream closed (`>&-`) has None there: what is said goes nowhere, not to the other one, and
+    nothing is there to be read.
 
     What stdout's encoding has no sign for (a file name in a locale of ASCII) is written as an escape, as stderr does.
     """
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 

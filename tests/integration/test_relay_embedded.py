@@ -266,16 +266,27 @@ def test_a_missing_config_file_ends_run_with_78(tmp_path: Path) -> None:
     assert "none.yaml" in done.stderr
 
 
-def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
-    out, said = tmp_path / "out", tmp_path / "err"
+def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_for_a_real_relay(tmp_path: Path) -> None:
+    out, said, temporary = tmp_path / "out", tmp_path / "err", tmp_path / "a #b: 'c'"
+    temporary.mkdir()
+    exported = {
+        "WATCHRELAY_CLUSTER": "prod",
+        "WATCHRELAY_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "WATCHRELAY_KUBERNETES__KUBECONFIG": "/absent",
+        "WATCHRELAY_RESOURCES__0__RESOURCE": "nodes",
+        "WATCHRELAY_OBSERVE__LOG_LEVEL": "debug",
+    }
     with out.open("wb") as stdout, said.open("wb") as stderr:
-        demo = subprocess.Popen([PROGRAM, "demo"], stdout=stdout, stderr=stderr, env=clean_environment({"COLUMNS": "200"}))
+        environment = clean_environment({"COLUMNS": "200", "TMPDIR": str(temporary)} | exported)
+        demo = subprocess.Popen([PROGRAM, "demo"], stdout=stdout, stderr=stderr, env=environment)
     try:
         end_well(demo, out.read_text, said.read_text)
     finally:
         demo.kill()
         demo.wait(10.0)
     assert "Traceback" not in said.read_text()
+    not_heeded = ", ".join(sorted(exported.keys() - {"WATCHRELAY_OBSERVE__LOG_LEVEL"}))
+    assert f"demo: not heeded, the demo has its own: {not_heeded}\n" in said.read_text()
 
 
 def _terminals() -> bool:

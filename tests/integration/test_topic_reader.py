@@ -70,6 +70,28 @@ async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(
         assert all(change.offset > begins[change.partition] for change in await everything(reader))
 
 
+async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_topic_is_found_by_its_name(told: Stage) -> None:
+    told.writer = Writer(stream(partitions=2, prefix=b"pods/"), told.logs, epoch=2)
+    told.writer.first(*NAMES)
+    told.writer.beat()
+    nodes = Writer(stream(NODES, partitions=2, prefix=b"nodes/"), told.logs, epoch=5)
+    nodes.first("n1", "n2")
+    for number in range(1_500):
+        nodes.put("n1", number + 2)
+        nodes.put("n2", number + 2)
+    nodes.snapshot()
+    nodes.beat()
+    await told.tell()
+    for streams in (["pods"], ["pods", "nodes"]):
+        async with told.ended(control_topic="", topics=[told.topic], streams=streams) as reader:
+            await reader.ready()
+            assert reader.objects("pods") == told.held()
+            assert reader.streams == sorted(streams)
+    async with told.ended(control_topic="", topics=[told.topic], streams=["pods", "jobs"]) as reader:
+        with pytest.raises(NothingPublished, match="jobs"):
+            await reader.ready()
+
+
 async def test_a_control_topic_that_is_not_there_is_one_counted_problem_and_topics_do(told: Stage) -> None:
     await told.begin()
     async with told.ended(control_topic="k8s.nowhere.control", topics=[told.topic]) as reader:

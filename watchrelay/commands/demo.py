@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import control_topic, signal_topic
 from watchrelay.commands.tail import print_batch, text_printer
 from watchrelay.config import Settings, load_settings
+from watchrelay.config.keys import ENV_PREFIX, env_path
 from watchrelay.consumer.reader import TailReader
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -35,7 +38,7 @@ cluster: demo
 kubernetes:
   kubeconfig: {kubeconfig}
 kafka:
-  bootstrapServers: ["{kafka}"]
+  bootstrapServers: [{kafka}]
   createTopics: {create}
   partitions: {partitions}
   replicationFactor: 1
@@ -44,6 +47,8 @@ observe:
   listen: 127.0.0.1:0
 resources:
 {resources}"""
+_SAID = (("kafka", "bootstrapServers"), ("kubernetes", "kubeconfig"))
+"""Keys that `--kafka` and `--kubeconfig` say."""
 _SHOP = ("namespaces", "deployments.apps", "pods", "configmaps", "secrets", "orders.shop.example.com")
 _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
@@ -113,24 +118,50 @@ async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack
 def _configure(args: argparse.Namespace, directory: Path, cluster: SyntheticCluster | None, kafka: str) -> tuple[str, Settings]:
     """Write the config that an operator would write, and read it as `run` does."""
     if cluster is None:
-        kubeconfig = Path(args.kubeconfig)
-        if not kubeconfig.exists():
-            raise ConfigError([Problem("there is no such file", source=args.kubeconfig, hint="named by --kubeconfig")])
-        kubeconfig = kubeconfig.resolve()
+        kubeconfig = _real_file(args.kubeconfig)
     else:
-        kubeconfig = directory / "kubeconfig"
-        kubeconfig.write_text(cluster.kubeconfig())
+        kubeconfig = str(directory / "kubeconfig")
+        Path(kubeconfig).write_text(cluster.kubeconfig())
     resources = _REAL if cluster is None else _SHOP
     config = _CONFIG.format(
-        kubeconfig=kubeconfig,
-        kafka=kafka,
+        kubeconfig=json.dumps(kubeconfig, ensure_ascii=False),
+        kafka=json.dumps(kafka),
         create="true" if args.kafka else "false",
         partitions=PARTITIONS,
         resources="".join(f"  - resource: {resource}\n" for resource in resources),
     )
     file = directory / "watchrelay.yaml"
     file.write_text(config)
-    return config, load_settings(str(file))
+    environ = _heeded(os.environ, real_cluster=cluster is None, real_kafka=bool(args.kafka))
+    return config, load_settings(str(file), environ=environ)
+
+
+def _real_file(named: str) -> str:
+    try:
+        return os.path.realpath(named, strict=True)
+    except OSError as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
+        raise ConfigError([Problem(reason, source=named, hint="named by --kubeconfig")]) from error
+
+
+def _heeded(environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool) -> dict[str, str]:
+    """The variables that may speak of a demo: how it is observed and ends, and how to reach an end that is real.
+
+    None says where an end is, or that this is another cluster: what is exported for a real relay must not turn a demo's lists into
+    deletes on its topics.
+    """
+    sections = {"observe", "shutdown"} | ({"kafka"} if real_kafka else set()) | ({"kubernetes"} if real_cluster else set())
+    heeded: dict[str, str] = {}
+    passed_over: list[str] = []
+    for name, value in environ.items():
+        path = env_path(name) if name.startswith(ENV_PREFIX) else None
+        if path is None or (path[0] in sections and path[:2] not in _SAID):
+            heeded[name] = value
+        else:
+            passed_over.append(name)
+    if passed_over:
+        _say(f"not heeded, the demo has its own: {', '.join(sorted(passed_over))}")
+    return heeded
 
 
 def _make_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str, ...]) -> None:

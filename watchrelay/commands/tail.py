@@ -22,8 +22,10 @@ from watchrelay.codec import MarkerRecord, ObjectRecord
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
+from watchrelay.envelope import BROKEN
+from watchrelay.errors import RecordRefused
 from watchrelay.interrupts import finish
-from watchrelay.printable import counted, printable, short
+from watchrelay.printable import counted, printable, short, why_broken
 from watchrelay.sink.connection import reason_told
 
 Printer = Callable[[Seen], str]
@@ -31,6 +33,7 @@ Printer = Callable[[Seen], str]
 _COLOURS = {"added": "32", "modified": "33", "deleted": "31", "read": "36"}
 _MARKER_COLOUR = "2"
 _json = msgspec.json.Encoder().encode
+_BREAKS = frozenset(b"\n\r\t")
 _QUIET_S = 30.0
 _PATIENCE_S = 3.0
 """Longer than it takes until all brokers have refused."""
@@ -128,17 +131,21 @@ def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: Tex
         if each.record is None:
             print(f"{each.topic}/{each.partition}@{each.offset}: {printable(str(each.refused))}", file=complaints)
         else:
-            lines.append(printer(each))
+            try:
+                lines.append(printer(each))
+            except RecordRefused as error:
+                print(f"{each.topic}/{each.partition}@{each.offset}: {printable(str(error))}", file=complaints)
     if lines:
         out.write("\n".join(lines) + "\n")
         out.flush()
 
 
 def as_json(seen: Seen) -> str:
-    """One JSON object.
+    """One JSON object, on one line, that any terminal can show.
 
     Shape: topic, partition, offset, stream, type, key, uid, resourceVersion, epoch, sequence, reason, object (its bytes as they stand on
-    the topic); of a marker what it carries.
+    the topic, but for line ends between tokens and for characters that a terminal may not show); of a marker what it carries.
+    Raises: RecordRefused: the value is not JSON.
     """
     record = seen.record
     assert record is not None
@@ -152,11 +159,20 @@ def as_json(seen: Seen) -> str:
             "epoch": record.epoch,
             "sequence": record.sequence,
             "reason": record.reason,
-            "object": None if record.value is None else msgspec.Raw(record.value),
+            "object": None if record.value is None else _on_one_line(record.value),
         }
     else:
         fields = place | marker_fields(record)
-    return _json(fields).decode()
+    return printable(_json(fields).decode())
+
+
+def _on_one_line(value: bytes) -> msgspec.Raw:
+    try:
+        value.decode()
+        compact = msgspec.json.format(value, indent=-1)
+    except BROKEN as error:
+        raise RecordRefused(f"the value is not JSON: {why_broken(error, value)}") from error
+    return msgspec.Raw(value if _BREAKS.isdisjoint(value) else compact)
 
 
 def marker_fields(record: MarkerRecord) -> dict[str, Any]:

@@ -175,25 +175,37 @@ class Finder:
         return found
 
     async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:
-        found: dict[TopicPartition, dict[str, Origin]] = {}
-        for topic in self._topics:
-            for partition in sorted(self.there.get(topic, ())):
-                place = TopicPartition(topic, partition)
-                found[place] = await self._newest_heartbeats(place)
-        return found
+        """Each partition from the newest heartbeats; from its start where a stream that was named has none.
 
-    async def _newest_heartbeats(self, place: TopicPartition) -> dict[str, Origin]:
-        """Look at the partition's tail, further and further back until there is a heartbeat."""
+        Shape: streams share topics, and one may be silent where another is busy: those that are named are looked for until the
+        partition's start, unless another topic is found to hold them. One that is neither named nor heard lately is not known of.
+        """
+        places = [TopicPartition(topic, partition) for topic in self._topics for partition in sorted(self.there.get(topic, ()))]
+        found = {place: await self._newest_heartbeats(place) for place in places}
+        home = {stream: place.topic for place, beats in found.items() for stream in beats}
+        for place, beats in found.items():
+            owed = {stream for stream in self._streams - beats.keys() if home.get(stream, place.topic) == place.topic}
+            if owed:
+                older = await self._newest_heartbeats(place, owed)
+                found[place] = older if owed <= older.keys() else {}
+                home |= dict.fromkeys(owed & older.keys(), place.topic)
+        return {
+            place: {stream: origin for stream, origin in beats.items() if not self._streams or stream in self._streams}
+            for place, beats in found.items()
+        }
+
+    async def _newest_heartbeats(self, place: TopicPartition, owed: Collection[str] = ()) -> dict[str, Origin]:
+        """Look at the partition's tail, further and further back until there is a heartbeat, or one of each stream `owed`."""
         begin = (await self._consumer.beginning_offsets([place]))[place]
         end = (await self._consumer.end_offsets([place]))[place]
-        span = _TAIL_RECORDS
+        span, beats = _TAIL_RECORDS, dict[str, Origin]()
         while end > begin:
             start = max(begin, end - span)
             beats = newest_heartbeats(await self._span(place, start, end))
-            if beats or start == begin:
-                return {stream: origin for stream, origin in beats.items() if not self._streams or stream in self._streams}
+            if start == begin or (beats and beats.keys() >= set(owed)):
+                break
             span *= _TAIL_GROWS
-        return {}
+        return beats
 
     async def _span(self, place: TopicPartition, start: int, end: int) -> list[Decoded]:
         self._consumer.assign([place])

@@ -56,8 +56,8 @@ class TopicReader:
 
     `kafka` is a bootstrap address, several, or keyword arguments for aiokafka's consumer (`bootstrap_servers`, `security_protocol`, ...).
     Name the `control_topic` (`<prefix>.<cluster>.control`), or `topics`, or both. With the control topic, `streams` names those wanted
-    (none: all that are described there, also later) and reading starts at the newest snapshot that can be believed. Without it, or
-    without the right to read it, it starts at the snapshot that the newest heartbeats name.
+    (none: all that are described there, also later) and reading starts at the newest snapshot that can be believed. Without it, or the
+    right to read it, at the snapshot that the newest heartbeats name; a stream that nobody writes any more is then found by name alone.
 
     There is no consumer group and nothing is committed to Kafka. `positions()` is what to save together with whatever was made of the
     changes; given back as `resume`, the changes behind it come, and perhaps some before it once more: those since the last heartbeat.

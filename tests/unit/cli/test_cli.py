@@ -142,6 +142,13 @@ def test_the_demo_does_not_wait_for_a_kubeconfig_that_is_not_there(capsys: Captu
     assert capsys.readouterr().err == "nope: there is no such file (named by --kubeconfig)\n"
 
 
+def test_a_kubeconfig_that_may_not_be_looked_at_is_one_line_of_the_demo(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for named, why in ((f"{tmp_path}/loop", "Too many levels of symbolic links"), ("x" * 300, "File name too long")):
+        assert cli.main(["demo", "--kubeconfig", named]) == 78
+        assert capsys.readouterr().err == f"{named}: cannot be read: {why} (named by --kubeconfig)\n"
+
+
 def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(capsys: Captured) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -297,6 +304,17 @@ def test_verify_and_tail_say_in_the_same_plain_words_that_no_broker_answers(conf
         assert cli.main([*command, "-c", str(config), "--set", "kafka.bootstrapServers=127.0.0.1:1"]) == 69
         last = capsys.readouterr().err.splitlines()[-1]
         assert last == "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers (check kafka.bootstrapServers)"
+
+
+def test_a_question_that_nobody_can_answer_is_one_line_when_stdin_is_closed(config: Path) -> None:
+    script = f"{sys.executable} -m watchrelay retire pods -c {config} <&-"
+    done = subprocess.run(["bash", "-c", script], cwd=config.parent, capture_output=True, text=True, timeout=60, check=False)
+    open_one = subprocess.run(
+        ["bash", "-c", script.replace("<&-", "</dev/null")], cwd=config.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (open_one.returncode, open_one.stderr)
+    assert "internal error" not in done.stderr
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])

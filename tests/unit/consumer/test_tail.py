@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.support.relays import spec_of
-from watchrelay.codec import CloudEvents, Marker, decode
+from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode
 from watchrelay.commands.tail import ClientWords, as_json, as_text, print_batch, text_printer
 from watchrelay.consumer.reader import Seen
 
@@ -22,6 +24,13 @@ def object_seen(verb: str = "modified", trimmed: str = "") -> Seen:
     value = None if verb == "deleted" else OBJECT
     record = ENCODER.object(1, 7, b"shop/web", value, verb, "watch", "u-1", "42", 5, AT_MS, trimmed)  # type: ignore[arg-type]
     return Seen("k8s.test.core.pods", 1, 99, decode(*record))
+
+
+def holding(value: bytes) -> Seen:
+    """A record whose headers are right, whatever its value is."""
+    seen = object_seen()
+    assert isinstance(seen.record, ObjectRecord)
+    return replace(seen, record=msgspec.structs.replace(seen.record, value=value))
 
 
 def marker_seen(said: Marker) -> Seen:
@@ -50,6 +59,33 @@ def test_json_keeps_the_bytes_of_the_object_on_one_line() -> None:
     line = as_json(object_seen())
     assert OBJECT.decode() in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (
+            b'{ "apiVersion": "v1",\n  "n": 1.50000000000000000001,\n\t"x": [ 1, 2 ] }',
+            '{"apiVersion":"v1","n":1.50000000000000000001,"x":[1,2]}',
+        ),
+        ('{"a":"\u202e\x9b1m\u00e9"}'.encode(), '{"a":"\\u202e\\u009b1m\u00e9"}'),
+    ],
+    ids=["blanks", "marks"],
+)
+def test_json_of_any_object_stands_on_one_line_that_a_terminal_can_show(value: bytes, shown: str) -> None:
+    line = as_json(holding(value))
+    assert line.endswith(f'"object":{shown}}}')
+    assert line.isprintable()
+    assert json.loads(line)["object"] == json.loads(value)
+
+
+@pytest.mark.parametrize("value", [b"\x1b[2Jnot json", b'{"a":"\xff"}', b"", b"[" * 100_000, b'{"a":"\n"}'])
+def test_an_object_that_is_not_json_is_complained_of_and_the_rest_is_shown(value: bytes) -> None:
+    out, complaints, seen = io.StringIO(), io.StringIO(), object_seen()
+    print_batch([holding(value), seen], as_json, out, complaints)
+    assert out.getvalue() == as_json(seen) + "\n"
+    assert complaints.getvalue().startswith("k8s.test.core.pods/1@99: the value is not JSON: ")
+    assert complaints.getvalue()[:-1].isprintable()
 
 
 def test_json_of_a_marker_says_what_it_carries_and_nothing_else() -> None:
