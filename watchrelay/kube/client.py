@@ -6,6 +6,7 @@ Room: kube. In: selections and queries of the watch, credentials. Out: pages and
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -342,10 +343,6 @@ def _selectors(selection: Selection) -> dict[str, str]:
 
 
 def _number(value: object) -> int:
-    """The leading digits: managed clusters say "34+"."""
-    digits = ""
-    for c in str(value):
-        if not c.isascii() or not c.isdigit():
-            break
-        digits += c
-    return int(digits or "0")
+    """The leading digits: managed clusters say "34+". More than nine are no version, and Python makes no int of more than 4300."""
+    digits = re.match(r"[0-9]{0,9}(?![0-9])", str(value))
+    return int(digits[0] or "0") if digits else 0
