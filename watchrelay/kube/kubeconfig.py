@@ -11,6 +11,7 @@ import base64
 import binascii
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
 WRITER_S = 1.0
 """For a named pipe's writer to come: nothing else turns in the daemon while a file is read."""
+_INDEX = re.compile(r"[0-9]{1,9}")
+"""Of a list, in the path of a key; a superscript is a digit, too, but no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class _Section:
 
     def line(self, key: str = "") -> int | None:
         """The line of `key`, else of what stands around it."""
-        at = (*self.at, *((int(part) if part.isdigit() else part) for part in key.replace("[", ".").replace("]", "").split(".") if part))
+        steps = key.replace("[", ".").replace("]", "").split(".")
+        at = (*self.at, *((int(part) if _INDEX.fullmatch(part) else part) for part in steps if part))
         return next((self.lines[at[:length]] for length in range(len(at), -1, -1) if at[:length] in self.lines), None)
 
     def text(self, key: str) -> str:

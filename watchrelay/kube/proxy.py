@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,6 +16,7 @@ from watchrelay.errors import ConfigError, Problem
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 _PORTS = {"http": 80, "https": 443}
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 def choose_proxy(server: str, *, proxy_url: str | None, environ: Mapping[str, str], where: str) -> str | None:
@@ -77,7 +79,7 @@ def _split_port(rule: str) -> tuple[str, int | None]:
     if _address(rule) is not None:
         return rule, None
     name, colon, port = rule.rpartition(":")
-    return (name.strip("[]"), int(port)) if colon and port.isdigit() else (rule.strip("[]"), None)
+    return (name.strip("[]"), int(port)) if colon and _PORT.fullmatch(port) else (rule.strip("[]"), None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -213,6 +213,7 @@ def test_disable_compression_and_tls_server_name_reach_the_endpoint(tmp_path: Pa
             {"token": "one\ntwo"},
             "users[prod].user.token: holds more than one line, or a control character (write the token alone)",
         ),
+        ({}, {"as": "u", "as-user-extra": {"\u00b2": "x"}}, "users[prod].user.as-user-extra.\u00b2: must be a list of strings"),
         ({}, {"as-groups": ["g"]}, "users[prod].user.as: is missing: groups, uid and extra need a user to act as"),
     ],
 )
@@ -310,6 +311,8 @@ def test_T71_the_proxy_is_the_kubeconfigs_or_else_the_environments(
         ("api.corp.example", "api.corp.example:443", False),
         ("10.1.2.3", "10.0.0.0/8", True),
         ("10.1.2.3", "11.0.0.0/8,garbage/99", False),
+        ("api.corp.example", "corp.example:\u00b2", False),
+        ("api.corp.example", "corp.example:" + "6" * 5000, False),
         ("[fd00::1]", "fd00::/8", True),
         ("[fd00::1]", "fd00::1", True),
         ("[fd00::1]", "[fd00::1]:6443", True),
