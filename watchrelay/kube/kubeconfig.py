@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
@@ -346,14 +347,19 @@ def _exec(section: _Section) -> ExecPlugin:
         section.refuse("interactiveMode", "is Always, but nobody sits at a daemon's terminal", "use a plugin that can do without")
     if mode not in {"", "Never", "IfAvailable"}:
         section.refuse("interactiveMode", f'"{mode}" is unknown', "Never, IfAvailable or Always")
-    env = tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
+    args, env = section.texts("args"), tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
     if not all(name for name, _ in env):
         section.refuse("env", "has an entry without a name")
+    if any("=" in name for name, _ in env):
+        section.refuse("env", "has an entry with a = in its name", "name and value are keys of their own")
+    for key, texts in (("command", (command,)), ("args", args), ("env", tuple(chain.from_iterable(env)))):
+        if any("\0" in text for text in texts):
+            section.refuse(key, "holds a NUL character, which no program can be given")
     # A bare name is looked up in $PATH; anything with a separator is a path, relative to the kubeconfig file (client-go does so).
     local = str(section.local("command")) if os.sep in command else command
     return ExecPlugin(
         command=local,
-        args=section.texts("args"),
+        args=args,
         env=env,
         api_version=version,
         install_hint=" ".join(section.text("installHint").split()),
