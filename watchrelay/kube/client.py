@@ -277,11 +277,11 @@ class KubeClient:
                 raise Misconfigured(f"{what}: the {name} header that the credentials give contains control characters")
             sent.add(name, value)
         endpoint = self._credentials.endpoint
-        url = URL(endpoint.url.rstrip("/") + path)
-        if "Authorization" in sent:  # it goes before a user in the URL, as in Go's client; aiohttp takes no request with both
-            url = url.with_user(None)
         code, began_s = "0", clock.now_s()
         try:
+            url = URL(endpoint.url.rstrip("/") + path)
+            if "Authorization" in sent:  # it goes before a user in the URL, as in Go's client; aiohttp takes no request with both
+                url = url.with_user(None)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._session.get(
                     url,
@@ -293,7 +293,7 @@ class KubeClient:
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )
             code = str(response.status)
-        except EXPECTED as error:
+        except (*EXPECTED, ValueError) as error:  # of a host's name that nobody can resolve: yarl, socket and ssl have no class for it
             raise translate(error, what=what) from error
         finally:
             self._requests.labels(verb, code).inc()

@@ -22,6 +22,7 @@ from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
 from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
+from watchrelay.kube.hostname import check_host
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -289,12 +290,17 @@ def _cluster(section: _Section) -> Cluster:
     authority, insecure = section.secret("certificate-authority"), section.flag("insecure-skip-tls-verify")
     if authority and insecure:
         section.refuse("insecure-skip-tls-verify", "cannot be true together with a certificate-authority", "remove one of them")
+    server_name = section.text("tls-server-name")
+    try:
+        check_host(server_name)
+    except ValueError as error:
+        section.refuse("tls-server-name", str(error), "write the name that the server's certificate carries")
     extensions = {item.text("name"): item.values.get("extension") for item in section.sections("extensions")}
     return Cluster(
         server=server,
         authority=authority,
         insecure=insecure,
-        tls_server_name=section.text("tls-server-name") or None,
+        tls_server_name=server_name or None,
         proxy_url=section.text("proxy-url") or None,
         disable_compression=section.flag("disable-compression"),
         exec_config=extensions.get(EXEC_EXTENSION),

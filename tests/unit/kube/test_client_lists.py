@@ -282,6 +282,24 @@ async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(monkeypa
         await KubeClient(credentials, Metrics()).__aenter__()
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint("https://prod..example.com:6443"),
+        Endpoint("https://\u00fc..example.com:6443"),
+        Endpoint("https://api.invalid:99999"),
+        Endpoint("https://api.invalid", proxy="http://proxy..example.com:3128"),
+        Endpoint("https://api.invalid", proxy="socks5://proxy..example.com:1080"),
+    ],
+)
+async def test_a_host_that_cannot_exist_needs_a_person(endpoint: Endpoint) -> None:
+    credentials = KnownCredentials("")
+    credentials.endpoint = endpoint
+    async with client_of("", credentials=credentials) as client:
+        with pytest.raises(Misconfigured, match="cannot be used"):
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+
+
 async def test_a_401_is_tried_once_more_with_fresh_credentials() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         if request.headers["authorization"] == "Bearer second":

@@ -228,6 +228,48 @@ def test_a_server_that_no_url_can_hold_is_refused(tmp_path: Path) -> None:
         assert message.endswith("clusters[prod].cluster: server: is not the URL of an API server (https://host:6443)")
 
 
+HOSTS_THAT_CANNOT_BE = ["prod..example.com", ".example.com", "a" * 64 + ".example.com", "\u00fc..example.com", ".", "\u00fc" * 64]
+
+
+@pytest.mark.parametrize("host", HOSTS_THAT_CANNOT_BE)
+def test_a_host_that_cannot_exist_is_refused_with_file_and_key(tmp_path: Path, host: str) -> None:
+    what = "names a host that cannot exist: a part of it between dots is empty, or longer than 63 characters"
+    form, config = "(http://, https:// or socks5://host:port)", tmp_path / "config"
+    where = f"{config}:1: clusters[prod].cluster"
+    for cluster, environ, message in (
+        ({"server": f"https://me:hunter2@{host}:6443"}, {}, f"{where}: server: {what} (https://host:6443)"),
+        ({"proxy-url": f"http://me:hunter2@{host}:3128"}, {}, f"{where}: proxy-url: {what} {form}"),
+        ({"proxy-url": f"socks5h://{host}"}, {}, f"{where}: proxy-url: {what} {form}"),
+        ({"server": "https://api"}, {"HTTPS_PROXY": f"{host}:3128"}, f"environment: $HTTPS_PROXY: {what} {form}"),
+        (
+            {"tls-server-name": host},
+            {},
+            f"{where}.tls-server-name: {what} (write the name that the server's certificate carries)",
+        ),
+    ):
+        assert refusal(write_kubeconfig(config, cluster=cluster), environ=environ) == message
+
+
+@pytest.mark.parametrize("name", ["a b", "a\0b", "a\nb"])
+def test_a_host_with_a_blank_or_a_control_character_is_refused(tmp_path: Path, name: str) -> None:
+    message = refusal(write_kubeconfig(tmp_path / "config", cluster={"tls-server-name": name}))
+    assert "cluster.tls-server-name: names a host with a blank or a control character" in message
+    for url in (f"http://{name}:3128", f"socks5://{name}"):
+        if "\n" not in name:  # a URL is read without its line ends
+            message = refusal(write_kubeconfig(tmp_path / "config", cluster={"proxy-url": url}))
+            assert "cluster: proxy-url: names a host with a blank or a control character" in message
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["api.example.com.", "my_api.internal", "10.0.0.1", "[::1]", "[fe80::1%eth0]", "[::ffff:10.0.0.1]", "b\u00fccher.example", "a" * 63],
+)
+def test_a_host_that_can_exist_is_taken(tmp_path: Path, host: str) -> None:
+    cluster = {"server": f"https://{host}:6443", "proxy-url": f"http://{host}:3128", "tls-server-name": host.strip("[]")}
+    endpoint = load(write_kubeconfig(tmp_path / "config", cluster=cluster)).endpoint
+    assert (endpoint.url, endpoint.proxy, endpoint.server_hostname) == (cluster["server"], cluster["proxy-url"], host.strip("[]"))
+
+
 def test_a_credential_file_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     for cluster, user, key in (
         ({}, {"tokenFile": "/dev/zero"}, "users[prod].user: tokenFile"),
