@@ -258,7 +258,10 @@ class KubeClient:
         if response.status == 401:
             leave(response)
             await self._credentials.rejected(asked_s)
-            response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+            try:
+                response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+            except Misconfigured as error:
+                raise Misconfigured(str(error), status=401) from error  # there is no other credential, but the server lives
         if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
             return response
         raise await self._refused(response, what=what)
