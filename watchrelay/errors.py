@@ -116,7 +116,10 @@ class Invalid(KubeError):
 
 
 class Misconfigured(KubeError):
-    """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a re-read. Class K."""
+    """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a re-read. Class K.
+
+    Shape: `status` is 0 where no request was answered, 401 where that answer had us look for another credential.
+    """
 
     reason = "misconfigured"
 

@@ -25,6 +25,7 @@ from watchrelay.app.tasks import only_error
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.config import Settings
 from watchrelay.config.streams import Planned, plan
+from watchrelay.envelope import BROKEN
 from watchrelay.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.kafkaclient import SILENCE
 from watchrelay.model.records import Batch, WireRecord
@@ -236,13 +237,22 @@ class Remains:
 
 
 class _Kind(msgspec.Struct):
-    kind: str = ""
+    kind: object = None
 
 
 def kind_of(remains: Sequence[Remains]) -> str:
-    """The kind that the objects carry: the control topic does not tell it. "" when none is left."""
+    """The kind that the objects carry: the control topic does not tell it. "" when none is left that says it."""
     values = (record.value for each in remains for record in each.objects.values())
-    return next((msgspec.json.decode(value, type=_Kind).kind for value in values if value is not None), "")
+    return next((kind for value in values if value is not None and (kind := _said_kind(value))), "")
+
+
+def _said_kind(value: bytes) -> str:
+    """Shape: "" for what is no object, or says no kind: whoever may write to the topic may write anything."""
+    try:
+        kind = msgspec.json.decode(value, type=_Kind).kind
+    except BROKEN:
+        return ""
+    return kind if isinstance(kind, str) else ""
 
 
 class _Retirement:

@@ -6,6 +6,7 @@ Room: kube. In: selections and queries of the watch, credentials. Out: pages and
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -257,7 +258,10 @@ class KubeClient:
         if response.status == 401:
             leave(response)
             await self._credentials.rejected(asked_s)
-            response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+            try:
+                response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+            except Misconfigured as error:
+                raise Misconfigured(str(error), status=401) from error  # there is no other credential, but the server lives
         if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
             return response
         raise await self._refused(response, what=what)
@@ -276,11 +280,11 @@ class KubeClient:
                 raise Misconfigured(f"{what}: the {name} header that the credentials give contains control characters")
             sent.add(name, value)
         endpoint = self._credentials.endpoint
-        url = URL(endpoint.url.rstrip("/") + path)
-        if "Authorization" in sent:  # it goes before a user in the URL, as in Go's client; aiohttp takes no request with both
-            url = url.with_user(None)
         code, began_s = "0", clock.now_s()
         try:
+            url = URL(endpoint.url.rstrip("/") + path)
+            if "Authorization" in sent:  # it goes before a user in the URL, as in Go's client; aiohttp takes no request with both
+                url = url.with_user(None)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._session.get(
                     url,
@@ -292,7 +296,7 @@ class KubeClient:
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )
             code = str(response.status)
-        except EXPECTED as error:
+        except (*EXPECTED, ValueError) as error:  # of a host's name that nobody can resolve: yarl, socket and ssl have no class for it
             raise translate(error, what=what) from error
         finally:
             self._requests.labels(verb, code).inc()
@@ -342,10 +346,6 @@ def _selectors(selection: Selection) -> dict[str, str]:
 
 
 def _number(value: object) -> int:
-    """The leading digits: managed clusters say "34+"."""
-    digits = ""
-    for c in str(value):
-        if not c.isascii() or not c.isdigit():
-            break
-        digits += c
-    return int(digits or "0")
+    """The leading digits: managed clusters say "34+". More than nine are no version, and Python makes no int of more than 4300."""
+    digits = re.match(r"[0-9]{0,9}(?![0-9])", str(value))
+    return int(digits[0] or "0") if digits else 0

@@ -22,6 +22,7 @@ from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
 from watchrelay.kube.client import Endpoint
 from watchrelay.kube.execplugin import TIMEOUT_S, ExecCredentials
+from watchrelay.kube.hostname import check_host
 from watchrelay.kube.kubeconfig import FILE_BYTES_MAX, WRITER_S, Cluster, Impersonation, Secret, User, read_kubeconfig
 from watchrelay.kube.proxy import choose_proxy
 from watchrelay.kube.reread import Reread
@@ -227,6 +228,10 @@ def _with_scheme(cluster: Cluster, user: User) -> Cluster:
         usable = False
     if not usable:
         raise ConfigError([Problem("is not the URL of an API server", "server", cluster.where, hint="https://host:6443")])
+    try:
+        check_host(parts.hostname or "")
+    except ValueError as error:
+        raise ConfigError([Problem(str(error), "server", cluster.where, hint="https://host:6443")]) from None
     return replace(cluster, server=server)
 
 

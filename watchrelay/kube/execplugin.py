@@ -121,12 +121,14 @@ class ExecCredentials:
             raise self._refuse("wrote far more than a credential to stdout", plugin.install_hint) from None
         except OSError as error:
             raise self._refuse(f"cannot be started: {error.strerror}", plugin.install_hint) from None
+        except ValueError:  # its text may quote the environment
+            raise self._refuse("cannot be started: its args or env hold what no program can be given") from None
         if code != 0:
             how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
             raise self._refuse(how, plugin.install_hint or "run it by hand to see why")
         return output
 
-    def _refuse(self, what: str, hint: str) -> Misconfigured:
+    def _refuse(self, what: str, hint: str = "") -> Misconfigured:
         return _refusal(self._plugin, what, hint)
 
 

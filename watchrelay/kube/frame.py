@@ -103,7 +103,8 @@ def refuse_duplicates(data: bytes, fields: Fields) -> None:
     first = next(iter(fields), "")
     spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + 2 * len(fields) - 1 == len(data)
     if not spaced:  # as `json.dumps` of Python writes by default
-        json.loads(data, object_pairs_hook=_unique)
+        # Only keys are looked at: a number stays text, for Python makes no int of more than 4300 digits.
+        json.loads(data, object_pairs_hook=_unique, parse_int=str, parse_float=str)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:

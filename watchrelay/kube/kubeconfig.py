@@ -11,8 +11,10 @@ import base64
 import binascii
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
@@ -20,6 +22,7 @@ from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
 from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
+from watchrelay.kube.hostname import check_host
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -28,6 +31,8 @@ FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
 WRITER_S = 1.0
 """For a named pipe's writer to come: nothing else turns in the daemon while a file is read."""
+_INDEX = re.compile(r"[0-9]{1,9}")
+"""Of a list, in the path of a key; a superscript is a digit, too, but no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,8 @@ class _Section:
 
     def line(self, key: str = "") -> int | None:
         """The line of `key`, else of what stands around it."""
-        at = (*self.at, *((int(part) if part.isdigit() else part) for part in key.replace("[", ".").replace("]", "").split(".") if part))
+        steps = key.replace("[", ".").replace("]", "").split(".")
+        at = (*self.at, *((int(part) if _INDEX.fullmatch(part) else part) for part in steps if part))
         return next((self.lines[at[:length]] for length in range(len(at), -1, -1) if at[:length] in self.lines), None)
 
     def text(self, key: str) -> str:
@@ -284,12 +290,17 @@ def _cluster(section: _Section) -> Cluster:
     authority, insecure = section.secret("certificate-authority"), section.flag("insecure-skip-tls-verify")
     if authority and insecure:
         section.refuse("insecure-skip-tls-verify", "cannot be true together with a certificate-authority", "remove one of them")
+    server_name = section.text("tls-server-name")
+    try:
+        check_host(server_name)
+    except ValueError as error:
+        section.refuse("tls-server-name", str(error), "write the name that the server's certificate carries")
     extensions = {item.text("name"): item.values.get("extension") for item in section.sections("extensions")}
     return Cluster(
         server=server,
         authority=authority,
         insecure=insecure,
-        tls_server_name=section.text("tls-server-name") or None,
+        tls_server_name=server_name or None,
         proxy_url=section.text("proxy-url") or None,
         disable_compression=section.flag("disable-compression"),
         exec_config=extensions.get(EXEC_EXTENSION),
@@ -342,14 +353,19 @@ def _exec(section: _Section) -> ExecPlugin:
         section.refuse("interactiveMode", "is Always, but nobody sits at a daemon's terminal", "use a plugin that can do without")
     if mode not in {"", "Never", "IfAvailable"}:
         section.refuse("interactiveMode", f'"{mode}" is unknown', "Never, IfAvailable or Always")
-    env = tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
+    args, env = section.texts("args"), tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
     if not all(name for name, _ in env):
         section.refuse("env", "has an entry without a name")
+    if any("=" in name for name, _ in env):
+        section.refuse("env", "has an entry with a = in its name", "name and value are keys of their own")
+    for key, texts in (("command", (command,)), ("args", args), ("env", tuple(chain.from_iterable(env)))):
+        if any("\0" in text for text in texts):
+            section.refuse(key, "holds a NUL character, which no program can be given")
     # A bare name is looked up in $PATH; anything with a separator is a path, relative to the kubeconfig file (client-go does so).
     local = str(section.local("command")) if os.sep in command else command
     return ExecPlugin(
         command=local,
-        args=section.texts("args"),
+        args=args,
         env=env,
         api_version=version,
         install_hint=" ".join(section.text("installHint").split()),

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from watchrelay.errors import ConfigError, Problem
+from watchrelay.kube.hostname import check_host
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
+_FORM = "http://, https:// or socks5://host:port"
 _PORTS = {"http": 80, "https": 443}
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 def choose_proxy(server: str, *, proxy_url: str | None, environ: Mapping[str, str], where: str) -> str | None:
@@ -39,7 +43,11 @@ def _usable(url: str, *, path: str, where: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError([Problem("is not the URL of a proxy", path, where, hint="http://, https:// or socks5://host:port")])
+        raise ConfigError([Problem("is not the URL of a proxy", path, where, hint=_FORM)])
+    try:
+        check_host(parts.hostname or "")
+    except ValueError as error:
+        raise ConfigError([Problem(str(error), path, where, hint=_FORM)]) from None
     if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
         cure = "pip install 'watchrelay[socks]'; the image has it"
         raise ConfigError([Problem("a socks5 proxy needs an extra package", path, where, hint=cure)])
@@ -77,7 +85,7 @@ def _split_port(rule: str) -> tuple[str, int | None]:
     if _address(rule) is not None:
         return rule, None
     name, colon, port = rule.rpartition(":")
-    return (name.strip("[]"), int(port)) if colon and port.isdigit() else (rule.strip("[]"), None)
+    return (name.strip("[]"), int(port)) if colon and _PORT.fullmatch(port) else (rule.strip("[]"), None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

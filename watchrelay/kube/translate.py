@@ -106,5 +106,6 @@ _MEANINGS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], ty
     (TimeoutError, Unavailable, lambda _: "no answer in time"),
     (raised.ClientConnectorError, Unreachable, _system),
     (OSError, Unavailable, _system),
+    (ValueError, Misconfigured, lambda _: "the name of a host cannot be used; correct server, proxy-url or tls-server-name"),
 )
 """Most special first: many of these are OSErrors too."""

@@ -18,6 +18,7 @@ _RECORD_BYTES = 1536
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
+(_MAP,) = b"{"
 
 
 def packed_max(message_bytes: int) -> int:
@@ -57,9 +58,11 @@ def without_fields(value: bytes) -> bytes:
     if "metadata" in fields:
         metadata = _decode(fields["metadata"])
         metadata.pop("managedFields", None)
-        annotations = _decode(metadata["annotations"]) if "annotations" in metadata else {}
-        if annotations.pop(LAST_APPLIED, None) is not None:
-            metadata["annotations"] = msgspec.Raw(_encode(annotations))
+        held = metadata.get("annotations")
+        if held is not None and memoryview(held)[0] == _MAP:  # some aggregated server may say null, or worse
+            annotations = _decode(held)
+            if annotations.pop(LAST_APPLIED, None) is not None:
+                metadata["annotations"] = msgspec.Raw(_encode(annotations))
         fields["metadata"] = msgspec.Raw(_encode(metadata))
     return _encode(fields)
 

@@ -4,6 +4,7 @@ Room: watch. In: who asks, and how requests ended. Out: go, or wait until when.
 
 Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per closure however many streams see
 it; when the time is up exactly one stream probes; any answer of a living server opens the gate, and whoever waited follows spread out.
+A probe that nobody could answer, because we had no credential for it, leaves the gate shut until another probes.
 A watch that breaks after it was opened may be the end of the server, or a proxy's idle timeout: it only makes the next request a probe.
 Source: WATCH 6.5 (client-go warns that a shared delay function advances once per caller).
 """
@@ -153,6 +154,18 @@ class Gate:
         self._answered = self._broken = False
         self.closures += 1
         self.state = Closed(now_s + max(delay_s, asked_s, CLOSED_LEAST_S))
+        return True
+
+    def unanswered(self, stream: int, now_s: float) -> bool:
+        """The request of `stream` ended before anybody could answer it, by a fault of ours. True when that moved the end of the closure.
+
+        Shape: it says nothing of the server. A probe that ended so is made up for at the pace of one that reached nobody, and counts
+        neither as a failure nor as an answer; any other request changes nothing.
+        """
+        if self.state != Probing(stream):
+            return False
+        _, delay_s = self._backoff.after_absence(now_s, healthy=False, rng=self._rng)
+        self.state = Closed(now_s + max(delay_s, CLOSED_LEAST_S))
         return True
 
     def broke(self, now_s: float) -> None:

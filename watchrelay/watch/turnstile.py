@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from watchrelay.errors import KubeError, Unavailable, Unreachable
+from watchrelay.errors import KubeError, Misconfigured, Unavailable, Unreachable
 from watchrelay.observe.metrics import Metrics
 from watchrelay.watch.gate import Gate, Go, Hold, spread_s
 
@@ -142,7 +142,12 @@ class Passage:
             self._turnstile.opened_again()
 
     def failed(self, error: KubeError) -> None:
-        """The request failed: the server's own failures close the gate, all others show that it lives."""
+        """The request failed: the server's own failures close the gate, what it answered shows that it lives, and what kept us from asking
+        (no credential, no trust) shows nothing."""
+        if isinstance(error, Misconfigured) and not error.status:
+            if self._turnstile.gate.unanswered(self._number, asyncio.get_running_loop().time()):
+                self._turnstile.changed()
+            return
         if not isinstance(error, Unavailable):
             self.answered()
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from watchrelay.app.retire import Remains, StillConfigured, kind_of, refuse_configured, spec_of
 from watchrelay.codec import ObjectRecord
@@ -76,3 +77,12 @@ def test_the_kind_is_that_of_an_object_that_is_left() -> None:
     assert kind_of([remains]) == ""
     remains.take(said("a", 1, 1))
     assert kind_of([Remains("pods"), remains]) == "Pod"
+
+
+@pytest.mark.parametrize("value", [b'{"kind":5}', b"{}", b"[]", b"<html>", b"\xff", b'{"kind":%b}' % (b"9" * 5000)])
+def test_an_object_that_says_no_kind_leaves_it_to_the_others(value: bytes) -> None:
+    remains = Remains("pods")
+    remains.take(replace(said("a", 1, 1), value=value))
+    assert kind_of([remains]) == ""
+    remains.take(said("b", 1, 2))
+    assert kind_of([remains]) == "Pod"

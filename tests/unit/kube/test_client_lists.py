@@ -282,6 +282,24 @@ async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(monkeypa
         await KubeClient(credentials, Metrics()).__aenter__()
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint("https://prod..example.com:6443"),
+        Endpoint("https://\u00fc..example.com:6443"),
+        Endpoint("https://api.invalid:99999"),
+        Endpoint("https://api.invalid", proxy="http://proxy..example.com:3128"),
+        Endpoint("https://api.invalid", proxy="socks5://proxy..example.com:1080"),
+    ],
+)
+async def test_a_host_that_cannot_exist_needs_a_person(endpoint: Endpoint) -> None:
+    credentials = KnownCredentials("")
+    credentials.endpoint = endpoint
+    async with client_of("", credentials=credentials) as client:
+        with pytest.raises(Misconfigured, match="cannot be used"):
+            await client.list_page(PODS, ListQuery(), stream=STREAM)
+
+
 async def test_a_401_is_tried_once_more_with_fresh_credentials() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         if request.headers["authorization"] == "Bearer second":
@@ -298,6 +316,26 @@ async def test_a_401_is_tried_once_more_with_fresh_credentials() -> None:
             with pytest.raises(Unauthorized):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
         assert (credentials.refusals, len(server.requests)) == (2, 4)
+
+
+async def test_a_401_after_which_there_is_no_other_credential_is_still_an_answer() -> None:
+    class Exhausted(KnownCredentials):
+        async def headers(self) -> list[tuple[str, str]]:
+            if self.refusals:
+                raise Misconfigured("the plugin failed with exit code 1")
+            return self.given
+
+    async def handler(request: Request, reply: Reply) -> None:
+        await reply.json(401, failure_status(401, "Unauthorized"))
+
+    async with ScriptedServer(handler) as server:
+        credentials = Exhausted(server.url)
+        async with client_of(server.url, credentials=credentials) as client:
+            for status in (401, 0):
+                with pytest.raises(Misconfigured, match="exit code 1") as caught:
+                    await client.list_page(PODS, ListQuery(), stream=STREAM)
+                assert caught.value.status == status
+        assert len(server.requests) == 1
 
 
 async def test_T84_metadata_is_asked_for_in_the_list_form_and_plainly_when_told() -> None:

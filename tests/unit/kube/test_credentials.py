@@ -213,6 +213,7 @@ def test_disable_compression_and_tls_server_name_reach_the_endpoint(tmp_path: Pa
             {"token": "one\ntwo"},
             "users[prod].user.token: holds more than one line, or a control character (write the token alone)",
         ),
+        ({}, {"as": "u", "as-user-extra": {"\u00b2": "x"}}, "users[prod].user.as-user-extra.\u00b2: must be a list of strings"),
         ({}, {"as-groups": ["g"]}, "users[prod].user.as: is missing: groups, uid and extra need a user to act as"),
     ],
 )
@@ -225,6 +226,48 @@ def test_a_server_that_no_url_can_hold_is_refused(tmp_path: Path) -> None:
     for server in ("https://a b:1", "https://a\u2028b:1", "ftp://x"):
         message = refusal(write_kubeconfig(tmp_path / "config", cluster={"server": server}))
         assert message.endswith("clusters[prod].cluster: server: is not the URL of an API server (https://host:6443)")
+
+
+HOSTS_THAT_CANNOT_BE = ["prod..example.com", ".example.com", "a" * 64 + ".example.com", "\u00fc..example.com", ".", "\u00fc" * 64]
+
+
+@pytest.mark.parametrize("host", HOSTS_THAT_CANNOT_BE)
+def test_a_host_that_cannot_exist_is_refused_with_file_and_key(tmp_path: Path, host: str) -> None:
+    what = "names a host that cannot exist: a part of it between dots is empty, or longer than 63 characters"
+    form, config = "(http://, https:// or socks5://host:port)", tmp_path / "config"
+    where = f"{config}:1: clusters[prod].cluster"
+    for cluster, environ, message in (
+        ({"server": f"https://me:hunter2@{host}:6443"}, {}, f"{where}: server: {what} (https://host:6443)"),
+        ({"proxy-url": f"http://me:hunter2@{host}:3128"}, {}, f"{where}: proxy-url: {what} {form}"),
+        ({"proxy-url": f"socks5h://{host}"}, {}, f"{where}: proxy-url: {what} {form}"),
+        ({"server": "https://api"}, {"HTTPS_PROXY": f"{host}:3128"}, f"environment: $HTTPS_PROXY: {what} {form}"),
+        (
+            {"tls-server-name": host},
+            {},
+            f"{where}.tls-server-name: {what} (write the name that the server's certificate carries)",
+        ),
+    ):
+        assert refusal(write_kubeconfig(config, cluster=cluster), environ=environ) == message
+
+
+@pytest.mark.parametrize("name", ["a b", "a\0b", "a\nb"])
+def test_a_host_with_a_blank_or_a_control_character_is_refused(tmp_path: Path, name: str) -> None:
+    message = refusal(write_kubeconfig(tmp_path / "config", cluster={"tls-server-name": name}))
+    assert "cluster.tls-server-name: names a host with a blank or a control character" in message
+    for url in (f"http://{name}:3128", f"socks5://{name}"):
+        if "\n" not in name:  # a URL is read without its line ends
+            message = refusal(write_kubeconfig(tmp_path / "config", cluster={"proxy-url": url}))
+            assert "cluster: proxy-url: names a host with a blank or a control character" in message
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["api.example.com.", "my_api.internal", "10.0.0.1", "[::1]", "[fe80::1%eth0]", "[::ffff:10.0.0.1]", "b\u00fccher.example", "a" * 63],
+)
+def test_a_host_that_can_exist_is_taken(tmp_path: Path, host: str) -> None:
+    cluster = {"server": f"https://{host}:6443", "proxy-url": f"http://{host}:3128", "tls-server-name": host.strip("[]")}
+    endpoint = load(write_kubeconfig(tmp_path / "config", cluster=cluster)).endpoint
+    assert (endpoint.url, endpoint.proxy, endpoint.server_hostname) == (cluster["server"], cluster["proxy-url"], host.strip("[]"))
 
 
 def test_a_credential_file_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -310,6 +353,8 @@ def test_T71_the_proxy_is_the_kubeconfigs_or_else_the_environments(
         ("api.corp.example", "api.corp.example:443", False),
         ("10.1.2.3", "10.0.0.0/8", True),
         ("10.1.2.3", "11.0.0.0/8,garbage/99", False),
+        ("api.corp.example", "corp.example:\u00b2", False),
+        ("api.corp.example", "corp.example:" + "6" * 5000, False),
         ("[fd00::1]", "fd00::/8", True),
         ("[fd00::1]", "fd00::1", True),
         ("[fd00::1]", "[fd00::1]:6443", True),

@@ -14,8 +14,8 @@ from tests.unit.kube.kubeconfigs import Clock, b64, load, write_kubeconfig
 from tests.unit.kube.pki import Ca
 from watchrelay.errors import ConfigError, Misconfigured
 from watchrelay.kube.credentials import ClusterCredentials
-from watchrelay.kube.execplugin import parse_credential
-from watchrelay.kube.kubeconfig import EXEC_VERSIONS, ExecPlugin
+from watchrelay.kube.execplugin import ExecCredentials, parse_credential
+from watchrelay.kube.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin
 
 V1 = "client.authentication.k8s.io/v1"
 V1BETA1 = "client.authentication.k8s.io/v1beta1"
@@ -210,12 +210,29 @@ async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
         ({"apiVersion": None}, "apiVersion: is missing"),
         ({"command": ""}, "command: is missing"),
         ({"env": [{"value": "x"}]}, "env: has an entry without a name"),
+        ({"env": [{"name": "A=hunter2", "value": ""}]}, "env: has an entry with a = in its name (name and value are keys of their own)"),
+        ({"env": [{"name": "A", "value": "hunter2\0"}]}, "env: holds a NUL character, which no program can be given"),
+        ({"env": [{"name": "A\0", "value": "hunter2"}]}, "env: holds a NUL character, which no program can be given"),
+        ({"args": ["hunter2", "\0"]}, "args: holds a NUL character, which no program can be given"),
+        ({"command": "plu\0gin"}, "command: holds a NUL character, which no program can be given"),
     ],
 )
 def test_T67_a_plugin_that_cannot_be_used_is_refused_at_the_start(plugin: Plugin, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plugin.credentials(**options)
     assert f"users[prod].user.exec.{message}" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"args": ("hunter2\0",)}, {"env": (("A=hunter2", ""),)}, {"env": (("A", "hunter2\0"),)}])
+async def test_T67_what_no_program_can_be_given_is_a_refusal(given: dict[str, Any]) -> None:
+    clock = Clock()
+    exec_plugin = ExecPlugin("true", where="users[prod].user.exec", **given)
+    nothing, environ = Cluster("https://api:6443"), {"PATH": "/usr/bin:/bin"}
+    held = ExecCredentials(exec_plugin, nothing, authorities=lambda: None, environ=environ, now_s=clock.now_s, wall_ms=clock.wall_ms)
+    with pytest.raises(Misconfigured, match='"true" cannot be started: its args or env hold what no program can be given') as caught:
+        await held.current()
+    assert "hunter2" not in str(caught.value)
 
 
 async def test_T67_stdin_is_empty_and_the_environment_is_ours_and_the_configs(plugin: Plugin) -> None:

@@ -151,6 +151,7 @@ async def test_an_answer_that_is_no_discovery_is_unavailable() -> None:
     [
         ({"major": "1", "minor": "34", "gitVersion": "v1.34.2"}, ServerVersion(1, 34, "v1.34.2")),
         ({"major": "1", "minor": "27+", "gitVersion": "v1.27.3-eks-a5565ad"}, ServerVersion(1, 27, "v1.27.3-eks-a5565ad")),
+        ({"major": "1", "minor": "9" * 5000}, ServerVersion(1, 0, "")),
         ({}, ServerVersion(0, 0, "")),
     ],
 )

@@ -128,6 +128,12 @@ def test_T27_an_item_that_no_decoder_takes_does_not_hide_the_others(bad: bytes, 
         assert (len(page.failures), page.resource_version) == (1, "9")
 
 
+def test_an_item_with_a_number_that_python_cannot_hold_is_an_object() -> None:
+    item = b'{"metadata":{"name":"a","resourceVersion":"1"}, "spec":{"n":%b}}' % (b"9" * 5000)
+    page = page_of(b'{"metadata":{"resourceVersion":"9"},"items":[' + item + b"]}")
+    assert ([frame.name for frame in page.objects], page.failures) == (["a"], ())
+
+
 def test_one_shard_of_a_list_is_never_taken_for_the_whole() -> None:
     with pytest.raises(Undecodable, match="shard"):
         page_of(b'{"kind":"PodList","metadata":{"resourceVersion":"1","shardInfo":{"selector":"x"}},"items":[]}')

@@ -163,6 +163,13 @@ def test_a_damaged_line_is_an_undecodable_in_its_place_and_its_neighbours_are_wh
     assert len(str(failure.error)) < 200
 
 
+@pytest.mark.parametrize("key", [b' "spec":', b'"sp\xc3\xa9c":', b'"sp\\u0065c":'], ids=["blank", "not ASCII", "escaped"])
+@pytest.mark.parametrize("number", [b"9" * 5000, b"-" + b"9" * 5000, b"9" * 5000 + b".5e999"], ids=["large", "negative", "fraction"])
+def test_a_number_that_python_cannot_hold_is_relayed_as_it_came(key: bytes, number: bytes) -> None:
+    frame = the_object(b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"1"},%b{"n":%b}}}\n' % (key, number))
+    assert bytes(list(frame.fields.values())[-1]) == b'{"n":%b}' % number
+
+
 @pytest.mark.parametrize("name", ["x" * 1_000_000, "line\nfeed", "nul\0", "ünïcödé", " ", "..", "%2f"])
 def test_an_odd_name_is_a_name(name: str) -> None:
     assert the_object(line("ADDED", pod(name, "1"))).name == name

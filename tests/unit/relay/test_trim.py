@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+
 from watchrelay.relay.trim import LAST_APPLIED, less, packed_max, trim
 
 
@@ -37,6 +39,12 @@ def test_fields_go_before_the_object_does() -> None:
     assert "managedFields" not in left["metadata"]
     assert left["metadata"]["annotations"] == {"kept": "yes"}
     assert "spec" in left
+
+
+@pytest.mark.parametrize("annotations", [b"null", b"[]", b'"x"'])
+def test_annotations_that_are_no_map_are_no_reason_to_stop(annotations: bytes) -> None:
+    value = b'{"metadata":{"name":"a","annotations":%b,"managedFields":"%b"}}' % (annotations, noise(8000).encode())
+    assert trim(value, 2000) == (b'{"metadata":{"name":"a","annotations":%b}}' % annotations, "fields")
 
 
 def test_then_metadata_alone_is_left() -> None:

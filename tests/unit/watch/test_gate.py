@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,16 +85,72 @@ def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_
     assert gate.state.until_s - now_s < 1.6
 
 
-@given(seed=st.integers(0, 2**32), reached=st.lists(st.booleans(), min_size=2, max_size=12), broken=st.booleans())
-def test_a_server_that_is_away_is_asked_once_a_second_at_most(seed: int, reached: list[bool], broken: bool) -> None:
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_probe_that_nobody_could_answer_leaves_the_gate_shut_until_another_probes(reached: bool) -> None:
+    gate = Gate(Random(1))
+    go = gate.ask(1, 0.0)
+    assert isinstance(go, Go)
+    gate.failed(1, go, 0.0, retry_after_s=7, reached=reached)
+    assert isinstance(gate.ask(1, 7.0), Go)
+    assert gate.ask(2, 7.5) == Hold(math.inf)
+    assert not gate.unanswered(2, 7.6), "it is not the prober"
+    assert gate.unanswered(1, 8.0)
+    assert isinstance(gate.state, Closed)
+    assert 9.0 <= gate.state.until_s <= 12.0
+    assert gate.level == 1
+    until_s = gate.state.until_s
+    assert gate.ask(2, until_s - 0.1) == gate.ask(1, until_s - 0.1) == Hold(until_s)
+    assert isinstance(gate.ask(2, until_s), Go)
+    assert gate.answered(2, until_s)
+    assert gate.closed_until_s is None
+
+
+def test_a_request_that_nobody_could_answer_neither_closes_an_open_gate_nor_opens_a_closed_one() -> None:
+    gate = Gate(Random(1))
+    early, other = gate.ask(1, 0.0), gate.ask(2, 0.0)
+    assert isinstance(early, Go)
+    assert isinstance(other, Go)
+    assert not gate.unanswered(1, 0.1)
+    assert gate.closed_until_s is None
+    gate.failed(2, other, 0.2, retry_after_s=7)
+    assert not gate.unanswered(1, 1.0)
+    assert gate.closed_until_s == 7.2
+
+
+def test_a_probe_that_nobody_could_answer_takes_no_news_from_the_failure_that_follows() -> None:
+    gate = Gate(Random(1))
+    gate.broke(0.0)
+    gate.ask(1, 0.0)
+    assert gate.unanswered(1, 0.1)
+    assert gate.closed_until_s is not None
+    probe = gate.ask(2, gate.closed_until_s)
+    assert isinstance(probe, Go)
+    assert gate.failed(2, probe, 5.0)
+    assert gate.news
+
+
+ENDS = st.sampled_from(["failed", "not reached", "unanswered"])
+
+
+@given(seed=st.integers(0, 2**32), ends=st.lists(ENDS, min_size=2, max_size=12), broken=st.booleans())
+def test_a_server_that_is_away_is_asked_once_a_second_at_most(seed: int, ends: list[str], broken: bool) -> None:
     gate, now_s, asked_s = Gate(Random(seed)), 0.0, list[float]()
     if broken:
         gate.broke(now_s)
-    for stream, heard in enumerate(reached):
+    else:
+        closed = gate.ask(99, now_s - 1.0)
+        assert isinstance(closed, Go)
+        assert gate.failed(99, closed, now_s - 1.0)
+        assert gate.closed_until_s is not None
+        now_s = gate.closed_until_s
+    for stream, end in enumerate(ends):
         go = gate.ask(stream, now_s)
         assert isinstance(go, Go)
         asked_s.append(now_s)
-        assert gate.failed(stream, go, now_s, reached=heard)
+        if end == "unanswered":
+            assert gate.unanswered(stream, now_s)
+        else:
+            assert gate.failed(stream, go, now_s, reached=end == "failed")
         assert isinstance(gate.state, Closed)
         now_s = gate.state.until_s
     assert all(after >= before + 1.0 for before, after in pairwise(asked_s))
@@ -167,7 +224,11 @@ def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
     assert 25 < max(spread_s(5000, rng) for _ in range(300)) <= 30.0
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "break", "leave"]), st.floats(0, 40)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "lack", "break", "leave"]), st.floats(0, 40)), max_size=80
+    )
+)
 def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[int, str, float]]) -> None:
     gate, now_s, out = Gate(Random(5)), 0.0, dict[int, Go]()
     for stream, what, wait_s in steps:
@@ -184,6 +245,9 @@ def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[
             del out[stream]
         elif what == "fail" and stream in out:
             gate.failed(stream, out.pop(stream), now_s)
+        elif what == "lack" and stream in out:
+            gate.unanswered(stream, now_s)
+            del out[stream]
         elif what == "break":
             gate.broke(now_s)
         elif what == "leave":

@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import logging
+
+import pytest
 
 from tests.support import virtualtime
-from watchrelay.errors import Forbidden, Throttled
+from watchrelay.errors import Forbidden, Misconfigured, Throttled, Unreachable
+from watchrelay.observe.metrics import Metrics
 from watchrelay.watch.turnstile import Turnstile
 
 
@@ -88,6 +92,49 @@ def test_whoever_waits_at_the_gate_is_told_until_when_and_passes_when_it_opens()
             assert told == [began_s + 20]
             second.failed(Forbidden("no right"))
             assert turnstile.gate.closed_until_s is None
+
+    virtualtime.run(scene())
+
+
+def test_a_probe_without_a_credential_opens_nothing_and_the_next_stream_probes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    metrics = Metrics()
+
+    def closed() -> float | None:
+        return metrics.registry.get_sample_value("watchrelay_endpoint_gate_closed")
+
+    async def scene() -> None:
+        loop, turnstile = asyncio.get_running_loop(), Turnstile(metrics=metrics)
+        with turnstile.membership() as first, turnstile.membership() as second:
+            await first.enter(quiet)
+            first.failed(Unreachable("connection refused"))
+            await first.enter(quiet)
+            asked_s = loop.time()
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(second.enter(quiet), name="second")
+                await asyncio.sleep(0)
+                first.failed(Misconfigured("the plugin failed with exit code 255"))
+                assert (turnstile.gate.closed_until_s or 0) >= asked_s + 1
+                assert (closed(), caplog.messages) == (1, ["api server in trouble, all streams stay away"])
+                async with asyncio.timeout(5):
+                    await waiting
+            assert loop.time() >= asked_s + 1
+            second.failed(Misconfigured("no other credential", status=401))
+            assert turnstile.gate.closed_until_s is None
+            assert (closed(), caplog.messages[1:]) == (0, ["api server answers again"])
+
+    virtualtime.run(scene())
+
+
+def test_a_request_without_a_credential_closes_no_gate() -> None:
+    async def scene() -> None:
+        turnstile = Turnstile()
+        with turnstile.membership() as first, turnstile.membership() as second:
+            await first.enter(quiet)
+            first.failed(Misconfigured("the plugin failed with exit code 255"))
+            assert turnstile.gate.closed_until_s is None
+            async with asyncio.timeout(0.5):
+                await second.enter(quiet)
 
     virtualtime.run(scene())
 
