@@ -164,6 +164,9 @@ class CloudEvents:
         self._markers = {kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()}
         name = stream.replace(b"%", b"%%")
         self._ids = [b"%b.%d.%d.%%d" % (name, epoch, partition) for partition in range(spec.partitions)]
+        longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
+        self._short = LENGTHS if longest < LENGTHS else 0
+        """Key, uid and version together are shorter than this where every header's length is known beforehand; 0: a ce_id's may not be."""
         self._marker_keys = {
             kind: [b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition) for partition in range(spec.partitions)] for kind in _MARKER_TYPES
         }
@@ -192,7 +195,7 @@ class CloudEvents:
         """
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
-        if value is None or not (uid and version and namespace) or trimmed or len(key) + len(uid) + len(version) >= LENGTHS:
+        if value is None or not (uid and version and namespace) or trimmed or len(key) + len(uid) + len(version) >= self._short:
             headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
             return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:

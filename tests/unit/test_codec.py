@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,15 @@ def test_the_order_of_headers_is_the_same_however_long_they_are(length: int) -> 
     key, uid, version = b"shop/" + b"w" * length, "u" * length, "9" * length
     whole, stub = (list(added(key=key, uid=uid, version=version, trimmed=trimmed).headers) for trimmed in ("", "stub"))
     assert whole == [header for header in stub if header[0] != "ce_wrtrimmed"]
+
+
+@pytest.mark.parametrize("length", [4, 270, 281, 282, 283, 284, 300, 317, 381, 5000])
+def test_a_stream_may_be_called_by_any_name_that_kubernetes_allows(length: int) -> None:
+    encoder = CloudEvents(replace(spec_of(), id="p" * length), 17)
+    for sequence in (1, 10**20 - 1):
+        whole, stub = (list(added(encoder, sequence=sequence, trimmed=trimmed).headers) for trimmed in ("", "stub"))
+        assert ("ce_id", b"%b.17.1.%d" % (b"p" * length, sequence)) in whole
+        assert whole == [header for header in stub if header[0] != "ce_wrtrimmed"]
 
 
 def test_a_delete_has_a_null_value_its_uid_and_neither_content_type_nor_hash() -> None:

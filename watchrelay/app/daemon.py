@@ -80,6 +80,7 @@ class Daemon:
         self._outclaimed = asyncio.Event()
         self._supervisor: Supervisor | None = None
         self._reloader = Reloader(source, self, metrics=self.metrics, board=self.board) if source is not None else None
+        self._reloading: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """First call: drain and end. Second call: end without draining."""
@@ -155,9 +156,9 @@ class Daemon:
         if self._reloader is None:
             return await self._relay()
         async with asyncio.TaskGroup() as tasks:
-            reloading = self._eternal(tasks, self._reloader.run(), "config")
+            self._reloading = self._eternal(tasks, self._reloader.run(), "config")
             code = await self._relay()
-            reloading.cancel()
+            self._reloading.cancel()
         return code
 
     async def _relay(self) -> int:
@@ -184,8 +185,10 @@ class Daemon:
         return DRAINED if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Down the flow: no new streams, the streams' watches and queues, then what they stood on."""
+        """Down the flow: no edits and no new streams, the streams' watches and queues, then what they stood on."""
         log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
+        if self._reloading is not None:
+            self._reloading.cancel()
         deadline_s = clock.now_s() + self.settings.shutdown.drain_timeout_s
         eternal[-1].cancel()
         async with asyncio.TaskGroup() as group:

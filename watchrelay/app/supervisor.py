@@ -74,6 +74,8 @@ class Supervisor:
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
+        self._stopped = False
+        """No stream starts any more: whoever stops all of them knows those of that moment, and waits for no other."""
         self._version_due_s = 0.0
 
     async def run(self) -> None:
@@ -112,6 +114,7 @@ class Supervisor:
 
     async def stop(self, *, deadline_s: float) -> bool:
         """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True: nothing was left behind."""
+        self._stopped = True
         running = self._alive
         for each in running:
             each.runner.stop(deadline_s=deadline_s)
@@ -124,6 +127,7 @@ class Supervisor:
 
     def abandon(self) -> None:
         """End every stream now; what is queued stays behind."""
+        self._stopped = True
         for each in self._alive:
             each.task.cancel()
 
@@ -169,7 +173,9 @@ class Supervisor:
         return pinned_otherwise(planned.spec, described)
 
     def adopt(self, settings: Settings) -> None:
-        """Run by these settings from now on: streams that do not change keep watch and epoch."""
+        """Run by these settings from now on: streams that do not change keep watch and epoch. Nothing changes once all are stopped."""
+        if self._stopped:
+            return
         self._rooms.settings = settings
         self._rooms.tempo.change(settings.heartbeat_interval_s)
         self._rooms.board.problems.pop("config", None)
@@ -212,6 +218,8 @@ class Supervisor:
         return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]
 
     def _reconcile(self, *, changed: bool) -> None:
+        if self._stopped:
+            return
         settings = self._rooms.settings
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)

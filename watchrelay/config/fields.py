@@ -142,7 +142,11 @@ TopicName = Annotated[
     StrictStr, _checked(grammar.check_topic), Field(json_schema_extra={"pattern": grammar.TOPIC_PATTERN, "maxLength": grammar.TOPIC_MAX})
 ]
 TopicTemplate = Annotated[StrictStr, _checked(grammar.check_topic_template)]
-StreamId = Annotated[StrictStr, _checked(grammar.check_stream_id), Field(json_schema_extra={"pattern": grammar.STREAM_ID_PATTERN})]
+StreamId = Annotated[
+    StrictStr,
+    _checked(grammar.check_stream_id),
+    Field(json_schema_extra={"pattern": grammar.STREAM_ID_PATTERN, "maxLength": grammar.STREAM_ID_MAX}),
+]
 ResourceText = Annotated[StrictStr, _checked(_resource), Field(json_schema_extra={"minLength": 1})]
 ObjectName = Annotated[StrictStr, _checked(grammar.check_object_name), Field(json_schema_extra={"minLength": 1})]
 LabelSelector = Annotated[StrictStr, _checked(grammar.check_label_selector), Field(json_schema_extra={"minLength": 1})]

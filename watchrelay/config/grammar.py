@@ -11,6 +11,8 @@ from typing import Final
 
 CLUSTER_PATTERN: Final = r"^[A-Za-z0-9._-]+$"
 STREAM_ID_PATTERN: Final = r"^[a-z0-9.@-]+$"
+STREAM_ID_MAX: Final = 317
+"""The longest that the relay derives: the name of a custom resource definition, at most 253 characters, then @ and a namespace."""
 TOPIC_PATTERN: Final = r"^[a-zA-Z0-9._-]+$"
 TOPIC_MAX: Final = 249
 """Source: Kafka's Topic.java: a log directory's name, suffix included, must fit 255 characters."""
@@ -63,6 +65,8 @@ def check_topic_template(text: str) -> None:
 
 def check_stream_id(text: str) -> None:
     """The `id` of an entry."""
+    if len(text) > STREAM_ID_MAX:
+        raise ValueError(f'"{text[:40]}..." has {len(text)} characters: a stream id has at most {STREAM_ID_MAX}, choose a shorter one')
     if not _STREAM_ID.match(text):
         raise ValueError(f'"{text}" is not a stream id: use small letters, digits, dot, @ and hyphen')
 

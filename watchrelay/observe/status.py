@@ -38,6 +38,7 @@ class StreamStatus:
     `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing. `refused`: that line where Kafka
     said it of the stream's records.
     `complete`: the whole state has been acknowledged by Kafka once in this process.
+    `list_due`: a list is under way, or must come: what is held was overtaken, or nothing is.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
     `trouble_ms`: when the first of the failures since the last progress was; 0 without one.
@@ -61,6 +62,7 @@ class StreamStatus:
     waits_for: str = ""
     refused: str = ""
     complete: bool = False
+    list_due: bool = False
     dirty_keys: int = 0
     unacknowledged: str = ""
     unacknowledged_ms: int = 0

@@ -31,7 +31,9 @@ class Course:
     snapshot_wanted: bool = False
     owed: dict[bytes, int] = field(default_factory=dict)
     unshown: set[int] = field(default_factory=set)
-    """Partitions whose next heartbeat, once acknowledged, shows that the whole state is."""
+    """Partitions of which no heartbeat that stands behind the whole state is acknowledged yet."""
+    whole_at: int = 0
+    """Number of the record up to which the whole state was queued."""
 
     @property
     def frontier(self) -> str:
@@ -84,15 +86,19 @@ class Course:
         return back
 
     def followed(self) -> bool:
-        """The server accepted a watch that goes on from the log; True: markers may be put from now on."""
-        if not self.quiet or self.relisting or self.first:
+        """The server accepted a watch that goes on from what is held; True: if it lasts, the whole state is queued or on the log."""
+        if self.relisting or self.first:
             return False
         self.quiet = False
-        return True
+        return self.published
 
-    def shown(self, partition: int) -> bool:
-        """A heartbeat of `partition` is acknowledged; True: it was the last one awaited."""
-        if partition not in self.unshown:
+    def queued(self, number: int, partitions: int) -> None:
+        """The whole state is queued, up to record `number`, or on the log."""
+        self.unshown, self.whole_at = set(range(partitions)), number
+
+    def shown(self, partition: int, behind: int) -> bool:
+        """A heartbeat of `partition` that stands behind record `behind` is acknowledged; True: it was the last one awaited."""
+        if partition not in self.unshown or behind < self.whole_at:
             return False
         self.unshown.discard(partition)
         return not self.unshown

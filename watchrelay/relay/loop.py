@@ -32,7 +32,7 @@ from watchrelay.relay.oversize import Oversize
 from watchrelay.relay.ports import Control, Sink, StateView, Witness
 from watchrelay.relay.pulse import Pulse
 from watchrelay.relay.resume import Found
-from watchrelay.relay.sequencer import Cut, Handed, Lane, Queued
+from watchrelay.relay.sequencer import Cut, Handed, Lane
 from watchrelay.relay.snapshot import REQUESTS_MAX, REQUESTS_WAITING, Schedule, Snapshot
 from watchrelay.relay.tempo import Tempo
 
@@ -144,7 +144,7 @@ class StreamRelay:
         if course.first:
             self._begin_snapshot()
         elif awaited and self._snapshot is None and course.published:
-            course.unshown = set(range(self.spec.partitions))
+            course.queued(self._queues.number, self.spec.partitions)
             self._heartbeat()
             if course.snapshot_wanted and self._may_snapshot:
                 self._begin_snapshot()
@@ -156,16 +156,15 @@ class StreamRelay:
             self._course.progressed(resource_version)
 
     def followed(self) -> None:
-        """The server accepted a watch that goes on from the log: say soon that the log is alive."""
-        if not self._closed and self._course.followed():
-            self._course.unshown = set(range(self.spec.partitions))
+        """The server accepted a watch that goes on from what is held: say soon that the log is alive, and whole."""
+        if not self._closed and self._course.followed() and not self._status.complete:
             asyncio.get_running_loop().call_later(FIRST_BEAT_S, self._first_beat)
 
     def _first_beat(self) -> None:
-        if self._tasks is None or self._closed:
+        if self._tasks is None or self._closed or self._status.complete:
             return
-        if self._status.state == "listing":
-            self._course.unshown.clear()  # the history had run out: the list will tell when the state is whole
+        if not (self._status.list_due or self._course.unshown):  # else a list, to come or just come, tells when the state is whole
+            self._course.queued(self._queues.number, self.spec.partitions)
         self._heartbeat()
 
     def heard(self, at_ms: int) -> None:
@@ -408,10 +407,7 @@ class StreamRelay:
         self._accounts.queued(self._queues, self._now_s())
         if self._course.quiet:
             return
-        now_ms = self._wall_ms()
-        for lane in self._queues.lanes:
-            if not lane.queue or type(lane.queue[-1]) is Queued:
-                self._queues.mark_lane(lane, "heartbeat", frontier=self._course.frontier, time_ms=now_ms)
+        self._queues.beat(frontier=self._course.frontier, time_ms=self._wall_ms())
         self._wake()
 
     @property
@@ -476,7 +472,7 @@ class StreamRelay:
         if said.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
-        if said.kind == "heartbeat" and not handed.partial and self._course.shown(lane.partition):
+        if said.kind == "heartbeat" and not self._status.list_due and self._course.shown(lane.partition, handed.behind):
             self._status.complete = True
         if snapshot is None or said.snapshot != snapshot.id:
             return

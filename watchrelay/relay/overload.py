@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.records import MarkerKind, Reason, Verb
 from watchrelay.relay.dirty import Dirty, DirtyKeys
-from watchrelay.relay.sequencer import RECORD_COST_BYTES, Fit, Lane, Queued, QueuedMarker, Sequencer
+from watchrelay.relay.sequencer import PARTIAL, RECORD_COST_BYTES, Fit, Lane, Queued, QueuedMarker, Sequencer
 
 LOOKED_AT = 4096
 """Keys of a set looked at in one step at most, so that a step over keys of which nothing is to be said stays under some milliseconds."""
@@ -117,7 +117,7 @@ class Conflator(Sequencer):
         if lane.dirty is None:
             super().mark_lane(lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
         elif not lane.differs:
-            lane.queue.append(QueuedMarker(kind, _claimed(lane), time_ms, snapshot, partial=True))
+            lane.queue.append(QueuedMarker(kind, _claimed(lane), time_ms, PARTIAL, snapshot))
             self.held_records += 1
 
     # ---- past the bound ----

@@ -27,6 +27,9 @@ RECORD_COST_BYTES = 600
 """What a queued record costs in memory besides its value: item, deque slot, key, and the entry with its uid, version and hash, which the
 store gives up for a newer one. Measured on pods: 590, from the growth of the resident set."""
 
+PARTIAL = -1
+"""A marker's `behind` when it stands within what is to be said."""
+
 
 class Queued(msgspec.Struct, gc=False):
     """One object's record, not yet positioned.
@@ -52,25 +55,26 @@ class Queued(msgspec.Struct, gc=False):
 
 
 class QueuedMarker(msgspec.Struct, gc=False):
-    """A marker, not yet positioned; its frontier is that of now, when it is queued. `partial`: not all that was pushed stands before it.
+    """A marker, not yet positioned; its frontier is that of now, when it is queued.
 
-    Shape: has no share of the bound: there are few, and what moves nothing else must not keep objects waiting.
+    Shape: everything that was pushed up to record number `behind` and is of its partition stands before it; `PARTIAL`: not all of it. It
+    has no share of the bound: there are few, and what moves nothing else must not keep objects waiting.
     """
 
     kind: MarkerKind
     frontier: str
     time_ms: int
+    behind: int
     snapshot: str = ""
-    partial: bool = False
 
 
 class Handed(msgspec.Struct, frozen=True, gc=False):
-    """A marker of a cut: what it said, and where. `index` is its place in the batch; `partial` as when it was queued."""
+    """A marker of a cut: what it said, and where. `index` is its place in the batch; `behind` as in the queue."""
 
     index: int
     sequence: int
     said: Marker
-    partial: bool = False
+    behind: int
 
 
 class Cut(msgspec.Struct):
@@ -206,7 +210,7 @@ class Lane:
                 assert isinstance(item, QueuedMarker)
                 sequence += 1
                 said = self._said(item, count, digest & DIGEST_MASK, seen_ms)
-                markers.append(Handed(len(records), sequence, said, item.partial))
+                markers.append(Handed(len(records), sequence, said, item.behind))
                 records.append(encoder.marker(partition, sequence, item.time_ms, said))
                 wire += overhead
                 payload += len(records[-1].key)
@@ -243,7 +247,7 @@ class Lane:
                 held += item.held_bytes
                 live += (item.verb != "deleted") - (item.before is not None)
                 digest += (item.value_hash if item.verb != "deleted" else 0) - (item.before or 0)
-        rest = [Handed(each.index - count, each.sequence, each.said, each.partial) for each in cut.markers if each.index >= count]
+        rest = [Handed(each.index - count, each.sequence, each.said, each.behind) for each in cut.markers if each.index >= count]
         head = [each for each in cut.markers if each.index < count]
         middle = (sequence, live, digest & DIGEST_MASK)
         tail = Cut(cut.items[count:], cut.records[count:], rest, middle, cut.held_bytes - held, cut.payload_bytes - payload)
@@ -458,8 +462,17 @@ class Sequencer:
         """Queue a marker on one partition; its frontier is not below the one that stands there already."""
         if lane.floor != "0" and (frontier == "0" or compare(frontier, lane.floor) == -1):
             frontier = lane.floor
-        lane.queue.append(QueuedMarker(kind, frontier, time_ms, snapshot))
+        lane.queue.append(QueuedMarker(kind, frontier, time_ms, self.number, snapshot))
         self.held_records += 1
+
+    def beat(self, *, frontier: str, time_ms: int) -> None:
+        """Queue a heartbeat on each partition; where a marker stands last, that one will do: while Kafka is away they must not pile up."""
+        for lane in self.lanes:
+            last = lane.queue[-1] if lane.queue else None
+            if type(last) is not QueuedMarker:
+                self.mark_lane(lane, "heartbeat", frontier=frontier, time_ms=time_ms)
+            elif last.behind != PARTIAL:
+                last.behind = self.number
 
     def settled(self, lane: Lane, cut: Cut, offsets: Sequence[int]) -> None:
         """The broker acknowledged `cut` of `lane`."""

@@ -63,12 +63,12 @@ class Journal:
 
     def began(self, state: machine.State) -> None:
         """The watcher starts."""
-        self._state = state
+        self._state, self._status.list_due = state, _wants_list(state)
         self._show(self._public(state))
 
     def stepped(self, before: machine.State, event: machine.Event, after: machine.State, now_s: float) -> None:
         """A step that was not merely frames of a watch."""
-        self._state = after
+        self._state, self._status.list_due = after, _wants_list(after)
         if isinstance(before, machine.Listing | machine.Streaming) and not _goes_on(before, event, after):
             self._list_broke(event)
         match event:
@@ -257,6 +257,13 @@ def _goes_on(before: machine.Listing | machine.Streaming, event: machine.Event, 
     if isinstance(before, machine.Streaming) and isinstance(after, machine.Streaming):
         return before.opened_s is None or after.opened_s is not None
     return isinstance(after, machine.Settling) or type(after) is type(before)
+
+
+def _wants_list(state: machine.State) -> bool:
+    """True until a list is complete, however often it fails."""
+    if isinstance(state, machine.Waiting | machine.Absent):
+        return not is_resuming(state.then)
+    return not isinstance(state, machine.Watching | machine.Probing)
 
 
 def _kind(frame: Frame) -> str:

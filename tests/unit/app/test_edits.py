@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -237,6 +238,24 @@ async def test_a_hangup_has_the_file_read_at_once(stage: World, tmp_path: Path, 
         written(file, stage, "nodes")
         os.kill(os.getpid(), signal.SIGHUP)
         await live(relay, "nodes")
+
+
+async def test_an_edit_while_the_relay_drains_is_left_to_the_next_one(
+    stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    drain = {"shutdown": {"drainTimeout": "2s"}}
+    file = written(tmp_path / "watchrelay.yaml", stage, "pods", **drain)
+    async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
+        await live(relay, "pods")
+        stage.kafka.broker_down()
+        relay.daemon.stop()
+        await until("it drains", lambda: not stage.cluster.server.watches)
+        written(file, stage, "pods", "nodes", **drain)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert await relay.ended() == 1, "the deadline of the drain has passed"
+        assert relay.row("nodes") is None
+        assert "config reloaded" not in caplog.messages
 
 
 async def test_while_there_is_no_way_into_the_cluster_the_way_itself_can_be_edited(

@@ -195,3 +195,23 @@ def test_a_server_that_was_upgraded_is_noticed(tmp_path: Path) -> None:
             assert rig.rooms.server_version == (1, 34)
 
     virtually(body)
+
+
+@pytest.mark.parametrize("abandoned", [False, True], ids=["stopped", "abandoned"])
+def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_one(tmp_path: Path, *, abandoned: bool) -> None:
+    """Nobody would stop it, and the process would wait for it for ever."""
+
+    async def body() -> None:
+        async with supervised(tmp_path, "pods", f"widgets.{GROUP}") as rig:
+            await until("pods are found", lambda: rig.topics)
+            if abandoned:
+                rig.supervisor.abandon()
+            else:
+                assert await rig.supervisor.stop(deadline_s=clock.now_s())
+            rig.supervisor.adopt(settings_of(["pods", "configmaps"], kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")}))
+            define(rig.cluster, "widgets")
+            await asyncio.sleep(600)
+            assert rig.topics == {"pods": "k8s.test.core.pods"}
+            assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream ")] == []
+
+    virtually(body)

@@ -142,6 +142,9 @@ ENTRIES = {
     ],
     "- resource: pods\n  namespaces: [a, a]": ['5: resources[0].namespaces: "a" stands in the list twice'],
     "- resource: pods\n  id: Pods": ['5: resources[0].id: "Pods" is not a stream id: use small letters, digits, dot, @ and hyphen'],
+    f"- resource: pods\n  id: {'a' * 318}": [
+        f'5: resources[0].id: "{"a" * 40}..." has 318 characters: a stream id has at most 317, choose a shorter one'
+    ],
     "- resource: pods\n  name: a/b": ['5: resources[0].name: "a/b" is not the name of an object'],
     "- resource: pods\n  topic: ..": ['5: resources[0].topic: ".." is not a legal topic name'],
     "- resource: pods\n  topic: a b": [

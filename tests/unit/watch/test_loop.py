@@ -8,12 +8,14 @@ from random import Random
 import pytest
 
 from tests.support import virtualtime
-from watchrelay.model.frames import Bookmark, Frame, ListQuery, ObjectFrame, Page, WatchQuery
+from watchrelay.errors import Expired, Interrupted
+from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watched import Observed, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.watch import loop
 from watchrelay.watch.loop import Watcher
 from watchrelay.watch.turnstile import Turnstile
 
@@ -88,7 +90,7 @@ async def served(_: Resource) -> bool | None:
     return True
 
 
-def watcher(source: Source, outlet: Outlet, turnstile: Turnstile) -> Watcher:
+def watcher(source: loop.Source, outlet: Outlet, turnstile: Turnstile, *, cursor: str = "", status: StreamStatus | None = None) -> Watcher:
     metrics = Metrics()
     return Watcher(
         "pods",
@@ -97,9 +99,10 @@ def watcher(source: Source, outlet: Outlet, turnstile: Turnstile) -> Watcher:
         outlet=outlet,
         turnstile=turnstile,
         metrics=metrics.stream("pods", PODS),
-        status=StreamStatus("pods"),
+        status=status or StreamStatus("pods"),
         served=served,
         rng=Random(1),
+        cursor=cursor,
     )
 
 
@@ -136,5 +139,47 @@ def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -
         with pytest.raises(RuntimeError, match="the store broke"):
             await stream.run()
         assert (stream.cursor, source.open) == ("100", 0)
+
+    virtualtime.run(scene())
+
+
+class Forgetful:
+    """A server that accepts a watch from a version it has forgotten, and cannot list for a while."""
+
+    def __init__(self) -> None:
+        self.lists_fail = True
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        if self.lists_fail:
+            raise Interrupted("etcdserver: request timed out", status=500)
+        return Page("200", None, [])
+
+    @asynccontextmanager
+    async def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        yield self._frames(query.resource_version)
+
+    async def _frames(self, version: str) -> AsyncIterator[list[Frame]]:
+        await asyncio.sleep(0.1)
+        if version == "100":
+            yield [Failure(Expired("too old resource version"))]
+        await asyncio.Event().wait()
+
+
+def test_a_list_is_due_from_the_moment_the_history_ran_out_until_one_is_complete() -> None:
+    async def scene() -> None:
+        source, status = Forgetful(), StreamStatus("pods")
+        stream = watcher(source, Outlet(Countdown(-1)), Turnstile(), cursor="100", status=status)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stream.run())
+            await asyncio.sleep(0.05)
+            assert (status.state, status.list_due) == ("watching", False)
+            await asyncio.sleep(0.1)
+            assert (status.state, status.list_due) == ("backoff", True)
+            await asyncio.sleep(60)
+            assert status.list_due
+            source.lists_fail = False
+            await asyncio.sleep(60)
+            assert (status.state, status.list_due) == ("watching", False)
+            running.cancel()
 
     virtualtime.run(scene())
