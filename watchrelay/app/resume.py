@@ -40,8 +40,18 @@ class Reads(Protocol):
 class LogReader:
     """Reads one stream's records of its topic. Implements the relay's `Witness`."""
 
-    def __init__(self, spec: StreamSpec, connection: KafkaConnection, sink: KafkaSink, *, failed: Failed) -> None:
-        self._spec, self._connection, self._sink, self._failed = spec, connection, sink, failed
+    def __init__(
+        self,
+        spec: StreamSpec,
+        connection: KafkaConnection,
+        sink: KafkaSink,
+        *,
+        failed: Failed,
+        succeeded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was asked for is read."""
+        self._spec, self._connection, self._sink = spec, connection, sink
+        self._failed, self._succeeded = failed, succeeded
         self.refused = 0
 
     def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -56,6 +66,7 @@ class LogReader:
             said.extend((record.offset, each) for record in records if (each := self.understood(record)) is not None)
 
         await ReadBack(self._connection, self._spec.topic, [Span(partition, start, stop)], take, failed=self._failed).run()
+        self._succeeded()
         return said
 
     async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
@@ -66,6 +77,7 @@ class LogReader:
 
         reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed)
         await reading.run()
+        self._succeeded()
         return reading.whole
 
     def understood(self, record: Any) -> Decoded | None:
