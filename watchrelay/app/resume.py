@@ -18,7 +18,7 @@ from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import FirstSnapshot, Fold, Found, ReadAgainFromStart, decide, found, interleaved
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.readback import ReadBack, Span
+from watchrelay.sink.readback import ReadBack, Span, Turn
 from watchrelay.sink.scan import other_cluster, shared_topic
 from watchrelay.store.objects import Store
 
@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
 AT_ONCE = 4
-"""So many streams of a process read back at the same time: each has connections and buffers of its own."""
+"""So many streams of a process read back at the same time: each has connections and buffers of its own.
+
+What was read already is no reason: it is kept between two attempts, and is never more than the store that it becomes.
+"""
 
 
 class Reads(Protocol):
@@ -48,10 +51,13 @@ class LogReader:
         *,
         failed: Failed,
         succeeded: Callable[[], None] = lambda: None,
+        turn: Turn | None = None,
     ) -> None:
-        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was asked for is read."""
+        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was asked for is read. `turn` is held by each
+        attempt at the spans of a resume, which come in numbers; `read` is of a few records and waits for no turn.
+        """
         self._spec, self._connection, self._sink = spec, connection, sink
-        self._failed, self._succeeded = failed, succeeded
+        self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
     def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -75,7 +81,7 @@ class LogReader:
         def decoded(partition: int, records: Sequence[Any]) -> None:
             take(partition, [each for record in records if (each := self.understood(record)) is not None])
 
-        reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed)
+        reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn)
         await reading.run()
         self._succeeded()
         return reading.whole

@@ -127,8 +127,9 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        rooms, read = self._rooms, self._status.was_read
-        reader = LogReader(self.spec, rooms.connection, rooms.sink, failed=self._unreadable, succeeded=read)
+        rooms = self._rooms
+        turn, read = rooms.reading_back, self._status.was_read
+        reader = LogReader(self.spec, rooms.connection, rooms.sink, failed=self._unreadable, succeeded=read, turn=turn)
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
@@ -219,8 +220,7 @@ class StreamRunner:
         """What the log says."""
         self._status.state = "resuming"
         self._metrics.metrics.set_state(self.spec.id, "resuming", get_args(State))
-        async with self._rooms.reading_back:
-            found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
+        found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()

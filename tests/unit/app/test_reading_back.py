@@ -16,7 +16,7 @@ from tests.unit.app.conftest import settings_of
 from watchrelay import clock
 from watchrelay.app.plan import plan_streams
 from watchrelay.app.requests import Requests
-from watchrelay.app.resume import LogReader
+from watchrelay.app.resume import AT_ONCE, LogReader
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -29,6 +29,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import OVER, Board, StreamStatus
 from watchrelay.relay.tempo import Tempo
 from watchrelay.sink.connection import KafkaConnection
+from watchrelay.sink.readback import ReadBack, Span
 from watchrelay.sink.topicrules import TopicFacts, TopicSpec
 from watchrelay.watch.turnstile import Turnstile
 
@@ -154,7 +155,7 @@ def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 @virtual
 async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_other() -> None:
-    refused, others = ["refused-0", "refused-1"], ["new-1", "new-2"]
+    refused, others = [f"refused-{number}" for number in range(AT_ONCE)], ["new-1", "new-2"]
     process = Process([*refused, *others], refused, Refusing())
     async with process.running() as rows:
         await until(lambda: all(rows[name].complete for name in others))
@@ -162,6 +163,39 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
         ready, body = Readiness(process.board, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
+
+
+@virtual
+async def test_no_stream_is_read_back_before_its_turn() -> None:
+    connection = Refusing()
+    process = Process(["pods"], ["pods"], connection)
+    for _ in range(AT_ONCE):
+        await process.rooms.reading_back.acquire()
+    async with process.running() as rows:
+        await until(lambda: rows["pods"].state == "resuming")
+        await asyncio.sleep(60.0)
+        assert not connection.asked
+        process.rooms.reading_back.release()
+        await until(lambda: bool(connection.asked))
+
+
+@virtual
+async def test_a_turn_is_held_by_an_attempt_and_given_back_for_the_pause_behind_it() -> None:
+    turn, connection = asyncio.Semaphore(1), Refusing()
+    failures = list[bool]()
+    reading = ReadBack(
+        connection, "t", [Span(0, None, 1)], lambda _partition, _records: None, failed=lambda *_: failures.append(turn.locked()), turn=turn
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reading.run(), name="reading")
+        await until(lambda: len(failures) == 3)
+        async with turn:
+            asked = len(connection.asked)
+            await asyncio.sleep(60.0)
+            assert len(connection.asked) == asked, "it was tried without a turn"
+        await until(lambda: len(failures) == 4)
+        task.cancel()
+    assert not any(failures)
 
 
 async def _holding(kafka: EmbeddedKafka, topic: str, *names: str) -> None:
