@@ -14,16 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    KafkaError,
-    LeaderNotAvailableError,
-    MessageSizeTooLargeError,
-    NotLeaderForPartitionError,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka.errors import KafkaError
 
 from watchrelay import clock
 from watchrelay.backoff import Backoff
@@ -37,6 +28,7 @@ from watchrelay.sink.ledger import Ledger
 from watchrelay.sink.presence import Presence
 from watchrelay.sink.producer import Cut, Generation, Refused, SinkSettings
 from watchrelay.sink.recordbatch import PackedBatch, Packer
+from watchrelay.sink.refusals import GONE, NO_RIGHT, SIZES, explain
 from watchrelay.sink.rotation import Secrets
 
 _log = logging.getLogger(__name__)
@@ -47,16 +39,12 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 _BUILD_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
-_SIZES = (MessageSizeTooLargeError, RecordListTooLargeError)
-_GONE = (UnknownTopicOrPartitionError, NotLeaderForPartitionError, LeaderNotAvailableError)
-"""What a deleted topic looks like, and others too: then brokers are asked whether it is there."""
 _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
 _BOARD = "kafka"
 _STALLED = "silence"
 _SECRETS = "secrets"
-_NO_RIGHT = "this user may not write it: grant WRITE on the topic"
 _WATCH_EVERY_S = 1.0
 
 
@@ -256,11 +244,11 @@ class KafkaSink:
                     self._retire(generation, "error", within_s=self._settings.finish_s)
                 error = refused.error
                 topic.metrics.produce_failed(type(error).__name__, retriable=bool(getattr(error, "retriable", False)))
-                if isinstance(error, _SIZES):
+                if isinstance(error, SIZES):
                     raise _TooLarge from error
-                if isinstance(error, _GONE):
+                if isinstance(error, GONE):
                     self._look.set()
-                self._trouble(f"{partition.topic}/{partition.partition}", _explain(error, partition, generation.tail.reason))
+                self._trouble(f"{partition.topic}/{partition.partition}", explain(error, partition, generation.tail.reason))
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
@@ -440,7 +428,7 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(NO_ACKNOWLEDGEMENT, retriable=True)
             silence = f"no acknowledgement from kafka at {self._connection.servers} for {now_s - since_s:.0f} s"
             if (status := self._board.streams.get(stream)) is not None:
-                person = refused is not None and _NO_RIGHT in refused
+                person = refused is not None and NO_RIGHT in refused
                 status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
 
     def _heard(self, place: _Place) -> None:
@@ -483,17 +471,3 @@ class KafkaSink:
 
 class _TooLarge(Exception):
     """Kafka refused a batch for its size, although it was within the limit that we know."""
-
-
-def _explain(error: Exception, partition: TopicPartition, said: str) -> str:
-    """One line for an operator: what, where, cure."""
-    where = f"topic {partition.topic} partition {partition.partition}"
-    known = {
-        TopicAuthorizationFailedError: _NO_RIGHT,
-        ClusterAuthorizationFailedError: _NO_RIGHT,
-        UnknownTopicOrPartitionError: "the brokers do not know it: was the topic deleted?",
-        NotLeaderForPartitionError: "it has no leader that is known: was the topic deleted, or is its broker away?",
-        LeaderNotAvailableError: "it has no leader: is its broker away?",
-    }.get(type(error))
-    reason = known or " ".join(str(error).split())
-    return f"{where}: {reason}" + (f" (kafka client: {said})" if said and not known else "")
