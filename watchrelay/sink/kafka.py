@@ -335,8 +335,17 @@ class KafkaSink:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
+                self._let_in()
                 self._well("")
                 return generation
+
+    def _let_in(self) -> None:
+        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a client of those makes another."""
+        if self._secrets.let_in():
+            _log.info("secrets for kafka changed and are in use")
+            self._connection.rotation.proven += 1
+        if self._troubles.pop(_SECRETS, None) is not None:
+            self._show()
 
     async def _rotate(self) -> None:
         """Make a producer of secrets that changed; only when they let it in is the one of the former secrets let go."""
@@ -347,21 +356,20 @@ class KafkaSink:
             try:
                 fresh = await self._start(self._connection, self._settings)
             except SinkUnavailable as error:
+                if self._secrets.in_use:
+                    continue  # another producer was built of the same meanwhile, or says itself why it could not be
                 if _SECRETS not in self._troubles:
                     _log.warning("new secrets for kafka are not usable, the former are kept", extra={"error": str(error)})
                 self._troubles[_SECRETS] = f"the secrets for kafka changed and are not usable, the former are kept: {error}"
                 self._show()
                 continue
-            self._connection.rotation.proven += 1
-            self._troubles.pop(_SECRETS, None)
-            self._show()
-            if (held := self._current) is None:
+            if (held := self._current) is None:  # the next one is being built, of these secrets too
                 self._retired[fresh] = 0.0
                 self._closing.add(fresh)
                 await self._close(fresh)
                 continue
-            _log.info("secrets for kafka changed and are in use")
             self._secrets.took()
+            self._let_in()
             self._spare = fresh
             waits = held.oldest_s is not None and asyncio.get_running_loop().time() - held.oldest_s > self._settings.stalled_after_s
             self._retire(held, "credentials", within_s=0.0 if waits else None)
