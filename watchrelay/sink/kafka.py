@@ -154,8 +154,12 @@ class KafkaSink:
                 if pack.record_count() == 1:
                     raise self._too_large(batch, pack.start, offsets, pack) from error
                 topic.batch_bytes = max(_BATCH_BYTES_LEAST, pack.raw_bytes // 2)
-                middle = (pack.start + pack.stop) // 2
-                halves = self._pack(topic, records, pack.start, middle)[0] + self._pack(topic, records, middle, pack.stop)[0]
+                middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
+                for start, stop in ((pack.start, middle), (middle, pack.stop)):
+                    more, too_large = self._pack(topic, records, start, stop)
+                    if too_large is not None:  # the limit was lowered while the batch was on its way
+                        raise self._too_large(batch, too_large, offsets) from error
+                    halves += more
                 waiting.extendleft(reversed(halves))
             else:
                 offsets.extend(range(first, first + pack.record_count()))

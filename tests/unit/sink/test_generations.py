@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from tests.support.relays import run_virtually, until
-from watchrelay.errors import SinkMisconfigured
+from watchrelay.errors import RecordTooLarge, SinkMisconfigured
 from watchrelay.model.records import Batch, Receipt, WireRecord
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
@@ -50,8 +51,8 @@ class Told(Generation):
             if not self.outstanding:
                 self.idle.set()
 
-    def refuse(self, partition: int) -> None:
-        self.asked.pop(partition).set_exception(Refused(TopicAuthorizationFailedError("t"), sent=True))
+    def refuse(self, partition: int, kind: type[Exception] = TopicAuthorizationFailedError) -> None:
+        self.asked.pop(partition).set_exception(Refused(kind("t"), sent=True))
 
     def acknowledge(self, partition: int, offset: int) -> None:
         self.asked.pop(partition).set_result(offset)
@@ -173,6 +174,25 @@ async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> No
         for task in asyncio.all_tasks():
             if task.get_name() == "delivery":
                 task.cancel()
+
+
+@virtual
+async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> None:
+    records = [WireRecord(b"a", value, []) for value in (b"1", b"2", bytes(range(256)) * 4, b"4")]
+    async with staged() as (stage, tasks):
+
+        async def delivered() -> RecordTooLarge:
+            with pytest.raises(RecordTooLarge) as caught:
+                await stage.sink.deliver(Batch("t", 0, records, "pods"))
+            return caught.value
+
+        delivery = tasks.create_task(delivered(), name="delivery")
+        await asyncio.sleep(0.01)
+        stage.sink.limit("t", 200)  # another stream of the topic read it anew
+        stage.made[0].refuse(0, MessageSizeTooLargeError)
+        async with asyncio.timeout(1.0):
+            error = await delivery
+        assert (error.index, error.acked) == (2, ())
 
 
 # ---- secrets that are replaced --------------------------------------------------------------------------------------
