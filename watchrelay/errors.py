@@ -145,6 +145,10 @@ class SinkMisconfigured(SinkUnavailable):
     """Our files, credentials or trust do not fit the brokers: tried again all the same, but a person must mend it."""
 
 
+class SinkForbidden(SinkMisconfigured):
+    """The brokers know us, and this user lacks a right: what needs it waits for a person to grant it, all else goes on."""
+
+
 class RecordTooLarge(SinkError):
     """One record alone does not fit the topic's `max.message.bytes`; `index` is its place in the batch given.
 

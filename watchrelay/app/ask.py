@@ -15,7 +15,7 @@ from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import control_spec, signal_spec
 from watchrelay.app.tasks import only_error
 from watchrelay.config import Settings
-from watchrelay.errors import SinkMisconfigured, SinkUnavailable, WatchrelayError
+from watchrelay.errors import SinkForbidden, SinkUnavailable, WatchrelayError
 from watchrelay.kafkaclient import SILENCE
 from watchrelay.model.records import Batch, Receipt
 from watchrelay.sink.connection import KafkaConnection
@@ -62,7 +62,7 @@ async def checked_control(settings: Settings, connection: KafkaConnection, *, wr
     told = await topics.rights({spec.name, *writes})
     for topic, right, done in ((spec.name, "READ", "read"), *((each, "WRITE", "written") for each in writes)):
         if topic in told and right not in told[topic]:
-            raise SinkMisconfigured(f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix")
+            raise SinkForbidden(f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix")
     return spec.name
 
 

@@ -18,7 +18,7 @@ from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import FirstSnapshot, Fold, Found, ReadAgainFromStart, decide, found, interleaved
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.readback import ReadBack, Span
+from watchrelay.sink.readback import ReadBack, Span, Turn
 from watchrelay.sink.scan import other_cluster, shared_topic
 from watchrelay.store.objects import Store
 
@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
 AT_ONCE = 4
-"""So many streams of a process read back at the same time: each has connections and buffers of its own."""
+"""So many streams of a process read back at the same time: each has connections and buffers of its own.
+
+What was read already is no reason: it is kept between two attempts, and is never more than the store that it becomes.
+"""
 
 
 class Reads(Protocol):
@@ -40,8 +43,21 @@ class Reads(Protocol):
 class LogReader:
     """Reads one stream's records of its topic. Implements the relay's `Witness`."""
 
-    def __init__(self, spec: StreamSpec, connection: KafkaConnection, sink: KafkaSink, *, failed: Failed) -> None:
-        self._spec, self._connection, self._sink, self._failed = spec, connection, sink, failed
+    def __init__(
+        self,
+        spec: StreamSpec,
+        connection: KafkaConnection,
+        sink: KafkaSink,
+        *,
+        failed: Failed,
+        succeeded: Callable[[], None] = lambda: None,
+        turn: Turn | None = None,
+    ) -> None:
+        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was asked for is read. `turn` is held by each
+        attempt at the spans of a resume, which come in numbers; `read` is of a few records and waits for no turn.
+        """
+        self._spec, self._connection, self._sink = spec, connection, sink
+        self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
     def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -56,6 +72,7 @@ class LogReader:
             said.extend((record.offset, each) for record in records if (each := self.understood(record)) is not None)
 
         await ReadBack(self._connection, self._spec.topic, [Span(partition, start, stop)], take, failed=self._failed).run()
+        self._succeeded()
         return said
 
     async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
@@ -64,8 +81,9 @@ class LogReader:
         def decoded(partition: int, records: Sequence[Any]) -> None:
             take(partition, [each for record in records if (each := self.understood(record)) is not None])
 
-        reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed)
+        reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn)
         await reading.run()
+        self._succeeded()
         return reading.whole
 
     def understood(self, record: Any) -> Decoded | None:

@@ -16,7 +16,7 @@ from watchrelay.app.resume import LogReader, resume
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.tasks import first_of, must_run, unless
 from watchrelay.backoff import Backoff
-from watchrelay.errors import Fenced, Shared, SinkUnavailable, TopicLost, TopicRefused, fenced_by
+from watchrelay.errors import Fenced, Shared, SinkForbidden, SinkUnavailable, TopicLost, TopicRefused, fenced_by
 from watchrelay.observe.status import State
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import Found, WatchFrom
@@ -127,7 +127,9 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        reader = LogReader(self.spec, self._rooms.connection, self._rooms.sink, failed=self._unreadable)
+        rooms = self._rooms
+        turn, read = rooms.reading_back, self._status.was_read
+        reader = LogReader(self.spec, rooms.connection, rooms.sink, failed=self._unreadable, succeeded=read, turn=turn)
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
@@ -218,15 +220,15 @@ class StreamRunner:
         """What the log says."""
         self._status.state = "resuming"
         self._metrics.metrics.set_state(self.spec.id, "resuming", get_args(State))
-        async with self._rooms.reading_back:
-            found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
+        found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()
         return found
 
     def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
-        self._status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+        next_ms = clock.wall_ms() + int(wait_s * 1000)
+        self._status.not_read(str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden))
 
     async def _highest_epoch(self) -> int:
         """Asked where the control topic does not know the stream: then nothing says either whose records stand on its topic."""

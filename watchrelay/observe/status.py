@@ -36,7 +36,7 @@ class StreamStatus:
     """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since the epoch.
 
     `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing. `refused`: that line where Kafka
-    said it of the stream's records.
+    said it of the stream's records. `unread`: why the stream's own log could not be read, until it was.
     `complete`: the whole state has been acknowledged by Kafka once in this process.
     `list_due`: a list is under way, or must come: what is held was overtaken, or nothing is.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
@@ -61,6 +61,7 @@ class StreamStatus:
     last_bookmark_ms: int | None = None
     waits_for: str = ""
     refused: str = ""
+    unread: str = ""
     complete: bool = False
     list_due: bool = False
     dirty_keys: int = 0
@@ -143,6 +144,25 @@ class StreamStatus:
         if self.unacknowledged:
             self.unacknowledged = ""
             self._tell(clock.wall_ms(), OVER)
+
+    def not_read(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
+        """The stream's own log cannot be read now. Shape: `person`: as for `not_acknowledged`."""
+        if self.unread and self.waits_for == self.unread:
+            self.waits_for = ""
+        self.unread = message
+        if person:
+            self.waits_for = message
+        self.failed(message, next_attempt_ms=next_attempt_ms)
+
+    def was_read(self) -> None:
+        """The log was read after all: what was said of that is over, and what was said of anything else since is not."""
+        if not self.unread:
+            return
+        if self.waits_for == self.unread:
+            self.waits_for = ""
+        if self.last_error == self.unread:
+            self.progressed()
+        self.unread = ""
 
     def acked(self, *, lag_s: float | None, rest: bool) -> None:
         """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none). `rest`: more is queued."""

@@ -53,7 +53,7 @@ ADVICE: Final = {
         "WatchRelayStreamWaiting",
     ),
     "topic": Advice(
-        "A topic cannot be written safely",
+        "A topic cannot be used as it is",
         "Mend the topic as the message says. The relay looks again by itself.",
         "WatchRelayStreamWaiting",
     ),

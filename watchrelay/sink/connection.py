@@ -17,7 +17,7 @@ from typing import Any, Literal
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
-from watchrelay.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.kafkabatches import guard
 from watchrelay.kafkaclient import SILENCE, tame
 from watchrelay.sink.clientlog import hide, listening, without_secrets
@@ -46,12 +46,15 @@ _CURES = (
     ("certificate required", "the broker wants a client certificate: set kafka.security.certFile and keyFile"),
     ("[error 58]", "the broker refused the credentials: check the user and the password or token under kafka.security"),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
+)
+"""Signs of what only a person can mend."""
+_RIGHTS = (
     ("[error 31]", _NO_WRITE),
     ("clusterauthorizationfailed", _NO_WRITE),
     ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
     ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
-"""Signs of what only a person can mend."""
+"""Signs of a right that only a person can grant."""
 _AWAY = (
     ("nodename nor servname", "no such host: check kafka.bootstrapServers"),
     ("name or service not known", "no such host: check kafka.bootstrapServers"),
@@ -169,7 +172,7 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
     """The error for an operator: who did not answer, the reason that the client only logged, and what to do.
 
     Shape: `said` is the client's newest log line (`LogTail.reason`), "" when it said nothing. SinkMisconfigured when the sign is one of
-    what only a person can mend.
+    what only a person can mend, SinkForbidden when it is a right.
     """
     reason = _CLASS.sub(r"\1", without_secrets(said or _plain(error)))
     if reason.endswith(":"):
@@ -185,6 +188,8 @@ def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavaila
     """Whether a person must mend it, and how; "" where nothing is known."""
     if cure := _cure(_CURES, reason):
         return SinkMisconfigured, cure
+    if cure := _cure(_RIGHTS, reason):
+        return SinkForbidden, cure
     return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
 
 
@@ -204,7 +209,7 @@ def reason_told(connection: KafkaConnection) -> Iterator[None]:
             cause = error.__cause__
             if isinstance(cause, TopicAuthorizationFailedError):
                 topics = cause.args[0] if cause.args and isinstance(cause.args[0], str) else "of the streams"
-                raise SinkMisconfigured(f"topic {topics} may not be read by this user: grant READ on it or its prefix") from error
+                raise SinkForbidden(f"topic {topics} may not be read by this user: grant READ on it or its prefix") from error
             if isinstance(cause, KafkaConnectionError | OSError) and said.reason and _judged(connection, said.reason.lower())[1]:
                 raise unreachable(connection, cause, said.reason) from error
             raise

@@ -14,16 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    KafkaError,
-    LeaderNotAvailableError,
-    MessageSizeTooLargeError,
-    NotLeaderForPartitionError,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka.errors import KafkaError
 
 from watchrelay import clock
 from watchrelay.backoff import Backoff
@@ -37,6 +28,7 @@ from watchrelay.sink.ledger import Ledger
 from watchrelay.sink.presence import Presence
 from watchrelay.sink.producer import Cut, Generation, Refused, SinkSettings
 from watchrelay.sink.recordbatch import PackedBatch, Packer
+from watchrelay.sink.refusals import GONE, NO_RIGHT, SIZES, explain
 from watchrelay.sink.rotation import Secrets
 
 _log = logging.getLogger(__name__)
@@ -47,16 +39,12 @@ MESSAGE_BYTES_DEFAULT = 1_048_588
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 _BUILD_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
-_SIZES = (MessageSizeTooLargeError, RecordListTooLargeError)
-_GONE = (UnknownTopicOrPartitionError, NotLeaderForPartitionError, LeaderNotAvailableError)
-"""What a deleted topic looks like, and others too: then brokers are asked whether it is there."""
 _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
 _BOARD = "kafka"
 _STALLED = "silence"
 _SECRETS = "secrets"
-_NO_RIGHT = "this user may not write it: grant WRITE on the topic"
 _WATCH_EVERY_S = 1.0
 
 
@@ -166,8 +154,12 @@ class KafkaSink:
                 if pack.record_count() == 1:
                     raise self._too_large(batch, pack.start, offsets, pack) from error
                 topic.batch_bytes = max(_BATCH_BYTES_LEAST, pack.raw_bytes // 2)
-                middle = (pack.start + pack.stop) // 2
-                halves = self._pack(topic, records, pack.start, middle)[0] + self._pack(topic, records, middle, pack.stop)[0]
+                middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
+                for start, stop in ((pack.start, middle), (middle, pack.stop)):
+                    more, too_large = self._pack(topic, records, start, stop)
+                    if too_large is not None:  # the limit was lowered while the batch was on its way
+                        raise self._too_large(batch, too_large, offsets) from error
+                    halves += more
                 waiting.extendleft(reversed(halves))
             else:
                 offsets.extend(range(first, first + pack.record_count()))
@@ -256,11 +248,11 @@ class KafkaSink:
                     self._retire(generation, "error", within_s=self._settings.finish_s)
                 error = refused.error
                 topic.metrics.produce_failed(type(error).__name__, retriable=bool(getattr(error, "retriable", False)))
-                if isinstance(error, _SIZES):
+                if isinstance(error, SIZES):
                     raise _TooLarge from error
-                if isinstance(error, _GONE):
+                if isinstance(error, GONE):
                     self._look.set()
-                self._trouble(f"{partition.topic}/{partition.partition}", _explain(error, partition, generation.tail.reason))
+                self._trouble(f"{partition.topic}/{partition.partition}", explain(error, partition, generation.tail.reason))
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
@@ -347,8 +339,17 @@ class KafkaSink:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
+                self._let_in()
                 self._well("")
                 return generation
+
+    def _let_in(self) -> None:
+        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a client of those makes another."""
+        if self._secrets.let_in():
+            _log.info("secrets for kafka changed and are in use")
+            self._connection.rotation.proven += 1
+        if self._troubles.pop(_SECRETS, None) is not None:
+            self._show()
 
     async def _rotate(self) -> None:
         """Make a producer of secrets that changed; only when they let it in is the one of the former secrets let go."""
@@ -359,21 +360,20 @@ class KafkaSink:
             try:
                 fresh = await self._start(self._connection, self._settings)
             except SinkUnavailable as error:
+                if self._secrets.in_use:
+                    continue  # another producer was built of the same meanwhile, or says itself why it could not be
                 if _SECRETS not in self._troubles:
                     _log.warning("new secrets for kafka are not usable, the former are kept", extra={"error": str(error)})
                 self._troubles[_SECRETS] = f"the secrets for kafka changed and are not usable, the former are kept: {error}"
                 self._show()
                 continue
-            self._connection.rotation.proven += 1
-            self._troubles.pop(_SECRETS, None)
-            self._show()
-            if (held := self._current) is None:
+            if (held := self._current) is None:  # the next one is being built, of these secrets too
                 self._retired[fresh] = 0.0
                 self._closing.add(fresh)
                 await self._close(fresh)
                 continue
-            _log.info("secrets for kafka changed and are in use")
             self._secrets.took()
+            self._let_in()
             self._spare = fresh
             waits = held.oldest_s is not None and asyncio.get_running_loop().time() - held.oldest_s > self._settings.stalled_after_s
             self._retire(held, "credentials", within_s=0.0 if waits else None)
@@ -440,7 +440,7 @@ class KafkaSink:
                     self._topic(partition.topic).metrics.produce_failed(NO_ACKNOWLEDGEMENT, retriable=True)
             silence = f"no acknowledgement from kafka at {self._connection.servers} for {now_s - since_s:.0f} s"
             if (status := self._board.streams.get(stream)) is not None:
-                person = refused is not None and _NO_RIGHT in refused
+                person = refused is not None and NO_RIGHT in refused
                 status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
 
     def _heard(self, place: _Place) -> None:
@@ -483,17 +483,3 @@ class KafkaSink:
 
 class _TooLarge(Exception):
     """Kafka refused a batch for its size, although it was within the limit that we know."""
-
-
-def _explain(error: Exception, partition: TopicPartition, said: str) -> str:
-    """One line for an operator: what, where, cure."""
-    where = f"topic {partition.topic} partition {partition.partition}"
-    known = {
-        TopicAuthorizationFailedError: _NO_RIGHT,
-        ClusterAuthorizationFailedError: _NO_RIGHT,
-        UnknownTopicOrPartitionError: "the brokers do not know it: was the topic deleted?",
-        NotLeaderForPartitionError: "it has no leader that is known: was the topic deleted, or is its broker away?",
-        LeaderNotAvailableError: "it has no leader: is its broker away?",
-    }.get(type(error))
-    reason = known or " ".join(str(error).split())
-    return f"{where}: {reason}" + (f" (kafka client: {said})" if said and not known else "")

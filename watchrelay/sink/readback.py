@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,12 +48,15 @@ class Span:
 
 Take = Callable[[int, Sequence[Any]], None]
 """(partition, records as aiokafka gives them: offset, key, value, headers)."""
+Turn = AbstractAsyncContextManager[None]
+"""Held for one attempt, as a semaphore is."""
 
 
 class ReadBack:
     """Reads spans of one topic. `run` returns when all were taken, and goes on where it was after each outage.
 
     Shape: `begun` tells, once `run` returned, at which offset each partition was really begun, and `whole` which from their very start.
+    `turn` is held while there is a consumer, not between two attempts: what cannot be read keeps nobody else from reading.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ReadBack:
         take: Take,
         *,
         failed: Callable[[SinkUnavailable, float], None] = lambda _error, _wait_s: None,
+        turn: Turn | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.begun: dict[int, int] = {}
@@ -72,15 +76,17 @@ class ReadBack:
         self._spans = {TopicPartition(topic, span.partition): span for span in spans if span.stop > 0}
         self._next: dict[TopicPartition, int] = {}
         self._take, self._failed = take, failed
+        self._turn = turn or nullcontext()
         self._rng = rng or random.Random()
 
     async def run(self) -> None:
         """Read everything; the event loop gets its turn after each batch."""
         backoff = _RETRY
         while self._behind():
-            began_s = clock.now_s()
             try:
-                await self._read()
+                async with self._turn:
+                    began_s = clock.now_s()
+                    await self._read()
             except SinkUnavailable as error:
                 healthy = clock.now_s() - began_s > _SILENT_AFTER_S
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=healthy, rng=self._rng)

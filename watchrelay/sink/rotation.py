@@ -25,6 +25,7 @@ class Secrets:
         self._files = tuple(files)
         self._used: tuple[Mark, ...] = ()
         self._seen: tuple[Mark, ...] = ()
+        self._proven: tuple[Mark, ...] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._files)
@@ -36,6 +37,16 @@ class Secrets:
     def took(self) -> None:
         """A client was built after `changed` said so."""
         self._used = self._seen
+
+    def let_in(self) -> bool:
+        """The newest client got in. True: one built from other files did before."""
+        former, self._proven = self._proven, self._used
+        return former is not None and former != self._used
+
+    @property
+    def in_use(self) -> bool:
+        """What was last seen is what the newest client was built from, or is being built from."""
+        return self._seen == self._used
 
     def changed(self) -> bool:
         """They hold something else than is used, and did so at the call before: whoever replaces them may do it one by one."""

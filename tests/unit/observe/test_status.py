@@ -60,6 +60,27 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
     assert status.waits_for == "no right to list", "what the API server does not allow is another matter"
 
 
+def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None:
+    status = StreamStatus("pods")
+    status.not_read("grant READ", next_attempt_ms=1, person=True)
+    assert (status.waits_for, status.last_error, status.next_attempt_ms) == ("grant READ", "grant READ", 1)
+    status.not_read("no broker answers", next_attempt_ms=2, person=False)
+    assert (status.waits_for, status.last_error) == ("", "no broker answers")
+    status.was_read()
+    assert (status.last_error, status.next_attempt_ms) == (None, None)
+    status.was_read()
+    assert told(status) == [("waiting", "grant READ"), ("waiting", "no broker answers"), ("waiting", OVER)]
+
+
+def test_a_log_that_was_read_ends_no_other_trouble() -> None:
+    status = StreamStatus("pods")
+    status.not_read("grant READ", next_attempt_ms=1, person=True)
+    status.failed("403", next_attempt_ms=2)
+    status.waits_for = "no right to list"
+    status.was_read()
+    assert (status.waits_for, status.last_error, status.next_attempt_ms) == ("no right to list", "403", 2)
+
+
 def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgement() -> None:
     status = StreamStatus("pods")
     assert status.waiting_since_ms() == 0

@@ -12,7 +12,7 @@ from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, Top
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from tests.support.certs import Authority
-from watchrelay.errors import SinkMisconfigured, SinkUnavailable
+from watchrelay.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
 from watchrelay.sink.connection import KafkaConnection, Mechanism, reason_told, unreachable
 
 SERVERS = ("kafka-0:9092", "kafka-1:9092")
@@ -193,6 +193,20 @@ def test_without_a_log_line_the_error_itself_is_told() -> None:
 def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(said: str, person: bool) -> None:
     told = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
     assert isinstance(told, SinkMisconfigured) is person
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("Not authorized to read from topic k8s.c.pods", True),
+        ("[Error 29] TopicAuthorizationFailedError: k8s.c.pods", True),
+        ("[Error 31] ClusterAuthorizationFailedError", True),
+        ("[Error 58] SaslAuthenticationFailed", False),
+    ],
+)
+def test_a_right_that_is_missing_is_told_from_credentials_that_are_wrong(said: str, right: bool) -> None:
+    told = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+    assert isinstance(told, SinkForbidden) is right
 
 
 def test_a_file_that_cannot_be_read_is_a_persons_to_mend() -> None:

@@ -23,6 +23,18 @@ def test_a_change_is_told_when_it_stands_still_and_until_it_is_taken(tmp_path: P
     assert not secrets.changed()
 
 
+def test_a_client_that_gets_in_is_told_from_the_first_and_from_one_of_the_same_secrets(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("one")
+    secrets = Secrets([str(password)])
+    secrets.using()
+    assert [secrets.let_in(), secrets.let_in()] == [False, False]
+    password.write_text("other")
+    assert (secrets.changed(), secrets.in_use) == (False, False)
+    secrets.using()
+    assert (secrets.in_use, secrets.let_in(), secrets.let_in()) == (True, True, False)
+
+
 def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_when_it_comes_late(tmp_path: Path) -> None:
     mount = Mount(tmp_path / "volume" / "password", "one")
     secrets = Secrets([str(mount.file), str(tmp_path / "late")])
