@@ -20,11 +20,10 @@ from watchrelay.app.compare import compare_with_cluster
 from watchrelay.app.connect import Fact, connected
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import PlannedStream, control_topic
-from watchrelay.app.retire import may_mean
 from watchrelay.codec import DIGEST_MASK
 from watchrelay.commands.tail import client_words
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.streams import plan
+from watchrelay.config.streams import may_mean, plan
 from watchrelay.consumer.audit import Audit, Stale
 from watchrelay.consumer.auditing import Auditor
 from watchrelay.interrupts import finish
@@ -95,7 +94,7 @@ def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
 
     Shape: not certain are wildcards, and short names and kinds of resources that are not built in.
     """
-    certain = [each for each in plan(settings) if not each.name.wildcard and (each.builtin is not None or each.entry.id or each.name.group)]
+    certain = [each for each in plan(settings) if each.certain and not each.name.wildcard]
     return sorted({each.id for each in certain if not any(may_mean(each, stream) for stream in published)})
 
 
