@@ -5,8 +5,8 @@ Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
@@ -95,6 +95,36 @@ def resource_topic(settings: Settings, entry: ResourceEntry, resource: Resource)
 def _from_template(settings: Settings, group: str, resource: str) -> str:
     kafka = settings.kafka
     return kafka.topic_template.format(prefix=kafka.topic_prefix, cluster=settings.cluster, group=group, resource=resource)
+
+
+def shared_topics(settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]) -> set[str]:
+    """The topics on which several resources stand or may come to stand: keys begin with the resource there.
+
+    Shape: `found` are entries with the resources that discovery knows them to mean; none: it cannot say (now). An entry counts whether or
+    not what it names is served, so that no stream's keys depend on another's resource; a wildcard counts as several.
+    """
+    by_name = "{resource}" in settings.kafka.topic_template
+    held: dict[str, set[str]] = {}
+    custom: set[str] = set()
+    anywhere: set[str] = set()
+    for entry, resources in found:
+        # The version is no part of what a resource is.
+        name = replace(parse_name(entry.resource), version="")
+        if name.wildcard and (entry.topic or not by_name):
+            places = [(topic_of(settings, entry, name, None), what) for what in ("", str(name))]
+        elif resources:
+            places = [(resource_topic(settings, entry, each), each.qualified) for each in resources]
+        else:
+            places = [(topic_of(settings, entry, name, builtin), what) for builtin, what in _meanings(name)]
+        groups = {each.group for each in resources} or {name.group or ""}
+        for topic, what in places:
+            if topic is not None:
+                held.setdefault(topic, set()).add(what)
+                if not entry.topic and groups - GROUPS:
+                    custom.add(topic)
+            elif not by_name:
+                anywhere.add(what)  # a name without a group, of no built-in resource: it may be of any group but a built-in one
+    return {topic for topic, names in held.items() if len(names | anywhere if topic in custom else names) > 1}
 
 
 def own_topics(settings: Settings) -> dict[str, str]:
