@@ -13,7 +13,7 @@ from watchrelay import __version__
 from watchrelay.app.headers import MARKER_TYPES, OBJECT_TYPES, headers_schema
 from watchrelay.app.plan import control_spec, signal_spec
 from watchrelay.config import Settings
-from watchrelay.config.streams import Planned, plan
+from watchrelay.config.streams import Planned, plan, shared_topics
 from watchrelay.config.units import duration_text
 from watchrelay.sink.signalrules import EXECUTE_SNAPSHOT
 from watchrelay.sink.topicrules import TopicSpec
@@ -84,16 +84,17 @@ def _servers(settings: Settings) -> dict[str, Any]:
 
 def _channels(settings: Settings) -> dict[str, Any]:
     by_topic: dict[str, list[Planned]] = {}
+    shared = shared_topics(settings, ((entry, ()) for entry in settings.resources))
     for planned in plan(settings):
         by_topic.setdefault(planned.topic or f"unresolved-{_key(planned.id)}", []).append(planned)
-    channels = {_key(name): _state_channel(settings, streams) for name, streams in by_topic.items()}
+    channels = {_key(name): _state_channel(settings, streams, shared=name in shared) for name, streams in by_topic.items()}
     control, signal = control_spec(settings), signal_spec(settings)
     channels[control.name] = _channel(control, "the control topic", "Claims, descriptions of streams, index of snapshots.", _CONTROL)
     channels[signal.name] = _channel(signal, "the signal topic", "Requests of consumers to the relay; the key is the cluster.", ("signal",))
     return channels
 
 
-def _state_channel(settings: Settings, streams: list[Planned]) -> dict[str, Any]:
+def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) -> dict[str, Any]:
     first, topic = streams[0], streams[0].topic
     spec = TopicSpec(
         name=topic or "",
@@ -104,8 +105,7 @@ def _state_channel(settings: Settings, streams: list[Planned]) -> dict[str, Any]
     )
     said = ", ".join(_about(each) for each in streams)
     what = ", ".join(dict.fromkeys(each.what for each in streams))
-    keys = "several" if len({each.what for each in streams}) > 1 else "plain"
-    names = {"several": "pods/<namespace>/<name> and the like", "plain": "<namespace>/<name>, or /<name> of what is cluster-scoped"}[keys]
+    names = "pods/<namespace>/<name> and the like" if shared else "<namespace>/<name>, or /<name> of what is cluster-scoped"
     channel = _channel(spec, what, f"Streams: {said}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES))
     if topic is None:
         channel["description"] += " Its topic is known once the cluster was asked."

@@ -13,18 +13,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from watchrelay.app.kafka import kafka_connection
-from watchrelay.app.plan import (
-    PlannedStream,
-    control_spec,
-    held_up,
-    pinned_otherwise,
-    plan_streams,
-    prefixed_topics,
-    signal_spec,
-    topic_of,
-    topic_spec,
-)
+from watchrelay.app.keyformats import KeyFormats
+from watchrelay.app.plan import PlannedStream, control_spec, held_up, pinned_otherwise, plan_streams, signal_spec, topic_spec
 from watchrelay.config import ResourceEntry, Settings
+from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.errors import PERSON, ConfigError, KubeError, SinkMisconfigured, SinkUnavailable, TopicRefused
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
@@ -175,11 +167,9 @@ async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[P
     except SinkUnavailable as error:
         facts.append(_kafka_fact(error))
         return {}
-    specs = [each.spec for each in streams]
-    reasons = (
-        (each.spec.topic, pinned_otherwise(each.spec, described.get(each.spec.id)) or held_up(each.spec, specs, described))
-        for each in reversed(streams)
-    )
+    formats = KeyFormats(described)
+    specs = [formats.kept(each.spec) for each in streams]
+    reasons = ((each.topic, pinned_otherwise(each, described.get(each.id)) or held_up(each, specs, described)) for each in reversed(specs))
     return {topic: reason for topic, reason in reasons if reason}
 
 
@@ -214,11 +204,8 @@ async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) ->
         facts.append(_kube_fact("discovery", error))
         return []
     resolutions = [(entry, discovery.resolve(entry.resource)) for entry in settings.resources]
-    shared = prefixed_topics(
-        (topic_of(settings, entry, resource), resource.qualified)
-        for entry, resolution in resolutions
-        if isinstance(resolution, Found)
-        for resource in resolution.resources
+    shared = shared_topics(
+        settings, ((entry, resolution.resources if isinstance(resolution, Found) else ()) for entry, resolution in resolutions)
     )
     return [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
 
@@ -235,7 +222,7 @@ def _planned(settings: Settings, entry: ResourceEntry, resolution: Resolution, s
     planned: list[PlannedStream] = []
     for resource in resolution.resources:
         try:
-            planned += plan_streams(settings, entry, resource, prefixed=topic_of(settings, entry, resource) in shared)
+            planned += plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
         except ValueError as error:
             facts.append(Fact(what, str(error), "error", BAD_CONFIG))
             return []

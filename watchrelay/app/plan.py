@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from watchrelay.app.keyformats import PLAIN, PREFIXED, qualified
+from watchrelay.config.streams import resource_topic
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.sink.topicrules import TopicSpec
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 UNTANGLE = "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it is to be; or name another topic"
 """What to do about a stream of which `entangled` tells."""
+
+APART = "take all of topic {0} out of the config, retire {1} (`watchrelay retire {1}`) and put all of it back; or name another topic"
+"""What to do where several resources are to share a topic that was started with plain keys: whatever stays would keep these."""
 
 CONTENT_VERSION = 1
 """Raised when a release publishes other bytes for the same object and config: streams then compare contents at resume."""
@@ -72,13 +77,6 @@ def provisional_ids(entry: ResourceEntry) -> list[str]:
     if entry.namespaces and entry.scope == "namespace":
         return [f"{base}@{namespace}" for namespace in entry.namespaces]
     return [base]
-
-
-def topic_of(settings: Settings, entry: ResourceEntry, resource: Resource) -> str:
-    """The topic of an entry's records for one resource."""
-    return entry.topic or settings.kafka.topic_template.format(
-        prefix=settings.kafka.topic_prefix, cluster=settings.cluster, group=resource.group or "core", resource=resource.plural
-    )
 
 
 def control_topic(settings: Settings) -> str:
@@ -139,9 +137,13 @@ def entangled(planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str
 
 def held_up(stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]) -> str:
     """As `clashes`, with the cure that fits where the other stream is of the same config, `planned`: that one cannot be retired."""
-    if not (clash := clashes(stream, described)):
+    mixed = {other: why for other, theirs in described.items() if (why := _mixed(stream, other, theirs))}
+    if not (clash := clashes(stream, described)) and not mixed:
         return ""
     plans = {each.id: each for each in planned}
+    for other, why in mixed.items():
+        if other in plans and plans[other].topic == stream.topic:
+            return f"stream {stream.id} {why}: {APART.format(stream.topic, other)}"
     if stuck := entangled(plans.values(), described).get(stream.id):
         return f"{stuck}: {UNTANGLE.format(stream.id)}"
     for other, theirs in described.items():
@@ -159,6 +161,15 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
     if theirs.get("resource") == ours["resource"] and _meet(theirs.get("selectors"), ours["selectors"]):
         return f"takes objects that stream {other} on the same topic {stream.topic} has too"
     return ""
+
+
+def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
+    """Why the keys of two resources would not be told apart on one topic, in the words of `_clash`."""
+    resource, named = stream.plan.selection.resource.qualified, qualified(theirs)
+    if other == stream.id or theirs.get("topic") != stream.topic or theirs.get("keyFormat") != PLAIN or named == resource:
+        return ""
+    keys = f"writes {stream.description['keyFormat']} keys for {resource}"
+    return f"{keys}, stream {other} on the same topic {stream.topic} plain ones for {named}"
 
 
 def _meet(theirs: object, ours: object) -> bool:
@@ -206,16 +217,6 @@ def field_selector(entry: ResourceEntry, namespace: str | None) -> str:
     return ",".join(terms)
 
 
-def prefixed_topics(topics: Iterable[tuple[str, str]]) -> set[str]:
-    """The topics that hold several resources, and so need prefixed keys. Shape: pairs of topic and qualified resource."""
-    seen: dict[str, str] = {}
-    shared: set[str] = set()
-    for topic, qualified in topics:
-        if seen.setdefault(topic, qualified) != qualified:
-            shared.add(topic)
-    return shared
-
-
 def _plan(
     settings: Settings, entry: ResourceEntry, resource: Resource, stream: str, namespace: str | None, prefixed: bool
 ) -> PlannedStream:
@@ -260,12 +261,12 @@ def _plan(
         "format": kafka.format,
     }
     config_hash = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
-    topic = topic_of(settings, entry, resource)
+    topic = resource_topic(settings, entry, resource)
     partitions = entry.partitions or kafka.partitions
     description: dict[str, object] = {
         "topic": topic,
         "partitions": partitions,
-        "keyFormat": "prefixed" if prefixed else "plain",
+        "keyFormat": PREFIXED if prefixed else PLAIN,
         "resource": str(resource),
         "namespace": namespace,
         "selectors": selectors,

@@ -24,7 +24,7 @@ from watchrelay.app.plan import control_spec
 from watchrelay.app.tasks import only_error
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.config import Settings
-from watchrelay.config.streams import Planned, plan
+from watchrelay.config.streams import may_mean, plan
 from watchrelay.envelope import BROKEN
 from watchrelay.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.kafkaclient import SILENCE
@@ -166,20 +166,6 @@ def refuse_configured(settings: Settings, stream: str) -> None:
             raise StillConfigured(
                 f"stream {stream} is still in the config, by {entry}: take it out there, which a relay notices by itself, then retire it"
             )
-
-
-def may_mean(planned: Planned, stream: str) -> bool:
-    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
-    if planned.id == stream:
-        return True
-    if planned.builtin is not None or planned.entry.id:
-        return False
-    base, _, namespace = stream.partition("@")
-    plural, _, group = base.partition(".")
-    if namespace != (planned.namespace or "") or planned.name.group not in (None, group):
-        return False
-    singular = {plural.removesuffix("s"), plural.removesuffix("es"), plural.removesuffix("ies") + "y"}
-    return planned.name.wildcard or planned.name.name.lower() in {plural, *singular}
 
 
 def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> StreamSpec:

@@ -10,6 +10,7 @@ import logging
 from typing import get_args
 
 from watchrelay import clock
+from watchrelay.app.keyformats import KeyFormats
 from watchrelay.app.living import taken_by
 from watchrelay.app.plan import PlannedStream, held_up, pinned_otherwise, topic_spec
 from watchrelay.app.resume import LogReader, resume
@@ -173,10 +174,15 @@ class StreamRunner:
             await asyncio.sleep(wait_s)
 
     def _check_pins(self) -> None:
-        """Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys."""
+        """Take the keys that the topic has.
+
+        Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys.
+        """
         control = self._rooms.control
-        described = control.described_streams()
-        if reason := pinned_otherwise(self.spec, control.described(self.spec.id)) or held_up(self.spec, self._rooms.planned, described):
+        described, own = control.described_streams(), control.described(self.spec.id)
+        formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
+        self.spec = formats.kept(self.planned.spec)
+        if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, map(formats.kept, self._rooms.planned), described):
             raise TopicRefused(reason)
 
     def _moved(self) -> bool:

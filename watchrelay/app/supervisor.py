@@ -12,21 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchrelay import clock
-from watchrelay.app.plan import (
-    UNTANGLE,
-    PlannedStream,
-    entangled,
-    pinned_otherwise,
-    plan_streams,
-    prefixed_topics,
-    provisional_ids,
-    topic_of,
-    topic_spec,
-)
+from watchrelay.app.keyformats import KeyFormats
+from watchrelay.app.plan import UNTANGLE, PlannedStream, entangled, pinned_otherwise, plan_streams, provisional_ids, topic_spec
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
 from watchrelay.app.tasks import first_of
 from watchrelay.backoff import Backoff
+from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.errors import Fenced, KubeError, Unreachable
 from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Resolution, Unknown
@@ -150,27 +142,30 @@ class Supervisor:
         planned: dict[str, tuple[int, StreamSpec]] = {}
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)
+        formats = KeyFormats(self._rooms.control.described_streams())
         for index, (entry, resolution) in enumerate(resolutions):
             for resource in _found(resolution):
                 try:
-                    streams = plan_streams(settings, entry, resource, prefixed=topic_of(settings, entry, resource) in shared)
+                    streams = plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
                 except ValueError:
                     continue  # this entry alone waits, and says why
                 for each in streams:
-                    if reason := self._repinned(each):
+                    if reason := self._repinned(each, formats):
                         found.append((index, reason, ""))
                     else:
-                        planned.setdefault(each.spec.id, (index, each.spec))
+                        planned.setdefault(each.spec.id, (index, formats.kept(each.spec)))
         stuck = entangled((spec for _, spec in planned.values()), self._rooms.control.described_streams())
         found.extend((planned[stream][0], reason, UNTANGLE.format(stream)) for stream, reason in stuck.items())
         return found
 
-    def _repinned(self, planned: PlannedStream) -> str:
+    def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
         described = self._rooms.control.described(planned.spec.id)
         if running is None or pinned_otherwise(running.runner.spec, described):
             return ""
-        return pinned_otherwise(planned.spec, described)
+        # Where this edit has other resources join, it is told now what they would be told later.
+        joined = bool(planned.spec.key_prefix) and not running.runner.planned.spec.key_prefix
+        return pinned_otherwise(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
         """Run by these settings from now on: streams that do not change keep watch and epoch. Nothing changes once all are stopped."""
@@ -232,8 +227,9 @@ class Supervisor:
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
                 self._remove(stream, running)
+        formats = KeyFormats(self._rooms.control.described_streams())
         for each in planned.values():
-            self._start(each)
+            self._start(each, formats)
         self._readiness.started = True
         if changed:
             for running in self._running.values():
@@ -249,7 +245,7 @@ class Supervisor:
             self._warn("resource name is ambiguous", entry, warning)
         streams: list[PlannedStream] = []
         for resource in _found(resolution):
-            topic = topic_of(self._rooms.settings, entry, resource)
+            topic = resource_topic(self._rooms.settings, entry, resource)
             try:
                 streams.extend(plan_streams(self._rooms.settings, entry, resource, prefixed=topic in shared))
             except ValueError as error:
@@ -302,12 +298,12 @@ class Supervisor:
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
-    def _start(self, planned: PlannedStream) -> None:
+    def _start(self, planned: PlannedStream, formats: KeyFormats) -> None:
         """Start the stream, or put it in place of one that is planned otherwise; leave alone what is as it should be."""
         stream, running = planned.spec.id, self._running.get(planned.spec.id)
         if running is not None:
             held = running.runner.planned
-            if (held.spec, held.suppress_unchanged) == (planned.spec, planned.suppress_unchanged):
+            if (formats.kept(held.spec), held.suppress_unchanged) == (formats.kept(planned.spec), planned.suppress_unchanged):
                 running.runner.planned = planned  # its entry may be written otherwise now
                 return
             self._stop(running)
@@ -361,6 +357,4 @@ def _found(resolution: Resolution) -> tuple[Resource, ...]:
 
 def _shared(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]]) -> set[str]:
     """The topics that hold several resources."""
-    return prefixed_topics(
-        (topic_of(settings, entry, resource), resource.qualified) for entry, resolution in resolutions for resource in _found(resolution)
-    )
+    return shared_topics(settings, ((entry, _found(resolution)) for entry, resolution in resolutions))

@@ -117,10 +117,8 @@ def may_come(settings: Settings, stream: str) -> bool:
     for each in plan(settings):
         if stream == each.id:
             return True
-        if each.builtin is None and not each.entry.id and namespace == (each.namespace or ""):
-            group = each.name.group
-            if name.endswith(f".{group}") if each.name.wildcard else group is None:
-                return True
+        if not each.certain and namespace == (each.namespace or "") and (each.name.group is None or name.endswith(f".{each.name.group}")):
+            return True
     return False
 
 

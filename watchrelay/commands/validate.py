@@ -42,11 +42,15 @@ def _print_meaning(loaded: Loaded) -> None:
     print(f"kafka: {', '.join(kafka.bootstrap_servers)} ({kafka.security.protocol})")
     print(f"streams: {len(planned)}")
     for stream in planned:
-        print(f"  {stream.id} -> {_topic(stream)}, {_what(stream, settings)}")
+        print(f"  {_id(stream)} -> {_topic(stream)}, {_what(stream, settings)}")
     print(f"topics: {len(topics)}")
     for topic in topics:
         partitions = next(stream.partitions for stream in planned if stream.topic == topic)
         print(f"  {topic}, {counted(partitions, 'partition')}")
+
+
+def _id(stream: Planned) -> str:
+    return stream.id if stream.certain or stream.name.wildcard else f"{stream.id} (provisional)"
 
 
 def _topic(stream: Planned) -> str:

@@ -12,6 +12,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TextIO
 
 import msgspec
@@ -19,12 +20,12 @@ import msgspec
 from watchrelay.app.compare import compare_with_cluster
 from watchrelay.app.connect import Fact, connected
 from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.keyformats import KeyFormats
 from watchrelay.app.plan import PlannedStream, control_topic
-from watchrelay.app.retire import may_mean
 from watchrelay.codec import DIGEST_MASK
 from watchrelay.commands.tail import client_words
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.streams import plan
+from watchrelay.config.streams import may_mean, plan
 from watchrelay.consumer.audit import Audit, Stale
 from watchrelay.consumer.auditing import Auditor
 from watchrelay.interrupts import finish
@@ -32,6 +33,7 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
 from watchrelay.printable import counted, printable
 from watchrelay.sink.connection import reason_told
+from watchrelay.sink.scan import descriptions
 from watchrelay.store.partition import partition_of
 
 OK, FAILED = 0, 1
@@ -82,7 +84,9 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
         await auditor.read_to_end()
         absent = never_published(settings, auditor.streams) if client is None and not args.streams else []
         if client is not None:
-            absent = await _compare(auditor, client, planned, args.streams)
+            formats = KeyFormats(await descriptions(connection, control_topic(settings)))
+            written = [replace(each, spec=formats.kept(each.spec)) for each in planned]
+            absent = await _compare(auditor, client, written, args.streams)
         for stream in absent:
             print(f"error: stream {stream}: in the config, but never published{UNSERVED if client is None else ''}", file=sys.stderr)
         rows = await auditor.rows()
@@ -95,7 +99,7 @@ def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
 
     Shape: not certain are wildcards, and short names and kinds of resources that are not built in.
     """
-    certain = [each for each in plan(settings) if not each.name.wildcard and (each.builtin is not None or each.entry.id or each.name.group)]
+    certain = [each for each in plan(settings) if each.certain and not each.name.wildcard]
     return sorted({each.id for each in certain if not any(may_mean(each, stream) for stream in published)})
 
 

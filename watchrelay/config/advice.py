@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from watchrelay.config.overlaps import Overlaps
 from watchrelay.config.settings import Settings
-from watchrelay.config.streams import Planned, plan
+from watchrelay.config.streams import Planned, called, plan
 from watchrelay.config.tree import Path
 from watchrelay.model.builtin import GROUPS, known_names, resolve, served_in
 
@@ -28,6 +28,7 @@ def warnings(settings: Settings) -> Iterator[Warned]:
             seen.add(stream.index)
             yield from _entry(stream)
         yield from _shared_objects(stream, overlaps)
+    yield from _same_stream(planned)
 
 
 def _kafka(settings: Settings) -> Iterator[Warned]:
@@ -77,3 +78,20 @@ def _shared_objects(stream: Planned, overlaps: Overlaps) -> Iterator[Warned]:
     if stream.topic and (other := overlaps.earlier(stream)) is not None:
         message = f"an object that the selectors of resources[{other.index}] match too stands twice on the topic {stream.topic}"
         yield ("resources", stream.index), message, "give one of the two another topic"
+
+
+def _same_stream(planned: list[Planned]) -> Iterator[Warned]:
+    """Of entries of which one names a resource by its plural, the other maybe by its kind or singular."""
+    by_name: dict[tuple[str, str | None, str | None], Planned] = {}
+    for stream in planned:
+        if stream.certain and stream.builtin is None and not stream.entry.id:
+            for name in called(stream.name.name):
+                by_name.setdefault((name, stream.name.group, stream.namespace), stream)
+                by_name.setdefault((name, None, stream.namespace), stream)
+    said: set[int] = set()
+    for stream in planned:
+        other = by_name.get((stream.name.name.lower(), stream.name.group, stream.namespace))
+        if other is not None and not stream.certain and stream.index not in said:
+            said.add(stream.index)
+            message = f"{stream.entry.resource} may mean stream {other.id} of resources[{other.index}]: of the two the later is left out"
+            yield ("resources", stream.index, "resource"), message, "give one of the two an id, or remove it"

@@ -5,12 +5,16 @@ Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from watchrelay.config.settings import ResourceEntry, Settings
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
 from watchrelay.model.names import ResourceName, parse_name
+from watchrelay.model.resources import Resource
+
+if TYPE_CHECKING:
+    from watchrelay.config.settings import ResourceEntry, Settings
 
 CORE = "core"
 """What stands for the core group in a topic's name."""
@@ -33,6 +37,11 @@ class Planned:
     namespace: str | None
     topic: str | None
     partitions: int
+
+    @property
+    def certain(self) -> bool:
+        """Whether the id is known without a cluster: not of a wildcard, nor of a kind, singular or short name that is not built in."""
+        return self.builtin is not None or bool(self.entry.id) or (self.name.group is not None and _plural(self.name))
 
 
 def plan(settings: Settings) -> list[Planned]:
@@ -70,14 +79,52 @@ def topic_of(settings: Settings, entry: ResourceEntry, name: ResourceName, built
         return entry.topic
     template = settings.kafka.topic_template
     if builtin is not None:
-        group, resource = builtin.resource.group or CORE, builtin.resource.plural
-    elif name.group and not name.wildcard:
-        group, resource = name.group, name.name.lower()
-    elif "{resource}" not in template and ("{group}" not in template or name.group):
-        group, resource = name.group or "", ""
-    else:
-        return None
-    return template.format(prefix=settings.kafka.topic_prefix, cluster=settings.cluster, group=group, resource=resource)
+        return resource_topic(settings, entry, builtin.resource)
+    if name.group and _plural(name):
+        return _from_template(settings, name.group, name.name)
+    if "{resource}" not in template and ("{group}" not in template or name.group):
+        return _from_template(settings, name.group or "", "")
+    return None
+
+
+def resource_topic(settings: Settings, entry: ResourceEntry, resource: Resource) -> str:
+    """The topic of an entry's records for one resource."""
+    return entry.topic or _from_template(settings, resource.group or CORE, resource.plural)
+
+
+def _from_template(settings: Settings, group: str, resource: str) -> str:
+    kafka = settings.kafka
+    return kafka.topic_template.format(prefix=kafka.topic_prefix, cluster=settings.cluster, group=group, resource=resource)
+
+
+def shared_topics(settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]) -> set[str]:
+    """The topics on which several resources stand or may come to stand: keys begin with the resource there.
+
+    Shape: `found` are entries with the resources that discovery knows them to mean; none: it cannot say (now). An entry counts whether or
+    not what it names is served, so that no stream's keys depend on another's resource; a wildcard counts as several.
+    """
+    by_name = "{resource}" in settings.kafka.topic_template
+    held: dict[str, set[str]] = {}
+    custom: set[str] = set()
+    anywhere: set[str] = set()
+    for entry, resources in found:
+        # The version is no part of what a resource is.
+        name = replace(parse_name(entry.resource), version="")
+        if name.wildcard and (entry.topic or not by_name):
+            places = [(topic_of(settings, entry, name, None), what) for what in ("", str(name))]
+        elif resources:
+            places = [(resource_topic(settings, entry, each), each.qualified) for each in resources]
+        else:
+            places = [(topic_of(settings, entry, name, builtin), what) for builtin, what in _meanings(name)]
+        groups = {each.group for each in resources} or {name.group or ""}
+        for topic, what in places:
+            if topic is not None:
+                held.setdefault(topic, set()).add(what)
+                if not entry.topic and groups - GROUPS:
+                    custom.add(topic)
+            elif not by_name:
+                anywhere.add(what)  # a name without a group, of no built-in resource: it may be of any group but a built-in one
+    return {topic for topic, names in held.items() if len(names | anywhere if topic in custom else names) > 1}
 
 
 def own_topics(settings: Settings) -> dict[str, str]:
@@ -90,6 +137,29 @@ def is_secrets(entry: ResourceEntry) -> bool:
     """True when the entry means Secrets, by name."""
     name = parse_name(entry.resource)
     return not name.wildcard and any((b.resource.group, b.resource.plural) == ("", "secrets") for b in resolve(name))
+
+
+def may_mean(planned: Planned, stream: str) -> bool:
+    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
+    if planned.id == stream:
+        return True
+    if planned.builtin is not None or planned.entry.id:
+        return False
+    base, _, namespace = stream.partition("@")
+    plural, _, group = base.partition(".")
+    if namespace != (planned.namespace or "") or planned.name.group not in (None, group):
+        return False
+    return planned.name.wildcard or planned.name.name.lower() in called(plural)
+
+
+def called(plural: str) -> set[str]:
+    """A plural, and the singulars that it may be the plural of."""
+    return {plural, plural.removesuffix("s"), plural.removesuffix("es"), plural.removesuffix("ies") + "y"}
+
+
+def _plural(name: ResourceName) -> bool:
+    """Whether the name can be taken for a plural: a kind has capitals, and hardly a singular ends in one s."""
+    return not name.wildcard and name.name.islower() and name.name.endswith("s") and not name.name.endswith("ss")
 
 
 def _meanings(name: ResourceName) -> list[tuple[Builtin | None, str]]:

@@ -13,6 +13,7 @@ import yaml
 
 from tests.support.relays import spec_of
 from tests.support.wirerules import _OPTIONAL, _REQUIRED
+from tests.unit.app.conftest import settings_of
 from watchrelay import cli
 from watchrelay.app.asyncapi import document
 from watchrelay.app.plan import control_spec, signal_spec
@@ -172,3 +173,18 @@ def test_the_command_prints_the_same_as_json_and_as_yaml(config: Path, capsys: p
 def test_brokers_with_tls_are_kafka_secure(config: Path) -> None:
     _, root = made("kafka.security.protocol=SSL")
     assert {server["protocol"] for server in root["servers"].values()} == {"kafka-secure"}
+
+
+def test_keys_begin_with_the_resource_where_several_may_stand_on_a_topic() -> None:
+    entries: list[str | dict[str, Any]] = [
+        {"resource": "pods", "topic": "a"},
+        {"resource": "*.example.com", "topic": "b"},
+        {"resource": "po", "topic": "a", "id": "x"},
+    ]
+    entries += [{"resource": "nodes", "topic": "c"}, {"resource": "Widget.example.com", "topic": "c"}]
+    channels = document(settings_of(entries))["channels"]
+    assert {topic: "Keys of objects: pods/<namespace>" in channels[topic]["description"] for topic in "abc"} == {
+        "a": False,
+        "b": True,
+        "c": True,
+    }

@@ -164,6 +164,9 @@ async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
         shared = stage.settings("pods", {"resource": "configmaps", "topic": "k8s.test.core.pods"})
         ((index, said, _),) = relay.daemon.objections(shared)
         assert (index, "key format 'plain'" in said) == (0, True)
+        unserved = stage.settings("pods", {"resource": f"widgets.{GROUP}", "topic": "k8s.test.core.pods"})
+        ((index, said, _),) = relay.daemon.objections(unserved)
+        assert (index, "key format 'plain'" in said) == (0, True), "though it would make a difference only later"
         assert relay.daemon.objections(stage.settings("pods", {"resource": "configmaps", "partitions": 3})) == []
 
 

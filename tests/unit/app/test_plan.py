@@ -15,7 +15,6 @@ from watchrelay.app.plan import (
     entangled,
     held_up,
     plan_streams,
-    prefixed_topics,
     provisional_ids,
     topic_spec,
 )
@@ -152,7 +151,6 @@ def test_streams_of_one_topic_have_one_form_of_keys() -> None:
 
 
 def test_keys_are_prefixed_where_a_topic_holds_several_resources() -> None:
-    assert prefixed_topics([("a", "pods"), ("b", "nodes"), ("b", "pods"), ("a", "pods")]) == {"b"}
     plain, prefixed = one({}), one({}, DEPLOYMENTS, prefixed=True)
     assert (plain.spec.key_prefix, plain.spec.description["keyFormat"]) == (b"", "plain")
     assert (prefixed.spec.key_prefix, prefixed.spec.description["keyFormat"]) == (b"deployments.apps/", "prefixed")

@@ -7,8 +7,11 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from tests.unit.app.conftest import World, running, until
+from tests.unit.app.conftest import GROUP, World, running, until
 from watchrelay.app.connect import check_everything
+from watchrelay.app.kafka import kafka_connection
+from watchrelay.app.plan import control_topic
+from watchrelay.sink.scan import descriptions
 
 
 async def test_streaming_lists_are_used_from_the_first_list_on_though_the_version_comes_late(world: World) -> None:
@@ -122,3 +125,44 @@ async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_re
             said = relay.row(stream).waits_for
             assert "neither can let go before the other does" in said
             assert f"take {stream} out of the config, retire it (`watchrelay retire {stream}`) and put it back as it is to be" in said
+
+
+async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(world: World) -> None:
+    world.kafka.create_topic("t", 1)
+    pods, widgets, nodes = ({"resource": name, "topic": "t"} for name in ("pods", f"widgets.{GROUP}", "nodes"))
+    async with running(world.settings(pods)) as relay:
+        await relay.ready()
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    # As an older release left it, which let the keys depend on what was served.
+    async with running(world.settings(pods, widgets, nodes)) as relay:
+        await until("pods are whole", lambda: relay.row("pods").complete)
+        await until("nodes are refused", lambda: relay.row("nodes") and relay.row("nodes").waits_for)
+        assert relay.row("nodes").waits_for == (
+            "stream nodes writes prefixed keys for nodes, stream pods on the same topic t plain ones for pods: "
+            "take all of topic t out of the config, retire pods (`watchrelay retire pods`) and put all of it back; or name another topic"
+        )
+        assert (relay.row("pods").waits_for, relay.row("pods").last_error) == ("", None)
+        facts = await check_everything(world.settings(pods, widgets, nodes))
+        assert [fact.said for fact in facts if fact.level == "error"] == [relay.row("nodes").waits_for]
+        assert not [fact for fact in await check_everything(world.settings(pods, widgets)) if fact.level == "error"]
+
+
+async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_others_join_it(world: World) -> None:
+    world.kafka.create_topic("t", 1)
+    world.cluster.open_shop()
+    pods, nodes = ({"resource": name, "topic": "t"} for name in ("pods", "nodes"))
+    async with running(world.settings(pods, nodes)) as relay:
+        await until("both are whole", lambda: relay.row("pods").complete and relay.row("nodes").complete)
+        assert relay.daemon.objections(world.settings(pods)) == []
+        relay.daemon.stop()
+        assert await relay.ended() == 0
+    async with running(world.settings(pods)) as relay:
+        await until("pods are whole", lambda: relay.row("pods").complete)
+        epoch = relay.row("pods").epoch
+        relay.daemon.adopt(world.settings(pods, {**pods, "labelSelector": "app=none", "id": "more"}))
+        await until("more pods are whole", lambda: relay.row("more") and relay.row("more").complete)
+        assert relay.row("pods").epoch == epoch
+    connection = kafka_connection(world.settings(pods), client_id="test")
+    described = await descriptions(connection, control_topic(world.settings(pods)))
+    assert {stream: held["keyFormat"] for stream, held in described.items()} == dict.fromkeys(["pods", "nodes", "more"], "prefixed")

@@ -102,6 +102,45 @@ def test_a_wildcard_takes_in_what_comes_later_and_leaves_what_has_an_entry_of_it
     virtually(body)
 
 
+@pytest.mark.parametrize("other", [f"widgets.{GROUP}", f"*.{GROUP}"])
+def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, {"resource": "pods", "topic": "t"}, {"resource": other, "topic": "t"}) as rig:
+
+            def keys() -> dict[str, bytes]:
+                return {each.id: each.key_prefix for each in rig.rooms.planned}
+
+            pods, widgets = {"pods": b"pods/"}, {f"widgets.{GROUP}": f"widgets.{GROUP}/".encode()}
+            await until("pods are found", keys)
+            assert keys() == pods, "before the definition of widgets is there"
+            define(rig.cluster, "widgets")
+            await until("widgets are found", lambda: keys() == {**pods, **widgets})
+            rig.cluster.registry.catalog.stale.add((GROUP, "v1"))
+            await until("the server behind widgets is away", lambda: keys() == pods)
+            rig.cluster.registry.catalog.stale.clear()
+            await until("it is back", lambda: keys() == {**pods, **widgets})
+            rig.cluster.registry.delete("customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}")
+            await until("their definition is gone", lambda: keys() == pods)
+        assert "stream is resolved anew" not in [record.message for record in caplog.records]
+
+    caplog.set_level("INFO")
+    virtually(body)
+
+
+@pytest.mark.parametrize("plurals", [["widgets"], ["widgets", "gadgets"]], ids=len)
+def test_a_wildcard_on_one_topic_has_prefixed_keys_from_its_first_resource_on(tmp_path: Path, plurals: list[str]) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, {"resource": f"*.{GROUP}", "topic": "t"}) as rig:
+            for plural in plurals:
+                define(rig.cluster, plural)
+            await until("all are found", lambda: len(rig.rooms.planned) == len(plurals))
+            assert {each.key_prefix for each in rig.rooms.planned} == {f"{plural}.{GROUP}/".encode() for plural in plurals}
+
+    virtually(body)
+
+
 def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready(tmp_path: Path) -> None:
     async def body() -> None:
         impossible = {"pods.apps": "apps does not serve pods", "deployments.apps/v9": "not as deployments.apps/v9"}

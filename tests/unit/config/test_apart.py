@@ -147,4 +147,4 @@ def test_the_daemon_loads_neither_pydantic_nor_what_checks_a_config() -> None:
     loaded = set(json.loads(out))
     assert "watchrelay.app.daemon" in loaded
     of_the_config = {name for name in loaded if name.startswith(("pydantic", "watchrelay.config."))}
-    assert of_the_config == {f"watchrelay.config.{name}" for name in ("apart", "finding", "tree")}, "tree reads kubeconfigs, too"
+    assert of_the_config == {f"watchrelay.config.{name}" for name in ("apart", "finding", "streams", "tree")}, "tree reads kubeconfigs, too"

@@ -1,0 +1,87 @@
+"""What is said of streams and topics without asking a cluster: nothing that turns out otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchrelay import cli
+from watchrelay.commands.tail import may_come
+from watchrelay.commands.verify import never_published
+from watchrelay.config import Settings, load_settings
+from watchrelay.config.advice import warnings
+from watchrelay.config.streams import plan
+
+GROUP = "cert-manager.io"
+BY_RESOURCE, BY_GROUP = "{prefix}.{cluster}.{group}.{resource}", "{prefix}.{cluster}.{group}"
+
+
+def settings_of(directory: Path, *resources: str, template: str = BY_RESOURCE) -> Settings:
+    entries = "".join(f"  - {each if each.startswith('{') else f'resource: {each}'}\n" for each in resources)
+    file = directory / "watchrelay.yaml"
+    file.write_text(f"cluster: c\nkafka: {{bootstrapServers: [k:9092], topicTemplate: '{template}'}}\nresources:\n{entries}")
+    return load_settings(str(file), environ={})
+
+
+@pytest.mark.parametrize("name", ["Certificate", "certificate", "Certificates", "cert", "gatewayclass"])
+def test_the_topic_of_what_may_be_no_plural_is_not_known(tmp_path: Path, name: str) -> None:
+    (stream,) = plan(settings_of(tmp_path, f"{name}.{GROUP}"))
+    assert (stream.topic, stream.certain) == (None, False)
+    (stream,) = plan(settings_of(tmp_path, f"{name}.{GROUP}", template=BY_GROUP))
+    assert (stream.topic, stream.certain) == (f"k8s.c.{GROUP}", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "topic"),
+    [
+        (f"certificates.{GROUP}", f"certificates.{GROUP}", f"k8s.c.{GROUP}.certificates"),
+        ("Deployment.apps", "deployments.apps", "k8s.c.apps.deployments"),
+        ("po", "pods", "k8s.c.core.pods"),
+    ],
+)
+def test_plurals_and_what_is_built_in_are_known(tmp_path: Path, name: str, called: str, topic: str) -> None:
+    (stream,) = plan(settings_of(tmp_path, name))
+    assert (stream.id, stream.topic, stream.certain) == (called, topic, True)
+    assert list(warnings(settings_of(tmp_path, name)))[:-1] == []
+
+
+def test_validate_calls_an_id_provisional_that_only_a_cluster_can_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings_of(tmp_path, f"Certificate.{GROUP}", f"issuers.{GROUP}", f"{{resource: Order.{GROUP}, id: orders}}", f'"*.{GROUP}.example"')
+    assert cli.main(["validate", "-c", str(tmp_path / "watchrelay.yaml")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    streams = [line.strip().partition(", all namespaces")[0] for line in lines if " -> " in line]
+    unknown = "a topic per resource, known once the cluster is asked"
+    assert streams == [
+        f"certificate.{GROUP} (provisional) -> {unknown}",
+        f"issuers.{GROUP} -> k8s.c.{GROUP}.issuers",
+        f"orders -> {unknown}",
+        f"*.{GROUP}.example -> {unknown}",
+    ]
+
+
+@pytest.mark.parametrize("name", [f"Certificate.{GROUP}", f"certificate.{GROUP}", "Certificate"])
+@pytest.mark.parametrize("first", [True, False])
+def test_two_names_that_may_be_one_stream_are_warned_of(tmp_path: Path, name: str, first: bool) -> None:
+    plural = f"certificates.{GROUP}"
+    names = [name, plural] if first else [plural, name]
+    said = [(path, message) for path, message, _ in warnings(settings_of(tmp_path, *names)) if "may mean" in message]
+    at, other = names.index(name), names.index(plural)
+    message = f"{name} may mean stream {plural} of resources[{other}]: of the two the later is left out"
+    assert said == [(("resources", at, "resource"), message)]
+
+
+@pytest.mark.parametrize(
+    "other", [f"issuers.{GROUP}", "certificates.example.com", f"{{resource: certificates.{GROUP}, id: mine}}", "Certificate.example.com"]
+)
+def test_names_that_cannot_be_one_stream_are_not(tmp_path: Path, other: str) -> None:
+    settings = settings_of(tmp_path, f"Certificate.{GROUP}", other)
+    assert not [message for _, message, _ in warnings(settings) if "may mean" in message]
+
+
+def test_a_stream_is_awaited_and_missed_by_what_its_entry_may_mean(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, f"Certificate.{GROUP}", f"issuers.{GROUP}")
+    assert may_come(settings, f"certificates.{GROUP}")
+    assert may_come(settings, f"issuers.{GROUP}")
+    assert not may_come(settings, "certificates.example.com")
+    assert never_published(settings, []) == [f"issuers.{GROUP}"], "of a kind it is not certain what its stream is called"
