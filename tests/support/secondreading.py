@@ -31,11 +31,13 @@ def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
 
 
 def _read(line: bytes) -> object:
-    """What stands in `line`; None where that is no JSON, or nested beyond what is read here."""
+    """What stands in `line`; None where that is no JSON, nested beyond what is read here, or holds half a surrogate pair."""
     try:
-        return json.loads(line.decode())
+        said: object = json.loads(line.decode())
+        json.dumps(said, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return said
 
 
 def _ends(line: bytes) -> bool:
