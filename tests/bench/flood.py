@@ -21,6 +21,8 @@ FLOOD_OBJECTS, FLOOD_EVENTS, FLOOD_RUNS = 20_000, 4_000, 24
 """Many short turns: a core that shares its hardware with others changes its speed by half within seconds, and neighbours see the same."""
 GOAL_US, FLOOR_US = 45.0, 37.0
 """The goal, and what a floor like ours cost on the machine for which it was set."""
+FULL_SPEED = 1.1
+"""A turn was taken at the core's full speed if the fixed loop, before it and behind it, took at most so many times its least."""
 PACE_RATE, PACE_S = 1_000, 20
 _WARM_EVENTS = 3_000
 
@@ -49,16 +51,19 @@ def flood(rig: Rig) -> list[Row]:
     return [
         _row("flood: CPU per event, watch socket to acknowledgement", [turn.cpu_us for turn in done], "us", goal=GOAL_US, later=30.0),
         _row("flood: the same for the floor, which took turns with it", [turn.cpu_us for turn in least], "us"),
+        _row("flood: CPU per event, turns at the core's full speed", _at_full_speed(done), "us", goal=GOAL_US, later=30.0),
+        _row("flood: the same for the floor, turns at the core's full speed", _at_full_speed(least), "us"),
         _row("flood: relay / floor", ratios, "", goal=GOAL_US / FLOOR_US),
         _row("flood: events per second on one core", [turn.rate for turn in done], "1/s"),
         _row("flood: waited for its core", [turn.waited for turn in done], "% of the time"),
-        _row("flood: the core's own speed, a fixed loop before each turn", [turn.loop_ms for turn in done + least], "ms"),
+        _row("flood: the core's own speed, a fixed loop around each turn", [turn.loop_ms for turn in done + least], "ms"),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time; `loop_ms` as of `rig.loop_ms`."""
+    """One flood. Units: `cpu_us` per event; `rate` events a second; `waited` percent of the time; `loop_ms` as of `rig.loop_ms`, the
+    slower of before and behind."""
 
     cpu_us: float
     rate: float
@@ -83,7 +88,13 @@ class _Side:
         settle(pid)
         self._source.finish()
         waited = (after.waited_s - before.waited_s) / took_s * 100
-        self.turns.append(_Turn((cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6, FLOOD_EVENTS / took_s, waited, speed_ms))
+        cpu_us = (cpu_s(pid) - used_s) / FLOOD_EVENTS * 1e6
+        self.turns.append(_Turn(cpu_us, FLOOD_EVENTS / took_s, waited, max(speed_ms, loop_ms())))
+
+
+def _at_full_speed(turns: list[_Turn]) -> list[float]:
+    limit_ms = min(turn.loop_ms for turn in turns) * FULL_SPEED
+    return [turn.cpu_us for turn in turns if turn.loop_ms <= limit_ms]
 
 
 def _row(what: str, runs: list[float], unit: str, *, goal: float | None = None, later: float | None = None) -> Row:

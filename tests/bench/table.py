@@ -98,7 +98,7 @@ for its core" stands how much; with 30 % of that, CPU per event is some 15 % hig
 Under flood the relay takes turns on its core with a floor (`tests/bench/floor.py`): a relay with nothing to it, which only decodes, hashes,
 holds, packs and sends. What a microsecond buys changes with the machine's neighbours, for both alike, so their ratio says what an
 absolute figure cannot: what order, resume, bounds and metrics cost on top. Its goal is that of the absolute figure, over the 37 us that
-such a floor took on the machine for which that was set. How fast the core was is said by a fixed loop of Python before each turn: where
-its slowest takes half as long again as its fastest, so do the turns, and the least of a range is what the work costs undisturbed. A flood
-of 70,000 events brings on a snapshot, which is the most of the range.
+such a floor took on the machine for which that was set. How fast the core was is said by a fixed loop of Python before and behind each
+turn: where its slowest takes half as long again as its fastest, so do the turns, and those in which it took at most a tenth more than its
+fastest tell what the work costs undisturbed. A flood of 70,000 events brings on a snapshot, which is the most of the range.
 """
