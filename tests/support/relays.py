@@ -9,7 +9,7 @@ import asyncio
 import random
 import selectors
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -238,3 +238,16 @@ def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main`, which opens no socket, in virtual time."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """`test`, which opens no socket, as one that runs in virtual time."""
+
+    async def run() -> None:
+        await test()
+
+    def plain() -> None:
+        run_virtually(run())
+
+    plain.__name__ = getattr(test, "__name__", "test")
+    return plain

@@ -126,13 +126,14 @@ def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: Tex
     """One line each: records to `out`, what is no record of ours to `complaints`."""
     lines = []
     for each in seen:
-        if each.record is None:
-            print(f"{each.topic}/{each.partition}@{each.offset}: {printable(str(each.refused))}", file=complaints)
-        else:
+        refused = each.refused
+        if each.record is not None:
             try:
                 lines.append(printer(each))
+                continue
             except RecordRefused as error:
-                print(f"{each.topic}/{each.partition}@{each.offset}: {printable(str(error))}", file=complaints)
+                refused = str(error)
+        print(f"{each.topic}/{each.partition}@{each.offset}: {printable(refused)}", file=complaints)
     if lines:
         out.write("\n".join(lines) + "\n")
         out.flush()

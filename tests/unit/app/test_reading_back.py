@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tests.support.fakesink import FakeControl, FakeSink
-from tests.support.relays import PODS, run_virtually, spec_of, until
+from tests.support.relays import PODS, spec_of, until, virtual
 from tests.support.sinkparts import QUICK, batch, running_sink
 from tests.unit.app.conftest import settings_of
 from watchrelay import clock
@@ -140,17 +140,6 @@ class Process:
             for runner in self.runners:
                 runner.stop(deadline_s=clock.now_s() + 1.0)
             await asyncio.wait(lives)
-
-
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    async def run() -> None:
-        await test()
-
-    def plain() -> None:
-        run_virtually(run())
-
-    plain.__name__ = getattr(test, "__name__", "test")
-    return plain
 
 
 @virtual

@@ -44,6 +44,14 @@ async def whole_soon(rig: Rig) -> None:
     assert rig.status.complete
 
 
+async def beat_on_its_way(rig: Rig) -> None:
+    """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a second."""
+    rig.relay.followed()
+    rig.status.list_due = True
+    rig.sink.up.clear()
+    await before_the_beat(rig, 0.1)
+
+
 def list_done(rig: Rig, *names: bytes) -> None:
     """A list is complete, and found these objects."""
     for name in names:
@@ -104,10 +112,7 @@ def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_
 def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> None:
     async def body() -> None:
         async with restarted() as rig:
-            rig.relay.followed()
-            rig.status.list_due = True
-            rig.sink.up.clear()
-            await before_the_beat(rig, 0.1)
+            await beat_on_its_way(rig)
             await asyncio.sleep(0.2)
             assert all(lane.outstanding for lane in rig.relay._queues.lanes), "heartbeats are on their way"
             list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
@@ -138,10 +143,7 @@ def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() ->
 def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_do() -> None:
     async def body() -> None:
         async with restarted() as rig:
-            rig.relay.followed()
-            rig.status.list_due = True
-            rig.sink.up.clear()
-            await before_the_beat(rig, 0.1)
+            await beat_on_its_way(rig)
             await asyncio.sleep(HEARTBEAT_S + 0.2)
             assert [len(lane.queue) for lane in rig.relay._queues.lanes] == [1, 1], "one is on its way, one waits"
             list_done(rig, b"shop/a")

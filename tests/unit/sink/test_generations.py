@@ -4,7 +4,7 @@ Virtual time: how long a producer that got an error is waited for is a matter of
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError
 
-from tests.support.relays import run_virtually, until
+from tests.support.relays import until, virtual
 from watchrelay.errors import RecordTooLarge, SinkMisconfigured
 from watchrelay.model.records import Batch, Receipt, WireRecord
 from watchrelay.observe.metrics import Metrics
@@ -102,17 +102,6 @@ async def staged(connection: KafkaConnection = _CONNECTION) -> AsyncIterator[tup
         sink = tasks.create_task(stage.sink.run(), name="sink")
         yield stage, tasks
         sink.cancel()
-
-
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    async def run() -> None:
-        await test()
-
-    def plain() -> None:
-        run_virtually(run())
-
-    plain.__name__ = getattr(test, "__name__", "test")
-    return plain
 
 
 @virtual
