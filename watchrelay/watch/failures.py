@@ -24,7 +24,7 @@ from watchrelay.errors import (
 )
 from watchrelay.model.watched import Gone, Troubled
 from watchrelay.watch.begin import Rules, begin, wait
-from watchrelay.watch.states import Absent, AskServed, Command, Deliver, Held, Next, Sleep, Step, ToList, ToProbe, ToWatch
+from watchrelay.watch.states import Absent, AskServed, Cause, Command, Deliver, Held, Next, Sleep, Step, ToList, ToProbe, ToWatch
 
 SETBACK_WINDOW_S = 60.0
 """A second loss of history within this time of the list that mended the first backs off. Source: WATCH 6.4 class C."""
@@ -96,7 +96,9 @@ def _lost(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next,
     named = isinstance(again, ToList) and held.complete and not again.quorum
     quorum = was_list or repeated or behind or isinstance(error, Invalid)
     confirmed = isinstance(again, ToList) and again.confirmed
-    goal = ToList("behind" if behind else "refused" if isinstance(error, Invalid) else "expired", quorum=quorum, confirmed=confirmed)
+    by_content = behind or (isinstance(again, ToList) and again.by_content)
+    cause: Cause = "behind" if behind else "refused" if isinstance(error, Invalid) else "expired"
+    goal = ToList(cause, quorum=quorum, confirmed=confirmed, by_content=by_content)
     held = replace(held, setback_s=now_s, setback_listed=True)
     if (repeated and not named) or (was_list and not named):
         held, delay_s = faster(rules, held, error, now_s, healthy=healthy)
