@@ -16,7 +16,7 @@ from watchrelay.app.keyformats import KeyFormats
 from watchrelay.app.plan import UNTANGLE, PlannedStream, entangled, pinned_otherwise, plan_streams, provisional_ids, topic_spec
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
-from watchrelay.app.tasks import first_of
+from watchrelay.app.tasks import UnexpectedErrors, first_of
 from watchrelay.backoff import Backoff
 from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.errors import Fenced, KubeError, Unreachable
@@ -69,6 +69,7 @@ class Supervisor:
         self._stopped = False
         """No stream starts any more: whoever stops all of them knows those of that moment, and waits for no other."""
         self._version_due_s = 0.0
+        self._unexpected = UnexpectedErrors()
 
     async def run(self) -> None:
         """Look, reconcile, wait; for ever."""
@@ -78,16 +79,21 @@ class Supervisor:
             await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])  # where the streams stay away, one of them probes for all
             try:
                 changed = await self._discovery.refresh()
+                await self._ask_version()
+                self._reconcile(changed=changed)
             except KubeError as error:
                 after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
-                self._failed(error, wait_s)
+                self._failed(str(error), wait_s)
+            except Exception as error:  # logged: running streams go on, whatever an answer of the API server led to
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                message, cause = self._unexpected.explain(error)
+                log.error("discovery failed unexpectedly", extra={"error": message, "retry_in_s": round(wait_s, 1)}, exc_info=cause)
+                self._failed(message, wait_s)
             else:
                 backoff = Backoff()
                 self._rooms.board.problems.pop("kubernetes", None)
-                await self._ask_version()
-                self._reconcile(changed=changed)
                 wait_s = self._rooms.rng.uniform(*(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S))
                 for stream in self._waiting:
                     self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
@@ -200,8 +206,7 @@ class Supervisor:
 
     # ---- reconciling -------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: KubeError, wait_s: float) -> None:
-        message = str(error)
+    def _failed(self, message: str, wait_s: float) -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
             log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
         self._rooms.board.problems["kubernetes"] = message
@@ -221,7 +226,14 @@ class Supervisor:
         planned: dict[str, PlannedStream] = {}
         # Entries that name their resource come first: a wildcard stands for the others.
         for entry, resolution in sorted(resolutions, key=lambda item: item[0].resource.startswith("*")):
-            self._reconcile_entry(entry, resolution, shared, planned)
+            try:
+                self._reconcile_entry(entry, resolution, shared, planned)
+            except Exception as error:  # logged: what is odd about one resource concerns its entry alone
+                message, cause = self._unexpected.explain(error)
+                log.error("entry cannot be planned", extra={"resource": entry.resource, "error": message}, exc_info=cause)
+                self._wait_for(entry, message, person=False)
+                for stream in provisional_ids(entry):
+                    self._rooms.board.open(stream).failed(message)
         self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
         self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
