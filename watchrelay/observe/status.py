@@ -43,7 +43,8 @@ class StreamStatus:
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
     `trouble_ms`: when the first of the failures since the last progress was; 0 without one.
-    `lag_ms`: how long the slowest event of the newest acknowledged batch took. `queued_ms`: since when there is always something queued;
+    `lag_ms`: how long the slowest event of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
+    before the first event. `queued_ms`: since when there is always something queued;
     0 when nothing is. `told`: how many moments the story ever had, so that a reader knows when there is more of it.
     """
 
