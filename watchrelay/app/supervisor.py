@@ -209,10 +209,10 @@ class Supervisor:
     def _failed(self, message: str, wait_s: float) -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
             log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
-        self._rooms.board.problems["kubernetes"] = message
+        self._rooms.board.problems.put("kubernetes", message, cause=error.cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms)
+            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=error.cause)
 
     def _resolve(self, settings: Settings) -> list[tuple[ResourceEntry, Resolution]]:
         return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]
