@@ -14,9 +14,19 @@ from typing import Literal, Protocol
 
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.keyformats import KeyFormats
-from watchrelay.app.plan import PlannedStream, control_spec, held_up, pinned_otherwise, plan_streams, signal_spec, topic_spec
+from watchrelay.app.plan import (
+    PlannedStream,
+    control_spec,
+    held_up,
+    overlapping,
+    pinned_otherwise,
+    plan_streams,
+    signal_spec,
+    topic_spec,
+    why_overlapping,
+)
 from watchrelay.config import ResourceEntry, Settings
-from watchrelay.config.streams import resource_topic, shared_topics
+from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
 from watchrelay.errors import PERSON, ConfigError, KubeError, SinkMisconfigured, SinkUnavailable, TopicRefused
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
@@ -207,7 +217,14 @@ async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) ->
     shared = shared_topics(
         settings, ((entry, resolution.resources if isinstance(resolution, Found) else ()) for entry, resolution in resolutions)
     )
-    return [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
+    found = [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
+    planned: dict[str, PlannedStream] = {}
+    for stream in sorted(found, key=lambda each: each.entry.resource.startswith("*")):  # a wildcard means all others of its group
+        planned.setdefault(stream.spec.id, stream)
+    for stream, earlier in list(overlapping(planned.values())):
+        facts.append(Fact(f"stream {stream.spec.id}", f"{why_overlapping(settings, stream, earlier)}: {SEPARATE}", "error", BAD_CONFIG))
+        del planned[stream.spec.id]
+    return list(planned.values())
 
 
 def _planned(settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str], facts: list[Fact]) -> list[PlannedStream]:

@@ -229,8 +229,9 @@ ENTRIES = {
     ],
     "- {resource: pods, id: a}\n- {resource: pods, id: b}": [
         (
-            '5: resources[1].resource: the same objects as resources[0] on the same topic "k8s.c.core.pods"'
-            " (name another topic for one of the two)"
+            '5: resources[1].resource: can have the same objects as resources[0] on the same topic "k8s.c.core.pods"'
+            " (resources[0] is on line 4; give one of the two another `topic`, or both disjoint `namespaces`; "
+            "label and field selectors do not separate them: an object that changes moves from one to the other)"
         )
     ],
     "- resource: pods\n- resource: nodes\n  resource: nodes": [
