@@ -27,7 +27,7 @@ from watchrelay.app.plan import (
 )
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
-from watchrelay.app.tasks import first_of
+from watchrelay.app.tasks import UnexpectedErrors, first_of
 from watchrelay.backoff import Backoff
 from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
 from watchrelay.errors import Fenced, KubeError, Unreachable
@@ -80,6 +80,7 @@ class Supervisor:
         self._stopped = False
         """No stream starts any more: whoever stops all of them knows those of that moment, and waits for no other."""
         self._version_due_s = 0.0
+        self._unexpected = UnexpectedErrors()
 
     async def run(self) -> None:
         """Look, reconcile, wait; for ever."""
@@ -89,16 +90,21 @@ class Supervisor:
             await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])  # where the streams stay away, one of them probes for all
             try:
                 changed = await self._discovery.refresh()
+                await self._ask_version()
+                self._reconcile(changed=changed)
             except KubeError as error:
                 after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
-                self._failed(error, wait_s)
+                self._failed(str(error), wait_s)
+            except Exception as error:  # logged: running streams go on, whatever an answer of the API server led to
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                message, cause = self._unexpected.explain(error)
+                log.error("discovery failed unexpectedly", extra={"error": message, "retry_in_s": round(wait_s, 1)}, exc_info=cause)
+                self._failed(message, wait_s)
             else:
                 backoff = Backoff()
                 self._rooms.board.problems.pop("kubernetes", None)
-                await self._ask_version()
-                self._reconcile(changed=changed)
                 wait_s = self._rooms.rng.uniform(*(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S))
                 for stream in self._waiting:
                     self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
@@ -215,8 +221,7 @@ class Supervisor:
 
     # ---- reconciling -------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: KubeError, wait_s: float) -> None:
-        message = str(error)
+    def _failed(self, message: str, wait_s: float) -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
             log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
         self._rooms.board.problems["kubernetes"] = message
@@ -237,7 +242,14 @@ class Supervisor:
         refused = {each.spec.id: f"{why_overlapping(settings, each, earlier)}: {SEPARATE}" for each, earlier in pairs}
         planned: dict[str, PlannedStream] = {}
         for entry, resolution in _named_first(resolutions):
-            self._reconcile_entry(entry, resolution, shared, planned, refused)
+            try:
+                self._reconcile_entry(entry, resolution, shared, planned, refused)
+            except Exception as error:  # logged: what is odd about one resource concerns its entry alone
+                message, cause = self._unexpected.explain(error)
+                log.error("entry cannot be planned", extra={"resource": entry.resource, "error": message}, exc_info=cause)
+                self._wait_for(entry, message, person=False)
+                for stream in provisional_ids(entry):
+                    self._rooms.board.open(stream).failed(message)
         self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
         self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
@@ -387,13 +399,14 @@ def _named_first(resolutions: list[tuple[ResourceEntry, Resolution]]) -> list[tu
 
 
 def _plans(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]], shared: set[str]) -> dict[str, PlannedStream]:
-    """The streams by id. An entry that cannot be meant for its resource has none: it alone waits, and its row has the reason."""
+    """The streams by id. An entry that cannot be planned has none: it alone waits, and its row has the reason."""
     planned: dict[str, PlannedStream] = {}
     for entry, resolution in _named_first(resolutions):
         for resource in _found(resolution):
             try:
                 streams = plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
-            except ValueError:
+            except Exception:  # `_reconcile_entry` meets it too, and says so
+                log.debug("entry cannot be planned", exc_info=True)
                 continue
             for each in streams:
                 planned.setdefault(each.spec.id, each)
