@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from watchrelay.app.keyformats import PLAIN, PREFIXED, qualified
-from watchrelay.config.streams import field_selector, resource_topic
+from watchrelay.config.streams import DEFAULT_PARTITIONS, asked_partitions, field_selector, resource_topic
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
@@ -96,6 +96,8 @@ def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None)
     if pinned.get("topic") != stream.topic:
         return ""
     for key, name, cure in (("partitions", "partitions", "`partitions: {}`"), ("keyFormat", "key format", "it")):
+        if key == "partitions" and stream.partitions_from == "default":
+            continue
         held, asked = pinned.get(key), stream.description[key]
         if held is not None and held != asked:
             return (
@@ -211,6 +213,7 @@ def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
         replication_factor=settings.kafka.replication_factor,
         min_insync_replicas=settings.kafka.min_insync_replicas,
         snapshot_interval_s=stream.snapshot_interval_s,
+        pinned=stream.partitions_from == "topic",
     )
 
 
@@ -275,7 +278,8 @@ def _plan(
     }
     config_hash = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     topic = resource_topic(settings, entry, resource)
-    partitions = entry.partitions or kafka.partitions
+    asked = asked_partitions(settings, entry)
+    partitions = asked or DEFAULT_PARTITIONS
     description: dict[str, object] = {
         "topic": topic,
         "partitions": partitions,
@@ -290,6 +294,7 @@ def _plan(
         cluster=settings.cluster,
         topic=topic,
         partitions=partitions,
+        partitions_from="config" if asked else "default",
         plan=plan,
         config_hash=config_hash,
         key_prefix=f"{resource.qualified}/".encode() if prefixed else b"",

@@ -22,7 +22,6 @@ from watchrelay.app.plan import (
     pinned_otherwise,
     plan_streams,
     provisional_ids,
-    topic_spec,
     why_overlapping,
 )
 from watchrelay.app.rooms import Rooms
@@ -250,7 +249,6 @@ class Supervisor:
                 self._wait_for(entry, message, person=False)
                 for stream in provisional_ids(entry):
                     self._rooms.board.open(stream).failed(message)
-        self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
         self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CORE = "core"
 """What stands for the core group in a topic's name."""
 
+DEFAULT_PARTITIONS: Final = 1
+"""Of a topic where the config does not set `partitions`."""
+
 SEPARATE: Final = (
     "give one of the two another `topic`, or both disjoint `namespaces`; "
     "label and field selectors do not separate them: an object that changes moves from one to the other"
@@ -68,7 +71,7 @@ def plan(settings: Settings) -> list[Planned]:
                     id=(entry.id or what) + (f"@{namespace}" if namespace else ""),
                     namespace=namespace,
                     topic=topic,
-                    partitions=entry.partitions or settings.kafka.partitions,
+                    partitions=asked_partitions(settings, entry) or DEFAULT_PARTITIONS,
                 )
                 for namespace in namespaces_of(entry)
             )
@@ -78,6 +81,11 @@ def plan(settings: Settings) -> list[Planned]:
 def namespaces_of(entry: ResourceEntry) -> Sequence[str | None]:
     """One item per watch of the entry: a namespace, or None for a watch of all (filtered on arrival where `scope` is cluster)."""
     return entry.namespaces if entry.namespaces and entry.scope == "namespace" else (None,)
+
+
+def asked_partitions(settings: Settings, entry: ResourceEntry) -> int | None:
+    """The partitions that the config sets for an entry; None where it leaves the number to the topic, or to the default."""
+    return entry.partitions or settings.kafka.partitions
 
 
 def field_selector(entry: ResourceEntry, namespace: str | None) -> str:

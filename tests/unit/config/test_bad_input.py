@@ -221,8 +221,8 @@ ENTRIES = {
             " (give one of the two an id, or remove it)"
         )
     ],
-    "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 1}": [
-        '5: resources[1].partitions: 1 here, but 6 in resources[0] for the same topic "t" (say the same number in both)'
+    "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 6}": [
+        '5: resources[1].partitions: 6 here, but 1 in resources[0] for the same topic "t" (say the same number in both)'
     ],
     "- {resource: pods, topic: a.b}\n- {resource: nodes, topic: a_b}": [
         '5: resources[1].topic: the topics "a.b" and "a_b" differ only in "." and "_", which Kafka refuses'

@@ -94,20 +94,20 @@ def test_streams_and_topics_follow_from_the_config() -> None:
         settings(
             {"resource": "po", "namespaces": ["shop", "pay"]},
             {"resource": "Deployment", "namespaces": ["a", "b"], "scope": "cluster"},
-            {"resource": "ev", "id": "happenings", "namespaces": ["x"], "topic": "t", "partitions": 1},
+            {"resource": "ev", "id": "happenings", "namespaces": ["x"], "topic": "t", "partitions": 6},
             {"resource": "widgets.example.com/v1"},
             {"resource": "gadgets"},
             {"resource": "*.policy"},
         )
     )
     assert [(stream.id, stream.topic, stream.partitions) for stream in planned] == [
-        ("pods@shop", "k8s.c.core.pods", 6),
-        ("pods@pay", "k8s.c.core.pods", 6),
-        ("deployments.apps", "k8s.c.apps.deployments", 6),
-        ("happenings@x", "t", 1),
-        ("widgets.example.com", "k8s.c.example.com.widgets", 6),
-        ("gadgets", None, 6),
-        ("poddisruptionbudgets.policy", "k8s.c.policy.poddisruptionbudgets", 6),
+        ("pods@shop", "k8s.c.core.pods", 1),
+        ("pods@pay", "k8s.c.core.pods", 1),
+        ("deployments.apps", "k8s.c.apps.deployments", 1),
+        ("happenings@x", "t", 6),
+        ("widgets.example.com", "k8s.c.example.com.widgets", 1),
+        ("gadgets", None, 1),
+        ("poddisruptionbudgets.policy", "k8s.c.policy.poddisruptionbudgets", 1),
     ]
 
 
