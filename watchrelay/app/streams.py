@@ -202,13 +202,12 @@ class StreamRunner:
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
-        spec = topic_spec(self.spec, self._rooms.settings)
         refused, away = _REFUSED, _AWAY
         while True:
             now_s, rng = clock.now_s(), self._rooms.rng
             try:
                 self._check_pins()
-                facts = await self._rooms.topics.ensure_topic(spec)
+                facts = await self._rooms.topics.ensure_topic(topic_spec(self.spec, self._rooms.settings))
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
@@ -227,7 +226,7 @@ class StreamRunner:
             await asyncio.sleep(wait_s)
 
     def _check_pins(self) -> None:
-        """Take the keys that the topic has.
+        """Take the keys and the partitions that the topic has.
 
         Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys.
         """
@@ -235,8 +234,10 @@ class StreamRunner:
         described, own = control.described_streams(), control.described(self.spec.id)
         formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
         self.spec = formats.kept(self.planned.spec)
-        if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, map(formats.kept, self._rooms.planned), described):
+        planned = [formats.kept(each) for each in self._rooms.planned]
+        if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, planned, described):
             raise TopicRefused(reason)
+        self._rooms.topics.expect(topic_spec(each, self._rooms.settings) for each in planned if each.topic == self.spec.topic)
 
     def _moved(self) -> bool:
         """The stream stood on another topic: offsets of its snapshots are of that one."""
