@@ -11,7 +11,8 @@ import pytest
 from tests.support.anyclient import write
 from tests.support.relays import PODS, DictStore, spec_of, until
 from watchrelay.codec import ObjectRecord
-from watchrelay.consumer.reader import NothingPublished, Seen, TailReader
+from watchrelay.consumer.errors import NothingPublished
+from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.errors import SinkUnavailable

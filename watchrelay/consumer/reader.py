@@ -16,20 +16,17 @@ from aiokafka.errors import KafkaError
 
 from watchrelay.codec import Decoded, decode
 from watchrelay.consumer.connecting import SILENT_AFTER_S, STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.origin import Described
 from watchrelay.consumer.there import partitions_there, what_is_missing
 from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value
-from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
+from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import servers_text, stop_consumer, what_to_check
 from watchrelay.model.headers import Header
 
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
 _AT_ONCE = 500
-
-
-class NothingPublished(WatchrelayError):
-    """The control topic, or a stream that was asked for, is not there (yet)."""
 
 
 class _Message(Protocol):
