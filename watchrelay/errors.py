@@ -190,8 +190,25 @@ class Fenced(SinkError):
     """A newer writer owns the stream: this one stops writing it (exit 75)."""
 
 
-class Shared(Fenced):
-    """The stream's topic holds records of another cluster: what stands there is not ours to continue. A person must name another topic."""
+class ForeignRecords(Fenced):
+    """The topic holds records that no claim on the control topic explains: the stream waits for an operator, the others go on."""
+
+
+class EpochAhead(ForeignRecords):
+    """A partition holds a record of a higher epoch than that of the stream's newest claim.
+
+    Either a newer relay claimed the stream and its claim was not read yet, or a writer that does not use this control topic put it there.
+    """
+
+    def __init__(self, stream: str, found: int, claimed: int) -> None:
+        super().__init__(
+            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim has epoch {claimed}: stop the other writer; "
+            f"if there is none, delete the record stream/{stream} from the control topic, and this relay continues above epoch {found}"
+        )
+
+
+class Shared(ForeignRecords):
+    """The stream's topic holds records of another cluster. An operator must name another topic."""
 
 
 class Died(WatchrelayError):
@@ -211,11 +228,11 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
-    """What to raise for a group that holds a `Fenced`: `message`, unless the error itself says more than that another writes."""
-    error: BaseException = group.subgroup(Shared) or group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return Shared(str(error)) if isinstance(error, Shared) else Fenced(message)
+    """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a `Fenced` with `message`."""
+    foreign: BaseException | None = group.subgroup(ForeignRecords)
+    while isinstance(foreign, BaseExceptionGroup):
+        foreign = foreign.exceptions[0]
+    return foreign if isinstance(foreign, ForeignRecords) else Fenced(message)
 
 
 PERSON: Final = (Forbidden, Invalid, Misconfigured, NotWatchable, Unauthorized, SinkMisconfigured, TopicRefused)

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from typing import get_args
 
 from watchrelay import clock
 from watchrelay.errors import (
@@ -32,7 +31,6 @@ from watchrelay.watch.failures import is_resuming
 
 log = logging.getLogger(__name__)
 
-_STATES: tuple[str, ...] = get_args(State)
 STAMP_EVERY_MS = 50
 """The two gauges of time are set at most so often: a set costs more than counting a batch."""
 
@@ -146,7 +144,6 @@ class Journal:
         if isinstance(self._state, machine.Listing | machine.Streaming):
             extra |= {"because": self._state.goal.cause, "mode": "pages" if isinstance(self._state, machine.Listing) else "stream"}
         status.state = state
-        self._metrics.metrics.set_state(self._stream, state, _STATES)
         log.info("stream changed state", extra=extra)
 
     def stopped(self) -> None:
