@@ -178,6 +178,12 @@ class Fenced(SinkError):
     """A newer writer owns the stream: this one stops writing it (exit 75)."""
 
 
+class EpochsAhead(Fenced):
+    """The topic holds records of the stream with a higher epoch than our claim, and readers would ignore what we write. Where no newer
+    claim is on the control topic either, no relay owns the stream: a person must find out who wrote them.
+    """
+
+
 class Shared(Fenced):
     """The stream's topic holds records of another cluster: what stands there is not ours to continue. A person must name another topic."""
 

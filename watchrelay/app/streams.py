@@ -17,7 +17,7 @@ from watchrelay.app.resume import LogReader, resume
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.tasks import first_of, must_run, unless
 from watchrelay.backoff import Backoff
-from watchrelay.errors import Fenced, Shared, SinkForbidden, SinkUnavailable, TopicLost, TopicRefused, fenced_by
+from watchrelay.errors import EpochsAhead, Fenced, Shared, SinkError, SinkForbidden, SinkUnavailable, TopicLost, TopicRefused, fenced_by
 from watchrelay.observe.status import State
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import Found, WatchFrom
@@ -58,6 +58,7 @@ class StreamRunner:
         """This life is over: stopped, or to begin anew."""
         self._deadline_s = 0.0
         self._epoch = 0
+        self._refused = _REFUSED
         self._anew = False
         """The topic was made anew since the whole state was on it last."""
 
@@ -137,16 +138,46 @@ class StreamRunner:
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.begin_anew(str(lost))
             return None
+        except TopicRefused as error:
+            await self._wait_claimable(error)
+            return None
         except Fenced as error:
             if isinstance(error, Shared):
                 raise
             raise Fenced(await self._outclaimed()) from error
+        if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
+            self.begin_anew(f"topic {self.spec.topic} ends before the snapshot that its stream was to go on from: it was recreated")
+            self._anew = True
+            return None
         self._status.owner = self._rooms.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
-        return store, relay, await self._resumed(relay, store, reader)
+        try:
+            return store, relay, await self._resumed(relay, store, reader)
+        except EpochsAhead as error:
+            why = await self._outclaimed()
+            if self._rooms.control.outclaimed(self.spec.id, self._epoch):
+                raise Fenced(why) from error
+            await self._wait_refused(error)
+            return None
 
     # ---- the topic ---------------------------------------------------------------------------------------------------
+
+    async def _wait_claimable(self, error: TopicRefused) -> None:
+        """Return once the control topic holds nothing that keeps the stream from being claimed."""
+        self._status.state, self._status.waits_for = "waiting", str(error)
+        self._status.failed(str(error))
+        log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
+        await self._rooms.control.until(lambda: not self._rooms.control.blocked(self.spec.id))
+        self._status.waits_for = ""
+        self._status.progressed()
+
+    async def _wait_refused(self, error: SinkError) -> None:
+        """What stands on the topic waits for a person: look at it again rarely."""
+        self._metrics.stream_owned.set(0)
+        self._refused, wait_s = self._refused.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+        self._refuse(error, wait_s)
+        await asyncio.sleep(wait_s)
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
@@ -190,7 +221,7 @@ class StreamRunner:
         described = self._rooms.control.described(self.spec.id)
         return described is not None and described.get("topic") != self.spec.topic
 
-    def _refuse(self, error: TopicRefused, wait_s: float) -> None:
+    def _refuse(self, error: SinkError, wait_s: float) -> None:
         if self._status.waits_for != str(error):
             log.error("topic refused", extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)})
         self._wait(str(error), wait_s, for_a_person=True)
