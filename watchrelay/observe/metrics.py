@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, disable_created_metrics
@@ -82,6 +82,7 @@ CATALOGUE: dict[str, Described] = {
         Described("stream_owned", "gauge", ("stream",), "1 while this process owns the stream, else 0."),
         Described("stream_epoch", "gauge", ("stream",), "Epoch under which this process writes the stream."),
         Described("stream_state", "gauge", ("stream", "state"), "1 for the state that the stream is in."),
+        Described("stream_failures", "counter", ("stream",), "Times the stream was restarted after an unexpected error."),
         Described(
             "ownership_changes",
             "counter",
@@ -248,6 +249,7 @@ class StreamMetrics:
         self.store_objects = gauge("store_objects").labels(*named)
         self.stream_owned = gauge("stream_owned").labels(stream)
         self.stream_epoch = gauge("stream_epoch").labels(stream)
+        self.stream_failures_total = counter("stream_failures").labels(stream)
         self.ownership_changes_total = {r: counter("ownership_changes").labels(stream, r) for r in CLAIM_REASONS}
         self.relay_lag = metrics.lag(stream)
         self.last_event_timestamp_seconds = gauge("last_event_timestamp_seconds").labels(stream)
@@ -352,10 +354,18 @@ class Metrics:
             held = self._topics[topic] = TopicMetrics(self, topic)
         return held
 
-    def set_state(self, stream: str, state: str, states: Sequence[str]) -> None:
-        """Make `state` the one state of `stream`."""
-        for each in states:
-            self.gauge("stream_state").labels(stream, each).set(1 if each == state else 0)
+    def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
+        """Make the series of `stream_state` those of the streams in `current`, and of no other.
+
+        Args:
+            current: The state of each stream, by stream id.
+            states: Every state that there is.
+        """
+        family = self.gauge("stream_state")
+        family.clear()
+        for stream, state in current.items():
+            for each in states:
+                family.labels(stream, each).set(1 if each == state else 0)
 
     def forget(self, stream: str) -> None:
         """Drop every series of a stream that left the config."""

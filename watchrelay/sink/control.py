@@ -79,6 +79,8 @@ class ControlTopic:
         self._restored.set()
         self._writing = asyncio.Lock()
         self._refused: set[bytes] = set()
+        self._claims: dict[str, str] = {}
+        """The instance of the newest claim that this process tried, by stream."""
 
     # ---- the port ---------------------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class ControlTopic:
         was read back. TopicRefused for a description whose `epochBase` is too high, unless it is to be replaced.
         """
         await self._restored.wait()
-        instance = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         lives, read = self._lives, self._read
         held = self._state.of(stream)
         if held.description is None:
@@ -149,10 +151,12 @@ class ControlTopic:
         held = self._state.of(stream)
         return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
 
-    def outclaimed(self, stream: str, epoch: int) -> bool:
-        """A newer claim of `stream` than that of `epoch` was read."""
-        newest = self._state.of(stream).epoch
-        return newest is not None and newest > epoch
+    def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
+        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of this process does not count."""
+        held = self._state.of(stream)
+        if held.epoch is None or held.epoch <= epoch:
+            return False
+        return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
 
     async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
         """Write a control record, None to forget it; returns when it is acknowledged. It is read back a moment later."""

@@ -179,7 +179,7 @@ async def test_a_record_of_an_epoch_that_nobody_claimed_holds_up_its_stream_alon
         row = relay.row("pods")
         assert (row.state, row.complete) == ("waiting", False)
         assert f"epoch {epoch}" in row.waits_for
-        assert "name another topic" in row.waits_for or "delete its record stream/pods" in row.waits_for
+        assert "name another topic" in row.waits_for or "delete the record stream/pods" in row.waits_for
         assert not relay.task.done()
 
 

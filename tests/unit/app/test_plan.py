@@ -84,7 +84,14 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({}, {}, "takes objects that stream first on the same topic t has too"),
         ({"namespaces": ["shop"]}, {}, "takes objects that stream first@shop"),
         ({"labelSelector": "a=b"}, {"labelSelector": "a=b"}, "takes objects"),
-        ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, ""),
+        ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, "takes objects"),
+        ({}, {"labelSelector": "a=b"}, "takes objects"),
+        ({"fieldSelector": "spec.nodeName=a"}, {"fieldSelector": "spec.nodeName=b"}, "takes objects"),
+        ({"excludeNamespaces": ["shop"]}, {"excludeNamespaces": ["pay"]}, "takes objects"),
+        ({"excludeNamespaces": ["shop"]}, {"namespaces": ["shop"]}, ""),
+        ({"name": "web"}, {"labelSelector": "a=b"}, "takes objects"),
+        ({"name": "web"}, {"fieldSelector": "metadata.name!=web"}, ""),
+        ({"name": "web"}, {"name": "db"}, ""),
         ({"namespaces": ["shop"]}, {"namespaces": ["pay"]}, ""),
         ({"topic": "elsewhere"}, {}, ""),
     ],
@@ -96,6 +103,19 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: 
     assert words in found
     assert bool(found) == bool(words)
     assert not found or f"`watchrelay retire {first.id}`" in found
+
+
+def test_another_version_of_a_resource_has_the_same_objects() -> None:
+    first, second = (
+        one({"topic": "t", "id": name}, Resource("apps", name, "deployments", "Deployment", True)).spec for name in ("v1", "v2")
+    )
+    assert "takes objects that stream v1" in clashes(second, {"v1": first.description})
+
+
+@pytest.mark.parametrize("selectors", [None, 7, [], {}, {"namespaces": 7, "fieldSelector": []}, {"namespaces": [7]}], ids=str)
+def test_selectors_that_no_relay_writes_limit_nothing(selectors: Any) -> None:
+    ours, theirs = one({"topic": "t", "id": "a", "labelSelector": "x"}).spec, one({"topic": "t", "id": "b"}).spec
+    assert "takes objects that stream b" in clashes(ours, {"b": {**theirs.description, "selectors": selectors}})
 
 
 def at(name: str, *namespaces: str) -> StreamSpec:

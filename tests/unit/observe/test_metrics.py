@@ -49,7 +49,6 @@ def test_lag_is_a_cumulative_histogram_of_what_was_observed() -> None:
 def test_a_stream_that_left_the_config_leaves_no_series() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
-    metrics.set_state("pods", "watching", ("waiting", "watching"))
     metrics.forget("pods")
     assert all("pods" not in s[1].values() for samples in families(metrics).values() for s in samples)
 
