@@ -6,6 +6,7 @@ Room: app. In: a planned stream and the shared rooms. Out: records on its topic,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from watchrelay import clock
@@ -241,6 +242,12 @@ class StreamRunner:
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
 
+    async def _limit_again(self) -> None:
+        """Read the topic's max.message.bytes again, if it can be read."""
+        with contextlib.suppress(TopicRefused, SinkUnavailable):
+            if (facts := await self._rooms.topics.check_topic(topic_spec(self.spec, self._rooms.settings))) is not None:
+                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
 
@@ -286,6 +293,7 @@ class StreamRunner:
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
+            limit_again=self._limit_again,
             concluded=self._rooms.trim,
             pulse=self._rooms.pulse,
             witness=reader,
