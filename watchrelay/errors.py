@@ -23,13 +23,17 @@ class WatchrelayError(Exception):
 class KubeError(WatchrelayError):
     """The API server, or the way to it, did not give what was asked.
 
-    Units: `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not say.
+    `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not say. `what` is the message without
+    the cure that may follow it. `cause` names the advice for an operator where another than that for an API server that is away is
+    right.
     """
 
     reason = "error"
+    cause = ""
 
-    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+        super().__init__(message + cure)
+        self.what = message
         self.status = status
         self.retry_after_s = retry_after_s
 
@@ -76,12 +80,19 @@ class Unauthorized(KubeError):
     """401: re-read credentials once for all, then retry. Source: WATCH 6.4 class E."""
 
     reason = "unauthorized"
+    cause = "credentials"
 
 
 class Forbidden(KubeError):
     """403: a person must grant a right; keep what is held, retry slowly. Source: WATCH 6.4 class F."""
 
     reason = "forbidden"
+
+
+class Refused(Interrupted):
+    """403 for a request that was allowed before: API servers answer so for a second or two while they start. Retry quickly."""
+
+    reason = "refused"
 
 
 class NotFound(KubeError):
@@ -110,8 +121,8 @@ class Invalid(KubeError):
 
     reason = "invalid"
 
-    def __init__(self, message: str, *, about: str = "selector", status: int = 0, retry_after_s: float = 0.0) -> None:
-        super().__init__(message, status=status, retry_after_s=retry_after_s)
+    def __init__(self, message: str, *, about: str = "selector", status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+        super().__init__(message, status=status, retry_after_s=retry_after_s, cure=cure)
         self.about = about
 
 
@@ -122,6 +133,7 @@ class Misconfigured(KubeError):
     """
 
     reason = "misconfigured"
+    cause = "credentials"
 
 
 class Undecodable(KubeError):

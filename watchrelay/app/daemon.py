@@ -237,9 +237,9 @@ class Daemon:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 if self.board.problems.get("kubernetes") != str(error):
                     log.error("no way into the cluster", extra={"error": str(error), "retry_in_s": round(wait_s, 1)})
-                self.board.problems["kubernetes"] = str(error)
+                self.board.problems.put("kubernetes", str(error), cause="credentials")
                 for status in self.board.streams.values():
-                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000), cause="credentials")
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.board.problems.pop("kubernetes", None)

@@ -95,7 +95,7 @@ class Supervisor:
                 after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
-                self._failed(str(error), wait_s)
+                self._failed(str(error), wait_s, error.cause)
             except Exception as error:  # logged: running streams go on, whatever an answer of the API server led to
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 message, cause = self._unexpected.explain(error)
@@ -220,13 +220,13 @@ class Supervisor:
 
     # ---- reconciling -------------------------------------------------------------------------------------------------
 
-    def _failed(self, message: str, wait_s: float) -> None:
+    def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
             log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
-        self._rooms.board.problems["kubernetes"] = message
+        self._rooms.board.problems.put("kubernetes", message, cause=cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms)
+            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
 
     def _resolve(self, settings: Settings) -> list[tuple[ResourceEntry, Resolution]]:
         return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from watchrelay.observe import page
+from watchrelay.observe.connections import VIEWER_S, Connections
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.live import Live, without_script
 from watchrelay.observe.metrics import Metrics
@@ -27,8 +28,6 @@ _ADDRESSES = """
 /api/streams          the streams as JSON; /api/streams/STREAM: one of them with its recent transitions
 /api/overview         what a browser shows at / as JSON; /api/events: the same as server-sent events
 """
-_VIEWER_TIMEOUT_S: Final = 10.0
-"""A viewer that takes nothing for so long is cut off; its browser connects again when it is back."""
 _ASK_AGAIN_S: Final = 10
 
 
@@ -38,6 +37,7 @@ class WindowServer:
     def __init__(self, *, board: Board, readiness: Readiness, metrics: Metrics, about: About | None = None) -> None:
         self._board, self._readiness, self._all_metrics = board, readiness, metrics
         self._live = Live(board, readiness, about or About())
+        self._connections = Connections()
         self._runner: web.AppRunner | None = None
 
     @property
@@ -46,9 +46,12 @@ class WindowServer:
         return self._live.viewers
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port in use (the one asked for, or the one found when it was 0).
+        """Listen.
 
-        Raises: OSError when the address cannot be used.
+        Returns: the port in use: the one asked for, or the one found when it was 0.
+
+        Raises:
+            OSError: the address cannot be used.
         """
         app = web.Application()
         app.router.add_get("/", self._index)
@@ -60,23 +63,24 @@ class WindowServer:
         app.router.add_get("/api/streams/{stream:.+}", self._stream)
         app.router.add_get("/api/overview", self._overview)
         app.router.add_get("/api/events", self._events)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        site = web.TCPSite(runner, host, port)
+        app.on_response_prepare.append(_nameless)
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        assert self._runner.server is not None, "set up"
         try:
-            await site.start()
+            return await self._connections.listen(self._runner.server, host, port)
         except OSError:
-            await runner.cleanup()
+            await self.close()
             raise
-        self._runner = runner
-        return int(runner.addresses[0][1])
 
     async def close(self) -> None:
         """Stop listening."""
         self._live.end()
+        self._connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self._connections.abort()
 
     # ---- the page ----------------------------------------------------------------------------------------------------
 
@@ -112,11 +116,12 @@ class WindowServer:
         # X-Accel-Buffering: a proxy that collects what passes would hold the events back.
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
-        await response.prepare(request)
+        self._connections.viewing(request.protocol)
         try:
+            await response.prepare(request)
             async with aclosing(self._live.events()) as events:
                 async for event in events:
-                    async with asyncio.timeout(_VIEWER_TIMEOUT_S):
+                    async with asyncio.timeout(VIEWER_S):
                         await response.write(event)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
@@ -139,6 +144,11 @@ class WindowServer:
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return _json([status.as_json() for status in self._board.streams.values()])
+
+
+async def _nameless(_request: web.Request, response: web.StreamResponse) -> None:
+    """Answers do not say by which program they were made, in which version."""
+    response.headers.pop("Server", None)
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

@@ -38,6 +38,8 @@ class Accounts:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(cut.payload_bytes)
         slowest_s = self._metrics.relay_lag.observe_batch(cut.received_s(), now_s)
+        if slowest_s is None and self._status.lag_ms and queues.empty and len(cut.markers) == len(cut.records):
+            slowest_s = 0.0  # heartbeats alone, and nothing waits: the lag of the last event is over
         self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 
     def queued(self, queues: Conflator, now_s: float) -> None:

@@ -51,6 +51,7 @@ class Journal:
         self._status = status
         self._said: str | None = None
         self._troubled = False
+        self._waited_for = ""
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
@@ -225,10 +226,9 @@ class Journal:
             log.info("history expired, listing again", extra={"stream": self._stream, "error": str(error)})
             return
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
-        status.failed(str(error), next_attempt_ms=next_ms)
+        status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
-        if isinstance(error, _WAITED_FOR) and not at_once:
-            status.waits_for = str(error)
+        self._wait_for(str(error) if isinstance(error, _WAITED_FOR) and not at_once else "")
         level = logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
         if error.reason == self._said:
             level = logging.DEBUG
@@ -243,8 +243,15 @@ class Journal:
             self._said = None
         if self._troubled:
             self._troubled = False
-            self._status.waits_for = ""
+            self._wait_for("")
             self._status.progressed()
+
+    def _wait_for(self, message: str) -> None:
+        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka is not ours to clear."""
+        status = self._status
+        if message or status.waits_for == self._waited_for:
+            status.waits_for = message or status.refused
+        self._waited_for = message
 
 
 def _goes_on(before: machine.Listing | machine.Streaming, event: machine.Event, after: machine.State) -> bool:

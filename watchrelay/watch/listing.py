@@ -149,7 +149,7 @@ def step_streaming(rules: Rules, state: Streaming, event: Event, now_s: float) -
         case Received():
             return _initial(rules, state, event, now_s)
         case Opened():
-            opened = replace(state, held=recovered(state.held), opened_s=now_s, added_s=now_s)
+            opened = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, added_s=now_s)
             return opened, (Read(now_s + END_MARK_WITHIN_S),)
         case Failed(error=error):
             return _stream_failed(rules, state, error, now_s)

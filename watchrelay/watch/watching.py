@@ -51,7 +51,7 @@ def step_watching(rules: Rules, state: Watching, event: Event, now_s: float) -> 
         case Received():
             return received(rules, state, event, now_s)
         case Opened():
-            state = replace(state, held=recovered(state.held), opened_s=now_s, heard_s=now_s)
+            state = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, heard_s=now_s)
             return state, (Read(state.due_s),)
         case Ended():
             return _ended(rules, state, now_s)

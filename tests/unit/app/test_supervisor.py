@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.support import virtualtime
+from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.app.conftest import GROUP, define, settings_of, until
 from watchrelay import clock
 from watchrelay.app.daemon import Daemon
@@ -24,6 +25,7 @@ from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
 from watchrelay.observe.status import StreamStatus
+from watchrelay.observe.verdicts import cards, judge
 
 
 class Rig:
@@ -180,6 +182,25 @@ def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Pa
             await rig.cluster.start(port=int(rig.cluster.url.rpartition(":")[2]))
             await until("all are found", lambda: len(rig.topics) == 3)
             assert rig.daemon.board.problems == {}
+
+    virtually(body)
+
+
+def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, "pods", away=True) as rig:
+            await until("the outage is known", lambda: "kubernetes" in rig.daemon.board.problems)
+
+            async def refuse(_request: Request, reply: Reply) -> None:
+                await reply.json(401, {"kind": "Status", "code": 401, "reason": "Unauthorized"})
+
+            server = ScriptedServer(refuse)
+            server.port = int(rig.cluster.url.rpartition(":")[2])
+            async with server:
+                await until("it is known", lambda: "401" in rig.daemon.board.problems["kubernetes"])
+                verdicts = {name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()}
+                (card,) = (each for each in cards(rig.daemon.board, verdicts) if each.cause != "kafka")
+                assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
 
     virtually(body)
 
