@@ -29,7 +29,7 @@ from watchrelay.errors import (
 )
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import Found, WatchFrom
-from watchrelay.sink.scan import highest_epoch
+from watchrelay.sink.scan import written
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.watch.loop import Watcher
@@ -238,7 +238,9 @@ class StreamRunner:
                 for warning in facts.warnings:
                     log.warning("topic has a doubtful setting", extra={"topic": self.spec.topic, "warning": warning})
                 self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
-                self._anew |= self._rooms.sink.open(self.spec.topic, self.spec.id, self.begin_anew, made=facts.created)
+                another = self._rooms.sink.open(self.spec.topic, self.spec.id, self.begin_anew, made=facts.created)
+                # A topic that is created for a stream that never started replaces none.
+                self._anew |= another and not (facts.created and self._rooms.control.described(self.spec.id) is None)
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
 
@@ -321,7 +323,7 @@ class StreamRunner:
         while True:
             now_s, rng = clock.now_s(), self._rooms.rng
             try:
-                highest = await highest_epoch(self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster)
+                found = await written(self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster)
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
@@ -331,10 +333,12 @@ class StreamRunner:
             else:
                 self._status.waits_for = ""
                 self._status.progressed()
-                if highest:
-                    extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": highest}
+                extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": found.epoch}
+                if found.retired:
+                    log.info("stream was retired before and starts again", extra=extra)
+                elif found.epoch:
                     log.warning("control topic has lost the stream, its own topic holds it: epochs go on above", extra=extra)
-                return highest
+                return found.epoch
             await asyncio.sleep(wait_s)
 
     # ---- following ---------------------------------------------------------------------------------------------------

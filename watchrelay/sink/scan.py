@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -29,25 +30,44 @@ _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 1000
 _RECORDS_AT_ONCE = 500
 _FETCH_BYTES = 4 * 1024 * 1024
+_SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
+"""Source: record contract, section 3."""
 
 
-async def highest_epoch(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> int:
-    """The highest `ce_wrepoch` of `stream` on its topic, 0 when nothing of it is there. Reads the whole topic: seconds per million records.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a topic holds of a stream: its highest `ce_wrepoch`, 0 for nothing, and whether all ends as `watchrelay retire` leaves it."""
+
+    epoch: int
+    retired: bool
+
+
+async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) -> int:
+    """The `epoch` of `written`. Raises: as `written`."""
+    return (await written(connection, topic, stream)).epoch
+
+
+async def written(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> Written:
+    """What `topic` holds of `stream`. Reads the whole topic: seconds per million records.
 
     Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands there, or epochs have run out.
     """
     highest = 0
+    empty: dict[int, bool] = {}
 
     def look(record: Any) -> None:
         nonlocal highest
-        highest = max(highest, epoch_of(record.headers, stream))
+        if epoch := epoch_of(record.headers, stream):
+            highest = max(highest, epoch)
+            held = dict(record.headers)
+            empty[record.partition] = held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
         if cluster and (other := other_cluster(record.headers, cluster)):
             raise TopicRefused(shared_topic(topic, other, cluster))
 
     await _read(connection, topic, look)
     if why := no_epoch_left(topic, stream, highest):
         raise TopicRefused(why)
-    return highest
+    return Written(highest, bool(empty) and all(empty.values()))
 
 
 def no_epoch_left(topic: str, stream: str, highest: int) -> str:
