@@ -469,14 +469,14 @@ def _number(text: bytes) -> int:
 
 def _offset(text: bytes) -> int:
     if (offset := _number(text)) > _OFFSET_MAX:
-        raise ValueError(f"{offset} is no offset")
+        raise ValueError(f"offset {offset} exceeds the maximum {_OFFSET_MAX}")
     return offset
 
 
 def parse_epoch(text: bytes) -> int:
     """ce_wrepoch as a number. Raises: ValueError, also for one that no base can lead to."""
     if (epoch := _number(text)) > EPOCH_MAX:
-        raise ValueError(f"{epoch} is no epoch: the highest is {EPOCH_MAX}")
+        raise ValueError(f"epoch {epoch} exceeds the maximum {EPOCH_MAX}")
     return epoch
 
 

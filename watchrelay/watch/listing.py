@@ -26,7 +26,7 @@ from watchrelay.errors import (
 from watchrelay.model.frames import Bookmark, Failure, ObjectFrame
 from watchrelay.model.resources import compare, watchable
 from watchrelay.model.watched import ListDone, Listed, Troubled
-from watchrelay.watch.begin import Rules, bar_streaming, begin_list, begin_watch, next_page, relist_due_s, wait
+from watchrelay.watch.begin import Rules, bar_streaming, begin_list, begin_watch, newest_of, next_page, relist_due_s, wait
 from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
 from watchrelay.watch.states import (
     Arrived,
@@ -290,6 +290,7 @@ def step_settling(rules: Rules, state: Settling, event: Event, now_s: float) -> 
         state.held,
         cursor=since or state.version,
         complete=True,
+        floor="",
         gone=False,
         absent_s=None,
         heard_s=now_s,
@@ -310,7 +311,7 @@ def step_probing(rules: Rules, state: Probing, event: Event, now_s: float) -> St
     match event:
         case Arrived(page=page):
             held = recovered(state.held)
-            if compare(page.resource_version, held.cursor) == -1:
+            if compare(page.resource_version, newest_of(held.cursor, held.floor)) == -1:
                 return begin_list(rules, held, ToList("restored", quorum=True, by_content=True), now_s)
             return begin_watch(rules, held)
         case Failed(error=Unavailable() | Unauthorized() | Misconfigured() | NotFound() as error):
