@@ -161,7 +161,7 @@ class ObjectReader:
         )
 
     def read_deleted(self, line: bytes) -> ObjectFrame | None:
-        """The frame of a deletion whose line cannot be decoded: nothing but its metadata counts. None for any other line."""
+        """The frame of a deletion whose line is nested too deeply: nothing but its metadata counts. None for any other line."""
         parts = outline(line)
         if parts.get("type") != b'"DELETED"':
             return None

@@ -17,6 +17,7 @@ from watchrelay.kube import status
 from watchrelay.kube.frame import (
     BROKEN,
     DEPTH_MAX,
+    TOO_DEEP,
     Fields,
     ObjectReader,
     Odd,
@@ -158,11 +159,10 @@ class FrameStream:
                 blanks += 2 * len(fields) + 2
         except (*BROKEN, Odd):
             return None
-        if seen != len(block) and not (seen + blanks == len(block) and block.startswith(b'{"type": ')):
-            return None  # other blanks, or a key that stood there twice
-        if self._depth_checked and any(too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n")):
-            return None
-        return frames
+        if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
+            deep = self._depth_checked and any(too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n"))
+            return None if deep else frames
+        return None  # other blanks, or a key that stood there twice
 
     def _carefully(self, block: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -205,9 +205,8 @@ class FrameStream:
             return self._damaged(line, error, f" of type {verb}")
 
     def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
-        """The frame of a line that cannot be decoded: the deletion that it says, else a Failure."""
-        deleted = self._objects.read_deleted(line)
-        if deleted is not None:
+        """The frame of a line that cannot be decoded: a Failure, but for the deletion of an object that is nested too deeply."""
+        if (isinstance(error, RecursionError) or str(error) == TOO_DEEP) and (deleted := self._objects.read_deleted(line)) is not None:
             return deleted
         named = about(outline(line).get("object", b""))
         return Failure(Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named))
