@@ -10,7 +10,7 @@ from dataclasses import replace
 from watchrelay.backoff import Backoff
 from watchrelay.errors import Interrupted, KubeError, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame
-from watchrelay.model.resources import compare
+from watchrelay.model.resources import comparable, compare, watchable
 from watchrelay.model.watched import Observed, Progressed, Troubled
 from watchrelay.watch.begin import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, newest_of, resume, wait
 from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
@@ -79,8 +79,10 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
     if set(map(type, frames)) == _OBJECTS_ALONE:  # the flood: nothing to sort out
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just asked of each one
         newest = objects[-1].resource_version
+        if not _advances(newest, cursor):
+            newest = next((each.resource_version for each in reversed(objects) if _advances(each.resource_version, cursor)), cursor)
     else:
-        objects, newest, marked, skipped, end = _sorted_out(frames, held, now_s)
+        objects, newest, marked, skipped, end = _sorted_out(frames, held, cursor, now_s)
         if skipped:
             held = strike(held, now_s)
             commands.append(Skipped(skipped))
@@ -89,8 +91,7 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
             state = replace(state, idle_s=idle_deadline_s(rules, held, state.timeout_s))
     if objects:
         commands.append(Deliver(Observed(objects, event.at_s)))
-    # Longer, or equally long and behind in the alphabet: newer where both are numbers, and where they are not there is no order.
-    if newest and newest != cursor and ((len(newest), newest) > (len(cursor), cursor) or compare(newest, cursor) != -1):
+    if newest != cursor:
         cursor = newest
         commands.append(Deliver(Progressed(cursor)))
     state = Watching(
@@ -109,25 +110,33 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
     return state, tuple(commands)
 
 
+def _advances(version: str, cursor: str) -> bool:
+    """Whether the cursor may move to `version`. A single one that is no number is nothing to go on from where all others are."""
+    if version == cursor or not watchable(version):
+        return False
+    return compare(version, cursor) == 1 or not comparable(cursor)
+
+
 def _sorted_out(
-    frames: list[Frame], held: Held, now_s: float
+    frames: list[Frame], held: Held, cursor: str, now_s: float
 ) -> tuple[list[ObjectFrame], str, bool, tuple[KubeError, ...], KubeError | None]:
-    """Objects, newest version, whether a bookmark came, what was passed over, and the error that ended it."""
+    """Objects, where the cursor moves to, whether a bookmark came, what was passed over, and the error that ended it."""
     objects: list[ObjectFrame] = []
     skipped: list[KubeError] = []
-    newest, marked = "", False
+    newest, marked = cursor, False
     for frame in frames:
         match frame:
             case ObjectFrame():
                 objects.append(frame)
-                newest = frame.resource_version or newest
             case Bookmark():
                 marked = True
-                newest = frame.resource_version or newest
             case Failure(error=Undecodable() as error) if lenient(held, now_s):
                 skipped.append(error)
+                continue
             case Failure(error=error):
                 return objects, newest, marked, tuple(skipped), error
+        if _advances(frame.resource_version, newest):
+            newest = frame.resource_version
     return objects, newest, marked, tuple(skipped), None
 
 
@@ -173,7 +182,7 @@ def _vouched(rules: Rules, state: Watching, version: str, now_s: float) -> Step:
     happened there is nothing to show, so silence is no sign.
     """
     if version and compare(version, newest_of(state.cursor, state.held.floor)) == -1:
-        return begin(rules, _kept(state), ToList("restored", quorum=True), now_s)
+        return begin(rules, _kept(state), ToList("restored", quorum=True, by_content=True), now_s)
     if now_s - state.heard_s < VOUCH_EARLY_S:
         return state, (Read(state.due_s),)  # asked as the watch was opened: of silence it says nothing
     if version == state.cursor:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable
-from watchrelay.model.frames import Bookmark, Failure, ListQuery, ObjectFrame, Page
+from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable, VersionTooLarge
+from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Gone, ListBegun, Observed, Progressed, Troubled
+from watchrelay.model.watched import Gone, ListBegun, Listed, Observed, Progressed, Troubled
 from watchrelay.watch.begin import Rules, begin_watch
 from watchrelay.watch.machine import start, step
 from watchrelay.watch.states import (
@@ -335,3 +335,84 @@ def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
     by = rules()
     with pytest.raises(AssertionError, match="Arrived while a watch is open"):
         step(by, watching(by), Arrived(Page("1", None, [])), 1.0)
+
+
+@pytest.mark.parametrize("odd", ["", "0", "abc", "1e9", "0200", "9" * 30, "2" * 5_000_000])
+def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd: str) -> None:
+    by = rules()
+    idle: list[list[Frame]] = [[Bookmark(odd)], [frame("a", odd)], [Bookmark("90"), Bookmark(odd)], [frame("a", odd), frame("b", "99")]]
+    for frames in idle:
+        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        assert isinstance(state, Watching)
+        assert state.cursor == "100"
+        assert not any(isinstance(each, Deliver) and isinstance(each.event, Progressed) for each in commands)
+    moving: list[list[Frame]] = [
+        [frame("a", "105"), frame("b", odd)],
+        [frame("a", odd), Bookmark("105")],
+        [Bookmark("105"), frame("a", odd)],
+    ]
+    for frames in moving:
+        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        assert Deliver(Progressed("105")) in commands
+    state, commands = step(by, state, Ended(), 60.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "105"
+
+
+def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> None:
+    by = rules()
+    _, commands = step(by, watching(by, "v7"), Received([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0)
+    assert Deliver(Progressed("v1")) in commands
+
+
+def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the_cursor() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), Received([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0), 1.0)
+    assert isinstance(state, Waiting)
+    assert state.held.cursor == "101"
+
+
+@pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
+def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: str) -> None:
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    state, commands = step(by, state, Arrived(Page(version, None, [])), 0.0)
+    assert isinstance(commands[-1], Sleep)
+
+
+def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> None:
+    """Made again, it would count as missed what changed while the watch was closed for it."""
+    by = rules(relist_interval_s=3600.0)
+    state, commands = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
+    assert isinstance(commands[-1], FetchPage)
+    bad = Undecodable("?", about=("shop", "bad"))
+    state, commands = step(by, state, Arrived(Page("200", None, [], (bad, Undecodable("?")))), 6.0)
+    assert isinstance(commands[0], Skipped)
+    assert commands[1] == Deliver(Listed([], unreadable=1, damaged=(("shop", "bad"),)))
+    assert isinstance(commands[-1], Settle)
+    assert commands[-1].event.since == "100"
+    state, commands = step(by, state, Verdict(believed=True), 6.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), Failed(VersionTooLarge("504")), 1.0)
+    state, commands = step(by, state, Woke(), 2.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, Failed(Expired("410")), 3.0)
+    state, commands = step(by, state, Woke(), 10.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, Arrived(Page("50", None, [])), 11.0)
+    state, commands = step(by, state, Verdict(believed=False), 11.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+
+
+def test_a_list_that_is_older_than_the_watch_was_is_made_again_by_content() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
+    state, commands = step(by, state, Arrived(Page("90", None, [])), 6.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, commands = step(by, state, Arrived(Page("91", None, [])), 7.0)
+    assert isinstance(commands[-1], Settle)
