@@ -47,6 +47,8 @@ _SILENT = "most likely it is frozen or overloaded, or a firewall or proxy swallo
 _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
+_IMPERSONATE = "cannot impersonate"
+"""In the API server's refusal of every authorizer. Source: k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go."""
 
 Level = Literal["ok", "warning", "error"]
 
@@ -75,12 +77,17 @@ class Fact:
         return next((code for code in (BAD_CONFIG, UNAVAILABLE) if code in codes), OK)
 
 
-async def check_everything(settings: Settings) -> list[Fact]:
-    """All facts: cluster, resources, rights, then Kafka and its topics."""
+async def check_everything(settings: Settings, act_as: str = "") -> list[Fact]:
+    """All facts: cluster, resources, rights, then Kafka and its topics.
+
+    Args:
+        settings: what is checked.
+        act_as: the service account whose rights in the cluster count, `system:serviceaccount:NAMESPACE:NAME`; else the caller's.
+    """
     async with AsyncExitStack() as stack:
         facts: list[Fact] = []
         streams: list[PlannedStream] = []
-        client = await _client(settings, stack, facts)
+        client = await _client(settings, stack, facts, act_as)
         if client is not None:
             streams = await _resolve(settings, client, facts)
             facts.extend(await _rights(client, streams))
@@ -214,10 +221,10 @@ async def _described(connection: KafkaConnection, control: str, facts: list[Fact
         return {}
 
 
-async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) -> KubeClient | None:
+async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact], act_as: str = "") -> KubeClient | None:
     kubernetes = settings.kubernetes
     try:
-        credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ)
+        credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ, act_as=act_as)
         client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
         await credentials.headers()  # a plugin has a time of its own
         async with asyncio.timeout(_ANSWER_S):
@@ -231,10 +238,19 @@ async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) 
         )
         return None
     except KubeError as error:
-        facts.append(_kube_fact("kubernetes", error))
+        facts.append(_cannot_impersonate(act_as, error) if act_as and _IMPERSONATE in str(error) else _kube_fact("kubernetes", error))
         return None
-    facts.append(Fact("kubernetes", f"{client.where} is {version.git}"))
+    facts.append(Fact("kubernetes", f"{client.where} is {version.git}{f', asked as {act_as}' if act_as else ''}"))
     return client
+
+
+def _cannot_impersonate(act_as: str, error: KubeError) -> Fact:
+    namespace, name = act_as.split(":")[-2:]
+    cure = (
+        f"grant the user of this kubeconfig the verb impersonate on serviceaccounts {name} in namespace {namespace}, "
+        f"or use a kubeconfig with the token of that account (`kubectl create token {name} --namespace {namespace}`) and leave out --as"
+    )
+    return Fact(f"as {act_as}", f"its rights cannot be checked: {error}; {cure}", "error", BAD_CONFIG)
 
 
 async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) -> list[PlannedStream]:
