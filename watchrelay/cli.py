@@ -98,6 +98,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
     validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    validate.add_argument(
+        "--as", metavar="ACCOUNT", type=_account, dest="act_as",
+        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
+    )  # fmt: skip
+    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
     demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
@@ -139,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
     topics.add_argument("--create", action="store_true", help="create those that are missing")
+    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
 
     rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
     rbac.add_argument(
@@ -251,6 +257,17 @@ def _service_account(text: str) -> tuple[str, str]:
     if not fits or not all(part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal) for part in (namespace, name)):
         raise argparse.ArgumentTypeError(f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay')
     return namespace, name
+
+
+def _account(text: str) -> str:
+    """`system:serviceaccount:NS:NAME`, which may be written `NS/NAME`, or with a slash for the last colon."""
+    named = text.removeprefix("system:serviceaccount:")
+    try:
+        namespace, name = _service_account(named if "/" in named else named.replace(":", "/", 1))
+    except argparse.ArgumentTypeError:
+        message = f'"{text}" is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME'
+        raise argparse.ArgumentTypeError(message) from None
+    return f"system:serviceaccount:{namespace}:{name}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
