@@ -96,13 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add(commands, "run", "the daemon: watch, publish, serve metrics until SIGTERM", "Runs until SIGTERM or Ctrl-C, then drains.")
 
-    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
-    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
-    validate.add_argument(
-        "--as", metavar="ACCOUNT", type=_account, dest="act_as",
-        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
-    )  # fmt: skip
-    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+    _add_validate(commands)
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
     demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
@@ -142,9 +136,7 @@ def build_parser() -> argparse.ArgumentParser:
     verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
-    topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
-    topics.add_argument("--create", action="store_true", help="create those that are missing")
-    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+    _add_topics(commands)
 
     rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
     rbac.add_argument(
@@ -165,6 +157,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 _TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
+
+
+def _add_validate(commands: Any) -> None:
+    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
+    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    validate.add_argument(
+        "--as", metavar="ACCOUNT", type=_account, dest="act_as",
+        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
+    )  # fmt: skip
+    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
+
+def _add_topics(commands: Any) -> None:
+    topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
+    topics.add_argument("--create", action="store_true", help="create those that are missing")
+    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
 
 _DEMO = """\
 Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them
