@@ -138,11 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_topics(commands)
 
-    rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
-    rbac.add_argument(
-        "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
-        help="who gets the rights (default: watchrelay/watchrelay)",
-    )  # fmt: skip
+    _add_rbac(commands)
 
     asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
     asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
@@ -173,6 +169,14 @@ def _add_topics(commands: Any) -> None:
     topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
     topics.add_argument("--create", action="store_true", help="create those that are missing")
     topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
+
+def _add_rbac(commands: Any) -> None:
+    rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
+    rbac.add_argument(
+        "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
+        help="who gets the rights (default: watchrelay/watchrelay)",
+    )  # fmt: skip
 
 
 _DEMO = """\

@@ -183,16 +183,20 @@ CLI_JSON_KEYS = (
     (
         "",
         "`streams`",
-        "`stream` (its id), `provisional` (only the cluster can tell the id), `entry` (index in `resources`), `resource`, `namespaces` "
-        "(empty: all), `excludeNamespaces`, `name`, `labelSelector`, `fieldSelector`, `topic`, `partitions`",
+        (
+            "`stream` (its id), `provisional` (only the cluster can tell the id), `entry` (index in `resources`), `resource`, `namespaces` "
+            "(empty: all), `excludeNamespaces`, `name`, `labelSelector`, `fieldSelector`, `topic`, `partitions`"
+        ),
     ),
     ("", "`topics`", "`topic`, `partitions`"),
     ("", "`checks`", "with `--connect`: `level` (`ok`, `warning`, `error`), `subject`, `message`"),
     (
         "`topics`",
         "`topics`",
-        "`topic`, `kind` (`state`, `control`, `signal`), `exists`, `created`, `partitions`, `replicationFactor`, `level` (the worst), "
-        "`messages` (warnings and errors)",
+        (
+            "`topic`, `kind` (`state`, `control`, `signal`), `exists`, `created`, `partitions`, `replicationFactor`, `level` (the worst), "
+            "`messages` (warnings and errors)"
+        ),
     ),
     ("", "`checks`", "`level`, `subject`, `message` of all that is not about one topic"),
 )
