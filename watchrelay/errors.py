@@ -137,9 +137,16 @@ class Misconfigured(KubeError):
 
 
 class Undecodable(KubeError):
-    """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15."""
+    """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15.
+
+    `about` is the namespace and name of the one object that it concerns, None where they cannot be read.
+    """
 
     reason = "undecodable"
+
+    def __init__(self, message: str, *, about: tuple[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.about = about
 
 
 # ---- Kafka's side ---------------------------------------------------------------------------------------------------

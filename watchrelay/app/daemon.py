@@ -216,7 +216,7 @@ class Daemon:
             sink=sink,
             control=control,
             topics=Topics(connection, create=self.settings.kafka.create_topics),
-            requests=Requests(control),
+            requests=Requests(control, configured=self.board.streams),
             holder=self.holder,
             tempo=Tempo(self.settings.heartbeat_interval_s),
             rng=self._rng,
@@ -288,6 +288,7 @@ class Daemon:
     async def _signal(self, rooms: Rooms) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it streams go on, and no request is heard."""
         await rooms.control_made.wait()
+        await rooms.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name
         follower = SignalTopic(rooms.connection, topic, rooms.requests.take, metrics=self.metrics, board=self.board, rng=rooms.rng)
         while True:

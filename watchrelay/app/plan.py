@@ -233,6 +233,11 @@ def signal_spec(settings: Settings) -> TopicSpec:
     return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 
+def _of_bounded_depth(resource: Resource) -> bool:
+    """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom resources has a dot in its name."""
+    return "." not in resource.group and resource.plural != "controllerrevisions"
+
+
 def _plan(
     settings: Settings, entry: ResourceEntry, resource: Resource, stream: str, namespace: str | None, prefixed: bool
 ) -> PlannedStream:
@@ -252,6 +257,7 @@ def _plan(
         label_selector=entry.label_selector or "",
         field_selector=field_selector(entry, namespace),
         metadata_only=entry.metadata_only,
+        depth_checked=transform.enters or kafka.format != "cloudevents" or not _of_bounded_depth(resource),
     )
     arrival = frozenset(entry.namespaces) if entry.scope == "cluster" else frozenset[str]()
     plan = WatchPlan(

@@ -6,6 +6,7 @@ Room: app. In: a planned stream and the shared rooms. Out: records on its topic,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from watchrelay import clock
@@ -193,12 +194,28 @@ class StreamRunner:
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.begin_anew(str(lost))
             return None
+        except TopicRefused as error:
+            await self._wait_claimable(error)
+            return None
+        if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
+            self.begin_anew(f"topic {self.spec.topic} ends before the snapshot that its stream was to go on from: it was recreated")
+            self._anew = True
+            return None
         self._status.owner = self._rooms.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
         return store, relay, await self._resumed(relay, store, reader)
 
     # ---- the topic ---------------------------------------------------------------------------------------------------
+
+    async def _wait_claimable(self, error: TopicRefused) -> None:
+        """Return once the control topic holds nothing that keeps the stream from being claimed."""
+        self._status.state, self._status.waits_for = "waiting", str(error)
+        self._status.failed(str(error))
+        log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
+        await self._rooms.control.until(lambda: not self._rooms.control.blocked(self.spec.id))
+        self._status.waits_for = ""
+        self._status.progressed()
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
@@ -226,6 +243,12 @@ class StreamRunner:
                 self._anew |= another and not (facts.created and self._rooms.control.described(self.spec.id) is None)
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
+
+    async def _limit_again(self) -> None:
+        """Read the topic's max.message.bytes again, if it can be read."""
+        with contextlib.suppress(TopicRefused, SinkUnavailable):
+            if (facts := await self._rooms.topics.check_topic(topic_spec(self.spec, self._rooms.settings))) is not None:
+                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
 
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
@@ -272,6 +295,7 @@ class StreamRunner:
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
+            limit_again=self._limit_again,
             concluded=self._rooms.trim,
             pulse=self._rooms.pulse,
             witness=reader,

@@ -20,7 +20,7 @@ from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
 from watchrelay.consumer.there import partitions_there, what_is_missing
-from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value
+from watchrelay.controlrecords import parse_control
 from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import servers_text, stop_consumer, what_to_check
 from watchrelay.model.headers import Header
@@ -192,16 +192,15 @@ class TailReader:
     def _learn(self, messages: Sequence[_Message]) -> None:
         for message in messages:
             try:
-                kind, stream = parse_control_key(message.key)
-                value = parse_control_value(message.value) if message.value is not None else {}
+                record = parse_control(message.key, message.value)
             except RecordRefused:
                 continue  # the relay reports it; whoever only looks on misses nothing but a stream that is not described
-            if kind == "stream":
-                match value:
-                    case {"topic": str(topic), "partitions": int(partitions)} if is_count(partitions, PARTITIONS_MAX):
-                        self._described[stream] = Described(topic, partitions)
+            if record.kind == "stream":
+                match record.value:
+                    case {"topic": str(topic), "partitions": int(partitions)}:
+                        self._described[record.stream] = Described(topic, partitions)
                     case _:
-                        self._described.pop(stream, None)
+                        self._described.pop(record.stream, None)
 
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
         """Take in the topics described since; one that appears while we look on is read from its start."""

@@ -107,7 +107,7 @@ CATALOGUE: dict[str, Described] = {
             "records_trimmed",
             "counter",
             ("topic", "how"),
-            "Records published without part of the object because it was too large.",
+            "Records published without part of the object because it was too large; withheld: not published, not even by name.",
         ),
         Described(
             "produce_errors",
@@ -272,7 +272,7 @@ class TopicMetrics:
         self.metrics, self.topic = metrics, topic
         self.records_acked_total = {k: metrics.counter("records_acked").labels(topic, k) for k in RECORD_KINDS}
         self.record_bytes_total = metrics.counter("record_bytes").labels(topic)
-        self.records_trimmed_total = {h: metrics.counter("records_trimmed").labels(topic, h) for h in ("fields", "stub")}
+        self.records_trimmed_total = {h: metrics.counter("records_trimmed").labels(topic, h) for h in ("fields", "stub", "withheld")}
         self.produce_duration_seconds = metrics.histogram("produce_duration_seconds").labels(topic)
         self.last_ack_timestamp_seconds = metrics.gauge("last_ack_timestamp_seconds").labels(topic)
         for error, retriable in USUAL_ERRORS.items():

@@ -29,6 +29,7 @@ from watchrelay.watch.states import (
     FORBIDDEN_GRACE_S,
     Absent,
     AskServed,
+    Cause,
     Command,
     Deliver,
     Held,
@@ -127,7 +128,9 @@ def _lost(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next,
     named = isinstance(again, ToList) and held.complete and not again.quorum
     quorum = was_list or repeated or behind or isinstance(error, Invalid)
     confirmed = isinstance(again, ToList) and again.confirmed
-    goal = ToList("behind" if behind else "refused" if isinstance(error, Invalid) else "expired", quorum=quorum, confirmed=confirmed)
+    by_content = behind or (isinstance(again, ToList) and again.by_content)
+    cause: Cause = "behind" if behind else "refused" if isinstance(error, Invalid) else "expired"
+    goal = ToList(cause, quorum=quorum, confirmed=confirmed, by_content=by_content)
     held = replace(held, setback_s=now_s, setback_listed=True)
     if (repeated and not named) or (was_list and not named):
         held, delay_s = faster(rules, held, error, now_s, healthy=healthy)

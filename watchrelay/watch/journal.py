@@ -21,11 +21,14 @@ from watchrelay.errors import (
     NotFound,
     NotWatchable,
     Unauthorized,
+    Undecodable,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.watched import Gone, ListBegun, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import State, StreamStatus
+from watchrelay.printable import short
 from watchrelay.watch import states as machine
 from watchrelay.watch.failures import is_resuming
 
@@ -56,6 +59,7 @@ class Journal:
         self._started = False
         self._state: machine.State | None = None
         self._stamped_ms = 0
+        self._passed_over = LogLimit()
         self.objects_listed = 0
 
     # ---- the machine's transitions ----------------------------------------------------------------------------------
@@ -217,7 +221,13 @@ class Journal:
     def skipped(self, errors: tuple[KubeError, ...]) -> None:
         """What could not be decoded was passed over: the rest flows on, and a person should look."""
         self._metrics.events_filtered_total["quarantined"].inc(len(errors))
-        log.error("undecodable object passed over", extra={"stream": self._stream, "error": str(errors[0]), "count": len(errors)})
+        now_s = asyncio.get_running_loop().time()
+        for error in errors:
+            about = error.about if isinstance(error, Undecodable) else None
+            named = "" if about is None else short("/".join(about))
+            if count := self._passed_over.due((named, str(error)), now_s):
+                extra = {"stream": self._stream, "object": named, "error": str(error), "count": count}
+                log.error("undecodable object passed over", extra=extra)
 
     def _trouble(self, event: Troubled) -> None:
         error, status = event.error, self._status

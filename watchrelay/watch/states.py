@@ -26,13 +26,15 @@ Cause = Literal[
 class ToList:
     """Make a list. `quorum`: name no version, the newest state counts, also one older than ours.
 
-    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says is believed.
+    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says is believed. `by_content`: the server
+    went back, so versions may have been given twice.
     """
 
     cause: Cause
     quorum: bool = False
     unbounded: bool = False
     confirmed: bool = False
+    by_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,3 +258,23 @@ def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> 
         planned({"namespaces": ["shop"]}, NODES)
     with pytest.raises(ValueError, match=r"^includeSecretData is for secrets only, not for pods$"):
         planned({"includeSecretData": True}, PODS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "resource", "settings", "checked"),
+    [
+        ({}, PODS, {}, False),
+        ({}, DEPLOYMENTS, {}, False),
+        ({"drop": ["status"]}, PODS, {}, True),
+        ({"redact": ["spec.a"]}, PODS, {}, True),
+        ({}, SECRETS, {}, True),
+        ({}, Resource("apps", "v1", "controllerrevisions", "ControllerRevision", True), {}, True),
+        ({}, Resource("example.com", "v1", "widgets", "Widget", True), {}, True),
+        ({}, PODS, {"kafka": {"format": "structured"}}, True),
+        ({}, PODS, {"kafka": {"format": "debezium"}}, True),
+    ],
+)
+def test_the_depth_of_objects_is_checked_unless_their_type_bounds_it_and_nothing_decodes_them_again(
+    entry: dict[str, Any], resource: Resource, settings: dict[str, Any], checked: bool
+) -> None:
+    assert one(entry, resource, **settings).spec.plan.selection.depth_checked is checked
