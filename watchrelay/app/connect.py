@@ -251,7 +251,8 @@ def _cannot_impersonate(act_as: str) -> Fact:
     namespace, name = act_as.split(":")[-2:]
     said = (
         f"the user of this kubeconfig may not act as it: grant that user the verb impersonate on serviceaccounts {name} in namespace "
-        f"{namespace}, or leave out --as and use a kubeconfig with the account's token (`kubectl create token {name} --namespace {namespace}`)"
+        f"{namespace}, or leave out --as and use a kubeconfig with the account's token "
+        f"(`kubectl create token {name} --namespace {namespace}`)"
     )
     return Fact(f"as {act_as}", said, "error", BAD_CONFIG)
 
