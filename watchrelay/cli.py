@@ -96,8 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add(commands, "run", "the daemon: watch, publish, serve metrics until SIGTERM", "Runs until SIGTERM or Ctrl-C, then drains.")
 
-    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
-    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    _add_validate(commands)
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
     demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
@@ -105,14 +104,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_readers(commands)
 
-    topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
-    topics.add_argument("--create", action="store_true", help="create those that are missing")
+    _add_topics(commands)
 
-    rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
-    rbac.add_argument(
-        "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
-        help="who gets the rights (default: watchrelay/watchrelay)",
-    )  # fmt: skip
+    _add_rbac(commands)
 
     asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
     asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
@@ -169,6 +163,31 @@ def _add_readers(commands: Any) -> None:
 
 _TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
+
+
+def _add_validate(commands: Any) -> None:
+    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
+    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    validate.add_argument(
+        "--as", metavar="ACCOUNT", type=_account, dest="act_as",
+        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
+    )  # fmt: skip
+    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
+
+def _add_topics(commands: Any) -> None:
+    topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
+    topics.add_argument("--create", action="store_true", help="create those that are missing")
+    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
+
+def _add_rbac(commands: Any) -> None:
+    rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
+    rbac.add_argument(
+        "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
+        help="who gets the rights (default: watchrelay/watchrelay)",
+    )  # fmt: skip
+
 
 _DEMO = """\
 Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them
@@ -267,6 +286,17 @@ def _service_account(text: str) -> tuple[str, str]:
     if not fits or not all(part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal) for part in (namespace, name)):
         raise argparse.ArgumentTypeError(f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay')
     return namespace, name
+
+
+def _account(text: str) -> str:
+    """`system:serviceaccount:NS:NAME`, which may be written `NS/NAME`, or with a slash for the last colon."""
+    named = text.removeprefix("system:serviceaccount:")
+    try:
+        namespace, name = _service_account(named if "/" in named else named.replace(":", "/", 1))
+    except argparse.ArgumentTypeError:
+        message = f'"{text}" is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME'
+        raise argparse.ArgumentTypeError(message) from None
+    return f"system:serviceaccount:{namespace}:{name}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
