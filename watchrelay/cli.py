@@ -96,13 +96,34 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add(commands, "run", "the daemon: watch, publish, serve metrics until SIGTERM", "Runs until SIGTERM or Ctrl-C, then drains.")
 
-    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
-    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    _add_validate(commands)
 
     demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
     demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
     demo.add_argument("--kafka", metavar="HOST:PORT", type=_broker, help="publish to this real Kafka instead of the embedded one")
 
+    _add_readers(commands)
+
+    _add_topics(commands)
+
+    _add_rbac(commands)
+
+    asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
+    asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
+
+    _add(
+        commands, "schema", "print the JSON Schema of the config file", "For editors and charts: JSON Schema, draft 2020-12.", config=False
+    )
+    completion = _add(commands, "completion", "print what completes commands in your shell", _COMPLETION, config=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+    completion.set_defaults(parser=parser)
+    version = _add(commands, "version", "print the version", "Prints the version.", config=False)
+    version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
+    return parser
+
+
+def _add_readers(commands: Any) -> None:
+    """The commands that read topics, and what they ask for."""
     tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
     tail.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
@@ -123,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     snapshot.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
+    snapshot.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
     snapshot.add_argument("--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long all of it may take (default: 5m)")
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
@@ -135,30 +157,37 @@ def build_parser() -> argparse.ArgumentParser:
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
     verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
+    verify.add_argument("--partitions", action="store_true", help="a line for each partition, in place of one for each stream")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
 
+
+_TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
+_TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
+
+
+def _add_validate(commands: Any) -> None:
+    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
+    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    validate.add_argument(
+        "--as", metavar="ACCOUNT", type=_account, dest="act_as",
+        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
+    )  # fmt: skip
+    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+
+
+def _add_topics(commands: Any) -> None:
     topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
     topics.add_argument("--create", action="store_true", help="create those that are missing")
+    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
 
+
+def _add_rbac(commands: Any) -> None:
     rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
     rbac.add_argument(
         "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
         help="who gets the rights (default: watchrelay/watchrelay)",
     )  # fmt: skip
 
-    asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
-    asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
-
-    _add(
-        commands, "schema", "print the JSON Schema of the config file", "For editors and charts: JSON Schema, draft 2020-12.", config=False
-    )
-    version = _add(commands, "version", "print the version", "Prints the version.", config=False)
-    version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
-    return parser
-
-
-_TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
-_TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
 
 _DEMO = """\
 Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them
@@ -176,6 +205,12 @@ objects and an empty last snapshot, then forgets it on the control topic. Consum
 Refused while the stream is in the config, or while a relay writes it: take it out of that relay's config first, which
 it notices by itself. To see whether one writes takes up to one and a half heartbeat intervals.
 May be run again when it was interrupted; asks before it changes anything."""
+
+_COMPLETION = """\
+Prints a script that completes commands, options and their values:
+  bash:  source <(watchrelay completion bash)
+  zsh:   eval "$(watchrelay completion zsh)"
+  fish:  watchrelay completion fish > ~/.config/fish/completions/watchrelay.fish"""
 
 _ASYNCAPI = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with headers and payloads.
@@ -251,6 +286,17 @@ def _service_account(text: str) -> tuple[str, str]:
     if not fits or not all(part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal) for part in (namespace, name)):
         raise argparse.ArgumentTypeError(f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay')
     return namespace, name
+
+
+def _account(text: str) -> str:
+    """`system:serviceaccount:NS:NAME`, which may be written `NS/NAME`, or with a slash for the last colon."""
+    named = text.removeprefix("system:serviceaccount:")
+    try:
+        namespace, name = _service_account(named if "/" in named else named.replace(":", "/", 1))
+    except argparse.ArgumentTypeError:
+        message = f'"{text}" is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME'
+        raise argparse.ArgumentTypeError(message) from None
+    return f"system:serviceaccount:{namespace}:{name}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

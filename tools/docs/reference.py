@@ -151,13 +151,55 @@ def cli() -> str:
             parts.append(table(("argument", "meaning"), rows))
         if any(shared & set(action.option_strings) for action in own):
             parts.append("Also `-c FILE` and `--set PATH=VALUE`.\n")
-    return page("Commands", "the command line (watchrelay/cli.py)", *parts)
+    return page(
+        "Commands", "the command line (watchrelay/cli.py)", *parts, CLI_JSON, table(("command", "key", "value"), map(list, CLI_JSON_KEYS))
+    )
 
 
 CLI_INTRODUCTION = """\
 stdout is data, stderr is messages. A command that needs the config finds it as [Configuration](config.md) says, and takes
 `-c FILE` (`--config FILE`) and `--set PATH=VALUE`. What the process returns: [Exit codes](exit-codes.md).
 """
+
+
+CLI_JSON = """\
+## JSON of validate and topics
+
+`validate --output json` and `topics --output json` print one object on one line. Keys are only added from release to release. What is not
+known is `null`. The exit code is the same as without `--output`.
+"""
+CLI_JSON_KEYS = (
+    (
+        "`validate`",
+        "`valid`",
+        "`false` where the config is refused: then `problems` is the only other key, and the same lines are on stderr",
+    ),
+    (
+        "",
+        "`problems`, `warnings`",
+        "`message`, `hint`, `path` (such as `resources[0].topic`), `source` (file, variable or `--set`), `line`",
+    ),
+    ("", "`config`, `cluster`, `kafka`", "the file; the name of the cluster; `bootstrapServers` and `protocol`"),
+    (
+        "",
+        "`streams`",
+        (
+            "`stream` (its id), `provisional` (only the cluster can tell the id), `entry` (index in `resources`), `resource`, `namespaces` "
+            "(empty: all), `excludeNamespaces`, `name`, `labelSelector`, `fieldSelector`, `topic`, `partitions`"
+        ),
+    ),
+    ("", "`topics`", "`topic`, `partitions`"),
+    ("", "`checks`", "with `--connect`: `level` (`ok`, `warning`, `error`), `subject`, `message`"),
+    (
+        "`topics`",
+        "`topics`",
+        (
+            "`topic`, `kind` (`state`, `control`, `signal`), `exists`, `created`, `partitions`, `replicationFactor`, `level` (the worst), "
+            "`messages` (warnings and errors)"
+        ),
+    ),
+    ("", "`checks`", "`level`, `subject`, `message` of all that is not about one topic"),
+)
 
 
 def usage(command: argparse.ArgumentParser) -> str:

@@ -65,6 +65,8 @@ class Fact:
     """The topic that it is about."""
     found: TopicFacts | None = None
     """That topic, as the brokers show it."""
+    absent: bool = False
+    """That topic does not exist."""
 
     def __str__(self) -> str:
         said_already = self.said.startswith((f"{self.what} ", f"{self.what}:"))
@@ -160,7 +162,7 @@ class _TopicCheck:
         self.names.append(spec.name)
         if found is None:
             self.absent.append(spec.name)
-            self._add(spec, "does not exist yet: `run` creates it", "warning")
+            self._add(spec, "does not exist yet: `run` creates it", "warning", absent=True)
             return None
         made = "created, " if found.created else ""
         shape = f"{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}"
@@ -174,8 +176,9 @@ class _TopicCheck:
         self.names.append(spec.name)
         self._add(spec, reason, "error")
 
-    def _add(self, spec: TopicSpec, said: str, level: Level = "ok", *, found: TopicFacts | None = None) -> None:
-        self.facts.append(Fact(f"topic {spec.name}", said, level, BAD_CONFIG if level == "error" else OK, topic=spec, found=found))
+    def _add(self, spec: TopicSpec, said: str, level: Level = "ok", *, found: TopicFacts | None = None, absent: bool = False) -> None:
+        code = BAD_CONFIG if level == "error" else OK
+        self.facts.append(Fact(f"topic {spec.name}", said, level, code, topic=spec, found=found, absent=absent))
 
 
 class TellsRights(Protocol):
@@ -238,19 +241,20 @@ async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact], 
         )
         return None
     except KubeError as error:
-        facts.append(_cannot_impersonate(act_as, error) if act_as and _IMPERSONATE in str(error) else _kube_fact("kubernetes", error))
+        facts.append(_cannot_impersonate(act_as) if act_as and _IMPERSONATE in str(error) else _kube_fact("kubernetes", error))
         return None
     facts.append(Fact("kubernetes", f"{client.where} is {version.git}{f', asked as {act_as}' if act_as else ''}"))
     return client
 
 
-def _cannot_impersonate(act_as: str, error: KubeError) -> Fact:
+def _cannot_impersonate(act_as: str) -> Fact:
     namespace, name = act_as.split(":")[-2:]
-    cure = (
-        f"grant the user of this kubeconfig the verb impersonate on serviceaccounts {name} in namespace {namespace}, "
-        f"or use a kubeconfig with the token of that account (`kubectl create token {name} --namespace {namespace}`) and leave out --as"
+    said = (
+        f"the user of this kubeconfig may not act as it: grant that user the verb impersonate on serviceaccounts {name} in namespace "
+        f"{namespace}, or leave out --as and use a kubeconfig with the account's token "
+        f"(`kubectl create token {name} --namespace {namespace}`)"
     )
-    return Fact(f"as {act_as}", f"its rights cannot be checked: {error}; {cure}", "error", BAD_CONFIG)
+    return Fact(f"as {act_as}", said, "error", BAD_CONFIG)
 
 
 async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) -> list[PlannedStream]:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
+from typing import Any
 
+from watchrelay.commands.output import print_json, problem_json
 from watchrelay.config import Loaded, Settings, load
 from watchrelay.config.advice import warnings
 from watchrelay.config.streams import Planned, plan
 from watchrelay.config.units import duration_text
+from watchrelay.errors import ConfigError
 from watchrelay.printable import counted
+
+USAGE = 2
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,22 +27,76 @@ def run(args: argparse.Namespace) -> int:
 
     Raises: ConfigError with every problem.
     """
-    loaded = load(args.config, args.sets)
-    _print_meaning(loaded)
-    for path, message, hint in warnings(loaded.settings):
-        problem = loaded.problem(path, message, hint)
-        print(f"warning: {problem}")
+    if args.act_as and not args.connect:
+        print("watchrelay validate: --as needs --connect: only the API server knows the rights of an account", file=sys.stderr)
+        return USAGE
+    as_json = args.output == "json"
+    try:
+        loaded = load(args.config, args.sets)
+    except ConfigError as error:
+        if as_json:
+            print_json({"valid": False, "problems": [problem_json(problem) for problem in error.problems]})
+        raise
+    advice = [loaded.problem(path, message, hint) for path, message, hint in warnings(loaded.settings)]
+    if not as_json:
+        _print_meaning(loaded)
+        for problem in advice:
+            print(f"warning: {problem}")
+    code, checks = 0, None
     if args.connect:
         # With what was read, not read again: a config from a pipe (`-c <(generate)`) can be read only once.
-        return int(importlib.import_module("watchrelay.commands.validate_connect").connect(loaded.settings))
-    return 0
+        connection = importlib.import_module("watchrelay.commands.validate_connect")
+        code, checks = connection.connect(loaded.settings, args.act_as or "", as_json=as_json)
+    if as_json:
+        print_json(
+            _meaning(loaded) | {"warnings": [problem_json(each) for each in advice]} | ({} if checks is None else {"checks": checks})
+        )
+    return int(code)
+
+
+def _meaning(loaded: Loaded) -> dict[str, Any]:
+    settings, planned = loaded.settings, plan(loaded.settings)
+    return {
+        "valid": True,
+        "config": str(loaded.file) if loaded.file else None,
+        "cluster": settings.cluster,
+        "kafka": {"bootstrapServers": list(settings.kafka.bootstrap_servers), "protocol": settings.kafka.security.protocol},
+        "streams": [_stream_json(stream) for stream in planned],
+        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in _topics(planned).items()],
+    }
+
+
+def _stream_json(stream: Planned) -> dict[str, Any]:
+    entry = stream.entry
+    return {
+        "stream": stream.id,
+        "provisional": not stream.certain,
+        "entry": stream.index,
+        "resource": stream.what,
+        "namespaces": [stream.namespace] if stream.namespace else list(entry.namespaces),
+        "excludeNamespaces": list(entry.exclude_namespaces),
+        "name": entry.name or None,
+        "labelSelector": entry.label_selector or None,
+        "fieldSelector": entry.field_selector or None,
+        "topic": stream.topic,
+        "partitions": stream.partitions,
+    }
+
+
+def _topics(planned: list[Planned]) -> dict[str, int]:
+    """Partitions by topic, in order of names."""
+    topics: dict[str, int] = {}
+    for stream in planned:
+        if stream.topic:
+            topics.setdefault(stream.topic, stream.partitions)
+    return dict(sorted(topics.items()))
 
 
 def _print_meaning(loaded: Loaded) -> None:
     settings = loaded.settings
     kafka = settings.kafka
     planned = plan(settings)
-    topics = sorted({stream.topic for stream in planned if stream.topic})
+    topics = _topics(planned)
     print(f"config: {loaded.file or 'environment and --set'}: good")
     print(f"cluster: {settings.cluster}")
     print(f"kafka: {', '.join(kafka.bootstrap_servers)} ({kafka.security.protocol})")
@@ -44,8 +104,7 @@ def _print_meaning(loaded: Loaded) -> None:
     for stream in planned:
         print(f"  {_id(stream)} -> {_topic(stream)}, {_what(stream, settings)}")
     print(f"topics: {len(topics)}")
-    for topic in topics:
-        partitions = next(stream.partitions for stream in planned if stream.topic == topic)
+    for topic, partitions in topics.items():
         print(f"  {topic}, {counted(partitions, 'partition')}")
 
 

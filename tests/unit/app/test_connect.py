@@ -125,3 +125,38 @@ async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_th
         f"error: stream gadgets.{GROUP} (resources[1]) can have the same objects as stream web (resources[0]) "
         f"on the same topic k8s.test.{GROUP}.gadgets: give one of the two another `topic`, or both disjoint `namespaces`"
     )
+
+
+ACCOUNT = "system:serviceaccount:relays:eu"
+CANNOT = (
+    'serviceaccounts "eu" is forbidden: User "jane" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "relays"'
+)
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(
+    tmp_path: Path, *, may: bool
+) -> None:
+    seen: list[str] = []
+
+    async def handler(request: Request, reply: Reply) -> None:
+        seen.append(request.headers.get("impersonate-user", ""))
+        if not may:
+            await reply.json(403, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": CANNOT, "code": 403})
+        elif request.path == "/version":
+            await reply.json(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+        else:
+            await reply.text(404, "")
+
+    async with ScriptedServer(handler) as server:
+        file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url}, user={"token": "a-token-of-jane", "as": "somebody"})
+        facts = await check_everything(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), ACCOUNT)
+    assert set(seen) == {ACCOUNT}
+    (first, *_) = [str(fact) for fact in facts]
+    if may:
+        assert first == f"ok: kubernetes: {server.url.removeprefix('http://')} is v1.34.0, asked as {ACCOUNT}"
+    else:
+        assert first.startswith(f"error: as {ACCOUNT}: the user of this kubeconfig may not act as it: ")
+        assert "grant that user the verb impersonate on serviceaccounts eu in namespace relays" in first
+        assert "`kubectl create token eu --namespace relays`" in first
+        assert facts[0].code == BAD_CONFIG
