@@ -14,6 +14,7 @@ def end_well(demo: "subprocess.Popen[bytes]", shown: Callable[[], str], said: Ca
     """See three changes, ask the window whether all is ready, and end it. Shape: `shown`, `said`: its output, its errors so far."""
     wait_until("changes are shown", lambda: len(re.findall(r"\bmodified\b", shown())) >= 3 or demo.poll() is not None, deadline_s=60.0)
     assert demo.poll() is None, said()
+    assert "heartbeat" not in shown(), "markers drown what happens"
     address = re.search(r"http://[0-9.:]+", shown() + said())
     assert address, "the status page's address is not given"
     with urllib.request.urlopen(f"{address[0]}/readyz", timeout=5.0) as answer:
