@@ -102,6 +102,28 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
     demo.add_argument("--kafka", metavar="HOST:PORT", type=_broker, help="publish to this real Kafka instead of the embedded one")
 
+    _add_readers(commands)
+
+    _add_topics(commands)
+
+    _add_rbac(commands)
+
+    asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
+    asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
+
+    _add(
+        commands, "schema", "print the JSON Schema of the config file", "For editors and charts: JSON Schema, draft 2020-12.", config=False
+    )
+    completion = _add(commands, "completion", "print what completes commands in your shell", _COMPLETION, config=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+    completion.set_defaults(parser=parser)
+    version = _add(commands, "version", "print the version", "Prints the version.", config=False)
+    version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
+    return parser
+
+
+def _add_readers(commands: Any) -> None:
+    """The commands that read topics, and what they ask for."""
     tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
     tail.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
@@ -122,6 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
     snapshot.add_argument(
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
+    snapshot.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
     snapshot.add_argument("--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long all of it may take (default: 5m)")
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
@@ -134,21 +157,8 @@ def build_parser() -> argparse.ArgumentParser:
         "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
     )
     verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
+    verify.add_argument("--partitions", action="store_true", help="a line for each partition, in place of one for each stream")
     verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
-
-    _add_topics(commands)
-
-    _add_rbac(commands)
-
-    asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
-    asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
-
-    _add(
-        commands, "schema", "print the JSON Schema of the config file", "For editors and charts: JSON Schema, draft 2020-12.", config=False
-    )
-    version = _add(commands, "version", "print the version", "Prints the version.", config=False)
-    version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
-    return parser
 
 
 _TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
@@ -195,6 +205,12 @@ objects and an empty last snapshot, then forgets it on the control topic. Consum
 Refused while the stream is in the config, or while a relay writes it: take it out of that relay's config first, which
 it notices by itself. To see whether one writes takes up to one and a half heartbeat intervals.
 May be run again when it was interrupted; asks before it changes anything."""
+
+_COMPLETION = """\
+Prints a script that completes commands, options and their values:
+  bash:  source <(watchrelay completion bash)
+  zsh:   eval "$(watchrelay completion zsh)"
+  fish:  watchrelay completion fish > ~/.config/fish/completions/watchrelay.fish"""
 
 _ASYNCAPI = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with headers and payloads.

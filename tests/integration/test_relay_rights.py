@@ -114,11 +114,38 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
     reader.assert_right("configmaps")
 
 
+def _relayed(reader: TopicReader, key: str) -> bool:
+    return any(key in str(each) for each in reader.table("configmaps"))
+
+
 def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
     reader.read_until("the deletes are announced", lambda: not reader.table(stream))
     assert [said.type for said in reader.of(stream) if said.is_object] == ["added", "deleted"]
     relay.wait("the stream waits for its resource", lambda: _waits(relay, stream), deadline_s=_HEALED_S)
     assert relay.readyz()[0] == http.client.OK
+
+
+@_KAFKA_41
+@pytest.mark.timeout(240)
+def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(trial: Trial, real_cluster: ControlPlane) -> None:
+    (namespace,) = trial.namespaces(1)
+    paths = {"configmaps": "/api/v1/configmaps", "nodes": "/api/v1/nodes", "services": "/api/v1/services"}
+    token = real_cluster.service_account_token(namespace, "relay")
+    real_cluster.grant(namespace, "relay", [_rule("", *paths)])
+    kubeconfig = real_cluster.write_kubeconfig(f"{trial.name}-relay", token=token)
+    relay = trial.relay(*paths, kubeconfig=kubeconfig)
+    with relay, trial.reader(*trial.topics(*paths)) as reader:
+        relay.await_ready()
+        since = relay.log_bytes
+        for number in range(3):
+            real_cluster.kill_apiserver()
+            real_cluster.restart_apiserver()
+            name = f"restart-{number}"
+            trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}}])
+            reader.read_until("its change is relayed", partial(_relayed, reader, f"{namespace}/{name}"))
+        lines = relay.lines(since=since)
+        assert [line for line in lines if line.get("state") == "waiting" or line["level"] == "error"] == []
+        assert relay.stop() == 0
 
 
 @_KAFKA_41

@@ -90,6 +90,7 @@ LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 @given(st.lists(st.sampled_from(LINES), max_size=5), _edits, st.integers(1, 400))
 @example([LINES[3], LINES[0]], [(LINES[3].index(b"object"), 0, b"\\ud800")], 400)
 @example([LINES[3], LINES[0]], [(LINES[3].index(b"Failure"), 0, b"\\ud800")], 400)
+@example([LINES[6]], [(1, 6, b"")], 400)
 def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
     lines: list[bytes], edits: list[tuple[int, int, bytes]], step: int
 ) -> None:

@@ -17,6 +17,7 @@ from watchrelay.codec import CloudEvents, Marker, ObjectRecord, content_hash, de
 from watchrelay.consumer.replica import Replica
 from watchrelay.envelope import unwrap
 from watchrelay.errors import RecordRefused
+from watchrelay.kube.frame import DEPTH_MAX
 from watchrelay.model.records import WireRecord
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import Format, StreamSpec
@@ -247,3 +248,33 @@ def test_a_reader_takes_a_change_of_format_in_its_stride() -> None:
     ):
         replica.apply(decode(*record))
     assert {key: held.value for key, held in replica.held.items()} == {b"shop/other": VALUE}
+
+
+ODD = ["\U0001f600" * 200, "é" * 160, "\x00\n\x7f\x1b\u202e", "x" * 319, "x" * 5_000_000]
+
+
+@pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(format_: Format, text: str) -> None:
+    odd: list[dict[str, Any]] = [{"uid": text}, {"version": text}, {"key": f"shop/{text}".encode()}, {"key": f"{text}/web-1".encode()}]
+    for changed in odd:
+        key = changed.get("key", KEY)
+        record = said(format_, **{"value_hash": content_hash(key, VALUE), **changed})
+        read = decode(*record)
+        assert isinstance(read, ObjectRecord)
+        assert (read.key, read.uid, read.version, read.value) == (key, changed.get("uid", "u-1"), changed.get("version", "42"), VALUE)
+        assert dict(record.headers)["ce_subject"] == key
+
+
+@pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
+def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_that_itself_stands_deep(format_: Format) -> None:
+    deep = b'{"kind":"Pod","a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"
+    record = said(format_, value=deep)
+
+    def read(frames: int) -> object:
+        return decode(*record) if frames == 0 else read(frames - 1)
+
+    found = read(300)
+    assert isinstance(found, ObjectRecord)
+    assert found.value == deep
+    assert json.loads(deep)["kind"] == "Pod"

@@ -17,7 +17,7 @@ from watchrelay.codec import Trimmed
 from watchrelay.consumer.audit import Audit, Kind, Problem, bare_hash
 from watchrelay.consumer.auditing import Auditor
 from watchrelay.consumer.replica import Held
-from watchrelay.errors import Expired
+from watchrelay.errors import Expired, Undecodable
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import ListQuery, ObjectFrame
 from watchrelay.model.resources import compare
@@ -35,11 +35,14 @@ _PAGE = 500
 
 @dataclass(slots=True)
 class Listed:
-    """One list. Shape: `objects` by record key; `unreadable` counts items that nobody can decode."""
+    """One list. Shape: `objects` by record key; `unreadable` counts items that nobody can decode. `damaged` are the keys of those that
+    name themselves, `nameless` counts the others."""
 
     version: str
     objects: dict[bytes, bytes] = field(default_factory=dict)
     unreadable: int = 0
+    damaged: set[bytes] = field(default_factory=set)
+    nameless: int = 0
 
 
 async def compare_with_cluster(auditor: Auditor, client: KubeClient, planned: PlannedStream, *, deadline_s: float = DEADLINE_S) -> None:
@@ -92,6 +95,11 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
             continue
         listed.version = listed.version or page.resource_version
         listed.unreadable += len(page.failures)
+        for error in page.failures:
+            if isinstance(error, Undecodable) and error.about is not None:
+                listed.damaged.add(planned.spec.key_prefix + "/".join(error.about).encode())
+            else:
+                listed.nameless += 1
         for frame in page.objects:
             _take(listed, planned, frame, trimmed)
         token = page.continue_token or ""
@@ -132,8 +140,8 @@ def _differing(audits: list[Audit], listed: Listed) -> dict[bytes, Kind]:
             found[key] = "missing"
         elif on_topic.value not in {forms[at : at + 8] for at in range(0, len(forms), 8)}:
             found[key] = "differs"
-    if not listed.unreadable:  # else it may be one of those
-        found.update(dict.fromkeys(held.keys() - listed.objects.keys(), "extra"))
+    if not listed.nameless:  # else it may be one of those
+        found.update(dict.fromkeys(held.keys() - listed.objects.keys() - listed.damaged, "extra"))
     return found
 
 

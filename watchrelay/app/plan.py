@@ -233,6 +233,19 @@ def signal_spec(settings: Settings) -> TopicSpec:
     return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 
+def _transform(entry: ResourceEntry, resource: Resource) -> Transform:
+    """What the entry makes of each object."""
+    return Transform.compile(
+        resource,
+        drop=entry.drop,
+        redact=entry.redact,
+        keep_managed_fields=entry.keep_managed_fields,
+        keep_last_applied=entry.keep_last_applied,
+        include_secret_data=entry.include_secret_data,
+        metadata_only=entry.metadata_only,
+    )
+
+
 def _of_bounded_depth(resource: Resource) -> bool:
     """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom resources has a dot in its name."""
     return "." not in resource.group and resource.plural != "controllerrevisions"

@@ -14,7 +14,7 @@ from watchrelay.printable import printable, why_broken
 _TEXT = "tag:yaml.org,2002:str"
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml may be missing
     """As kubectl writes YAML."""
 
 

@@ -1,21 +1,22 @@
-"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they are complete.
-
-Room: commands. In: parsed arguments (config, sets, streams, timeout). Out: a line per stream on stdout, progress on stderr; 0, 1 when a
-stream is not published or no relay answers in time, 69 when Kafka is away.
-"""
+"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they are complete."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
+
+import msgspec
 
 from watchrelay.app.ask import Taken, ask_for_snapshots
 from watchrelay.config import Settings, load_settings
 from watchrelay.interrupts import finish
 from watchrelay.observe import logs
-from watchrelay.printable import counted
+from watchrelay.printable import counted, printable
+
+_FIELDS = {"snapshot": "snapshot", "epoch": "epoch", "resourceVersion": "rv", "time": "time", "count": "count", "partitions": "partitions"}
+"""What is printed as JSON, by the name that the index record has for it."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,14 +26,17 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
-    finish(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr)))
+    printer = as_json if args.output == "json" else line
+    finish(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr), printer))
     return 0
 
 
-async def _snapshot(settings: Settings, streams: Sequence[str], timeout_s: float, progress: Progress) -> None:
+async def _snapshot(
+    settings: Settings, streams: Sequence[str], timeout_s: float, progress: Progress, printer: Callable[[Taken], str]
+) -> None:
     def taken(answer: Taken) -> None:
         progress.clear()
-        print(line(answer), flush=True)
+        print(printer(answer), flush=True)
         progress.taken()
 
     try:
@@ -67,6 +71,13 @@ class Progress:
     def _show(self) -> None:
         if self._shown and self._done < self._wanted:
             print(f"\rwaiting for snapshots: {self._done} of {self._wanted} complete", end="", file=self._out, flush=True)
+
+
+def as_json(answer: Taken) -> str:
+    """One JSON object on one line: the stream and what its index record has (record contract 7); null for what that lacks."""
+    index = answer.index
+    fields = {name: index.get(key) for name, key in _FIELDS.items()}
+    return printable(msgspec.json.encode({"stream": answer.stream, **fields}).decode())
 
 
 def line(answer: Taken) -> str:

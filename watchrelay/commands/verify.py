@@ -1,9 +1,5 @@
 """`watchrelay verify`: the topics replayed from their last complete snapshots, every rule and every digest checked; with `--cluster`
-compared with the API server.
-
-Room: commands. In: parsed arguments (config, sets, streams, cluster, output). Out: a line per stream and partition on stdout; 0 only when
-all holds, 1 otherwise, 69 when Kafka or the API server cannot be reached, 78 when a person must change something.
-"""
+compared with the API server."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import groupby
 from typing import TextIO
 
 import msgspec
@@ -90,7 +87,7 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
         for stream in absent:
             print(f"error: stream {stream}: in the config, but never published{UNSERVED if client is None else ''}", file=sys.stderr)
         rows = await auditor.rows()
-    print_rows(rows, args.output, sys.stdout, absent=len(absent))
+    print_rows(rows, args.output, sys.stdout, absent=len(absent), each=args.partitions)
     return OK if not absent and all(holds(audit) for audit, _, _ in rows) else FAILED
 
 
@@ -119,22 +116,28 @@ def holds(audit: Audit) -> bool:
     return audit.state.proven and not audit.problems
 
 
-def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0) -> None:
-    """One JSON object a line, or a table with the problems behind it. Shape: `absent` streams of the config were never published."""
+def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, each: bool = False) -> None:
+    """One JSON object a line for each stream and partition; or a line for each stream, below it those partitions that do not hold, or
+    have a note, with what is wrong.
+
+    Args:
+        absent: how many streams of the config were never published.
+        each: a line for each partition in place of one for each stream.
+    """
     if output == "json":
         out.write("".join(f"{as_json(row)}\n" for row in rows))
         return
     width = max([len(audit.stream) for audit, _, _ in rows] + [6])
-    for row in rows:
-        out.write(printable(as_text(row, width)) + "\n")
-        for problem in row[0].problems[:_SHOWN]:
-            where = "" if problem.offset is None else f" @{problem.offset}"
-            about = "" if problem.key is None else f" {problem.key}:"
-            out.write(printable(f"  {problem.kind}{where}:{about} {problem.detail}") + "\n")
-        if len(row[0].problems) > _SHOWN:
-            out.write(f"  and {len(row[0].problems) - _SHOWN} more; --output json has them\n")
-        if (stale := row[0].stale) is not None:
-            out.write(printable(f"  note {note(stale)}") + "\n")
+    for stream, group in groupby(rows, lambda row: row[0].stream):
+        of_stream = list(group)
+        if not each:
+            out.write(printable(f"{stream:<{width}} {summary([audit for audit, _, _ in of_stream])}") + "\n")
+        for row in of_stream:
+            if each:
+                out.write(printable(f"{stream:<{width}} {as_text(row)}") + "\n")
+            elif not holds(row[0]) or row[0].stale is not None:
+                out.write(printable(f"  {as_text(row)}") + "\n")
+            _print_problems(row[0], out)
     bad = sum(not holds(audit) for audit, _, _ in rows)
     read = sum(audit.records for audit, _, _ in rows)
     partitions = counted(len(rows), "partition")
@@ -145,6 +148,17 @@ def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0) ->
     if absent:
         verdict += f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} never published"
     out.write(f"{verdict}, {counted(read, 'record')} read\n")
+
+
+def _print_problems(audit: Audit, out: TextIO) -> None:
+    for problem in audit.problems[:_SHOWN]:
+        where = "" if problem.offset is None else f" @{problem.offset}"
+        about = "" if problem.key is None else f" {problem.key}:"
+        out.write(printable(f"  {problem.kind}{where}:{about} {problem.detail}") + "\n")
+    if len(audit.problems) > _SHOWN:
+        out.write(f"  and {len(audit.problems) - _SHOWN} more; --output json has them\n")
+    if (stale := audit.stale) is not None:
+        out.write(printable(f"  note {note(stale)}") + "\n")
 
 
 def note(stale: Stale) -> str:
@@ -176,9 +190,21 @@ def as_json(row: Row) -> str:
     return _encode(fields).decode()
 
 
-def as_text(row: Row, width: int) -> str:
-    """One line for people."""
+def as_text(row: Row) -> str:
+    """One partition, for people."""
     audit, start, to = row
-    verdict = "holds" if holds(audit) else "proven, with problems" if audit.state.proven else "NOT PROVEN"
-    what = f"{counted(audit.records, 'record')}, {counted(len(audit.state.held), 'object')}, digest {audit.state.digest & DIGEST_MASK:016x}"
-    return f"{audit.stream:<{width}} {audit.topic}/{audit.partition} @{start}..{to}: {what}, epoch {audit.state.epoch}: {verdict}"
+    return f"{audit.topic}/{audit.partition} @{start}..{to}: {_facts([audit])}"
+
+
+def summary(audits: Sequence[Audit]) -> str:
+    """One stream, for people: its partitions together."""
+    topics = ", ".join(sorted({audit.topic for audit in audits}))
+    return f"{topics}: {counted(len(audits), 'partition')}, {_facts(audits)}"
+
+
+def _facts(audits: Sequence[Audit]) -> str:
+    records, objects = sum(audit.records for audit in audits), sum(len(audit.state.held) for audit in audits)
+    digest, epoch = sum(audit.state.digest for audit in audits) & DIGEST_MASK, max(audit.state.epoch for audit in audits)
+    proven = all(audit.state.proven for audit in audits)
+    verdict = "holds" if all(map(holds, audits)) else "proven, with problems" if proven else "NOT PROVEN"
+    return f"{counted(records, 'record')}, {counted(objects, 'object')}, digest {digest:016x}, epoch {epoch}: {verdict}"

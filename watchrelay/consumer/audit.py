@@ -163,6 +163,7 @@ class Audit:
             self.as_of[key] = before
         if value is None:
             state.held.pop(key, None)
+            self.trimmed.pop(key, None)
         else:
             kept = bare_hash(value, record.version) if self._bare else b""
             state.held[key] = Held(kept, found, record.uid, record.version, record.epoch, record.sequence)

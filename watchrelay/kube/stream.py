@@ -206,7 +206,8 @@ class FrameStream:
 
     def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
         """The frame of a line that cannot be decoded: the deletion that it says, else a Failure."""
-        deleted = self._objects.read_deleted(line)
+        odd = isinstance(error, (RecursionError, Odd, msgspec.ValidationError))  # it is JSON, though not of the shape asked for
+        deleted = self._objects.read_deleted(line) if odd else None
         if deleted is not None:
             return deleted
         named = about(outline(line).get("object", b""))

@@ -112,9 +112,10 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
 
 def _advances(version: str, cursor: str) -> bool:
     """Whether the cursor may move to `version`. A single one that is no number is nothing to go on from where all others are."""
-    if version == cursor or not watchable(version):
-        return False
-    return compare(version, cursor) == 1 or not comparable(cursor)
+    # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the cursor is none, there is no order.
+    if (len(version), version) > (len(cursor), cursor) and comparable(version):
+        return True
+    return version != cursor and not comparable(cursor) and watchable(version)
 
 
 def _sorted_out(

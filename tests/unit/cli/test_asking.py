@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from watchrelay.app.ask import Taken
 from watchrelay.app.retire import Plan
 from watchrelay.commands.retire import confirmed
-from watchrelay.commands.snapshot import Progress, line
+from watchrelay.commands.snapshot import Progress, as_json, line
 
 
 class Terminal(io.StringIO):
@@ -46,6 +47,23 @@ def test_a_snapshot_is_one_line_whatever_its_index_record_lacks() -> None:
     index: dict[str, object] = {"snapshot": "3-1", "count": 1, "rv": "9", "partitions": [{"partition": 0, "begin": 7}]}
     assert line(Taken("pods", index)) == "pods: snapshot 3-1: 1 object at resourceVersion 9, begins at 0@7"
     assert line(Taken("pods", {})).startswith("pods: snapshot None")
+
+
+def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_holds() -> None:
+    partitions = [{"partition": 0, "begin": 7, "end": 9, "count": 1, "digest": "00"}]
+    index: dict[str, object] = {
+        "snapshot": "3-1",
+        "epoch": 3,
+        "rv": "9",
+        "time": "t",
+        "count": 1,
+        "requests": ["x"],
+        "partitions": partitions,
+    }
+    told = {"snapshot": "3-1", "epoch": 3, "resourceVersion": "9", "time": "t", "count": 1, "partitions": partitions}
+    assert json.loads(as_json(Taken("pods", index))) == {"stream": "pods", **told}
+    assert json.loads(as_json(Taken("pods", {}))) == {"stream": "pods", **dict.fromkeys(told)}
+    assert as_json(Taken("pods", {"rv": "\u202e\x9b"})).isprintable()
 
 
 @pytest.mark.parametrize(("answer", "yes"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False), ("no\n", False), ("yep\n", False)])

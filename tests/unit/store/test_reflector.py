@@ -222,3 +222,13 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     await stream.reflector.take(Progressed("20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
     assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (("progressed", "20"), 0)
+
+
+async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_objects_keep_their_state(stream: Stream) -> None:
+    await stream.relist([frame("a", 5), frame("b", 6), frame("c", 7)], "10")
+    await stream.reflector.take(ListBegun(by_content=True))
+    await stream.reflector.take(Listed([frame("a", 5, body="other")], damaged=(("n", "b"),)))
+    await stream.reflector.take(ListDone("9"))
+    assert state(stream.store) == {"n/a": ("uid-a", "5", "other"), "n/b": ("uid-b", "6", 0)}
+    pushed = [told[3] for told in stream.outbox.told if told[0] == "push"]
+    assert pushed == [[("Removed", b"n/c"), ("Upserted", b"n/a")]]
