@@ -314,16 +314,3 @@ def _plan(
         description=description,
     )
     return PlannedStream(spec, transform, suppress_unchanged=entry.suppress_unchanged, entry=entry)
-
-
-def _transform(entry: ResourceEntry, resource: Resource) -> Transform:
-    """What is done to each object of the entry before it is published."""
-    return Transform.compile(
-        resource,
-        drop=entry.drop,
-        redact=entry.redact,
-        keep_managed_fields=entry.keep_managed_fields,
-        keep_last_applied=entry.keep_last_applied,
-        include_secret_data=entry.include_secret_data,
-        metadata_only=entry.metadata_only,
-    )
