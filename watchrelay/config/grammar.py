@@ -75,6 +75,8 @@ def check_namespace(text: str) -> None:
     """The name of a namespace. Source: RFC 1123 label, as Kubernetes checks it."""
     if not text:
         raise ValueError("a namespace must not be empty")
+    if text == "*":
+        raise ValueError('"*" is not a namespace: leave the key out for all namespaces')
     if not _DNS_LABEL.match(text) or len(text) > _DNS_LABEL_MAX:
         raise ValueError(f'"{text}" is not a namespace: use small letters, digits and hyphens, at most {_DNS_LABEL_MAX}')
 
@@ -94,6 +96,8 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
         raise ValueError(f"has an @: write host:port alone, such as {example}; users and passwords have keys of their own")
     if "://" in text:
         raise ValueError(f'"{text}" has a scheme: write host:port alone, such as {example}')
+    if "," in text:
+        raise ValueError(f'"{text}" has a comma: write each address as an item of its own')
     host, colon, port = text.rpartition(":")
     if not colon or (host.startswith("[") and not host.endswith("]")):
         raise ValueError(f'"{text}" has no port: write host:port, such as {example}')
@@ -171,6 +175,8 @@ def _check_label_term(term: str) -> None:
     if not term:
         raise ValueError("has an empty part: a comma stands at an end, or two in a row")
     match = _SET_TERM.match(term) or _PAIR_TERM.match(term) or _BARE_TERM.match(term)
+    if colon := re.fullmatch(r"([^\s(),=!<>:]+)\s*:\s*([^\s(),=!<>:]+)", term):
+        raise ValueError(f'"{term}" has a colon: write {colon[1]}={colon[2]}')
     if match is None:
         raise ValueError(f'"{term}" is none of: key, !key, key=value, key!=value, key in (a,b), key notin (a,b)')
     parts = match.groupdict()

@@ -12,6 +12,8 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _NAME = re.compile(r"[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?\Z")
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?\Z")
 
+_DOTLESS_GROUPS = frozenset({"apps", "autoscaling", "batch", "extensions", "policy"})
+
 _DNS_LABEL_MAX = 63
 _DNS_SUBDOMAIN_MAX = 253
 
@@ -43,7 +45,11 @@ def parse_name(text: str) -> ResourceName:
         raise ValueError("must not be empty: write a resource, such as pods or deployments.apps")
     if text != text.strip() or any(c.isspace() for c in text):
         raise ValueError(f'"{text}" has a space in it: one entry names one resource')
+    if "," in text:
+        raise ValueError(f'"{text}" has a comma in it: one entry names one resource')
     whole, slash, version = text.partition("/")
+    if slash and not _VERSION.match(version) and (meant := _meant_by_path(text)):
+        raise ValueError(f'"{text}" is not a resource name: write {meant}')
     if slash and not _VERSION.match(version):
         raise ValueError(f'"{text}" is not a resource name: behind the slash stands a version, as in widgets.example.com/v1')
     name, dot, group = whole.partition(".")
@@ -61,6 +67,21 @@ def parse_name(text: str) -> ResourceName:
     if group:
         _check_group(text, group)
     return ResourceName(name, group or None, version)
+
+
+def _meant_by_path(text: str) -> str:
+    """The name of what is written as in a URL or in `apiVersion`: `apps/v1/deployments`, `apps/deployments`, `v1/pods`; else ""."""
+    parts = [part for part in text.removeprefix("/apis/").removeprefix("/api/").split("/") if part not in ("", "core")]
+    version = next((part for part in parts[:2] if _VERSION.match(part)), "")
+    group, _, plural = "/".join(part for part in parts if part != version).rpartition("/")
+    if group.partition(".")[2] in _DOTLESS_GROUPS:
+        return ""  # a resource, and a subresource behind it
+    dotless = group in _DOTLESS_GROUPS or not group
+    if not _NAME.match(plural) or "/" in group or not (version or text.startswith("core/") or (group and (dotless or "." in group))):
+        return ""
+    if parts[-1] != plural or (group and not all(_LABEL.match(part) for part in group.split("."))):
+        return ""
+    return f"{plural}.{group}" + (f"/{version}" if version else "") if group else plural
 
 
 def _wildcard(text: str, group: str, version: str) -> ResourceName:

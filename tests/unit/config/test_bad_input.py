@@ -108,9 +108,9 @@ ENTRIES = {
     "- resource: pods\n  partitions: 0": ["5: resources[0].partitions: must be at least 1, not 0"],
     "- resource: pods\n  scope: none": ['5: resources[0].scope: must be one of: namespace, cluster; not "none"'],
     "- resource: pods\n  initialList: stream": [
-        '5: resources[0].initialList: must be one of: auto, paged, streaming; not "stream"',
+        '5: resources[0].initialList: must be one of: auto, paged, streaming; not "stream" (write initialList: streaming)',
     ],
-    "- resource: [pods]": ["4: resources[0].resource: must be text, not a list"],
+    "- resource: [pods]": ["4: resources[0].resource: must be text, not a list (one entry names one resource: write resource: pods)"],
     "- resource: pods\nobserve: 5": ["5: observe: must be a mapping of keys, not a number"],
     # durations and sizes
     "- resource: pods\nheartbeatInterval: 10": ["5: heartbeatInterval: 10 has no unit: write 10s"],
