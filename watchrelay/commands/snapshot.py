@@ -15,7 +15,7 @@ from watchrelay.app.ask import Taken, ask_for_snapshots
 from watchrelay.config import Settings, load_settings
 from watchrelay.interrupts import finish
 from watchrelay.observe import logs
-from watchrelay.printable import counted
+from watchrelay.printable import counted, printable
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,4 +76,5 @@ def line(answer: Taken) -> str:
     partitions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
     objects = counted(index.get("count"), "object")
-    return f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"
+    text = f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"
+    return printable(text)
