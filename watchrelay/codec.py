@@ -29,6 +29,8 @@ _DIGITS_MAX = 20
 """Those of ce_sequence."""
 _OFFSET_MAX = (1 << 63) - 1
 """A client that is told to go to a higher one fails."""
+PARTITIONS_MAX = 100_000
+"""More than any topic has: whoever reads a number of partitions makes that many of something."""
 EPOCH_MAX = (1 << 53) - 1
 """Its base stands on the control topic, as a JSON number that every reader reads alike."""
 
@@ -436,6 +438,9 @@ def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict
     shape, _, partition = key.rpartition(b"/")
     if value is not None or shape != b"%%wr/%b/%b" % (kind.encode(), stream.encode()):
         raise RecordRefused(f"a {kind} marker whose key or value is not a marker's")
+    number, partitions = _number(partition), _number(held["ce_wrpartitions"])
+    if not number < partitions <= PARTITIONS_MAX:
+        raise ValueError(f"partition {number} of {partitions}: a stream has 1 to {PARTITIONS_MAX} partitions, the first is 0")
     told = kind != "claim"
     ends = kind == "end"
     last = held.get("ce_wrlastsnapoff") if kind == "heartbeat" else None
@@ -444,10 +449,10 @@ def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict
         epoch=parse_epoch(held["ce_wrepoch"]),
         sequence=_number(held["ce_sequence"]),
         kind=kind,
-        partition=_number(partition),
+        partition=number,
         time=held["ce_time"].decode(),
         config=held["ce_wrconfig"].decode(),
-        partitions=_number(held["ce_wrpartitions"]),
+        partitions=partitions,
         frontier=held["ce_wrrv"].decode() if told else "",
         count=_number(held["ce_wrcount"]) if told else 0,
         digest=_hex64(held["ce_wrdigest"]) if told else 0,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from watchrelay.codec import EPOCH_MAX, Instants, parse_instant
+from watchrelay.codec import EPOCH_MAX, PARTITIONS_MAX, Instants, parse_instant
 from watchrelay.errors import RecordRefused
 from watchrelay.printable import short, why_broken
 
@@ -19,8 +19,6 @@ ControlKind = Literal["claim", "stream", "snapshot"]
 
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
-PARTITIONS_MAX: Final = 100_000
-"""More than any topic has: whoever reads a description makes that many of something."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty times its size."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
@@ -167,6 +165,11 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     if odd and (kind == "stream" or required in odd):
         raise RecordRefused(told)
     return ControlRecord(kind, stream, {name: each for name, each in parsed.items() if name not in odd}, told)
+
+
+def epoch_base_too_high(stream: str, base: int) -> RecordRefused:
+    """What to raise for a description whose `epochBase` leaves no epochs."""
+    return RecordRefused(f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the maximum {EPOCH_BASE_MAX}")
 
 
 def _odd(value: object, shape: Any, name: str) -> str:

@@ -193,6 +193,18 @@ class TopicLost(SinkError):
         self.topic = topic
 
 
+class EpochSpoiled(SinkError):
+    """A record that this process did not write takes a sequence that the stream's epoch had not come to: readers would ignore the
+    records up to it. Claim a new epoch.
+    """
+
+    def __init__(self, stream: str, partition: int, found: int, newest: int) -> None:
+        super().__init__(
+            f"stream {stream}: partition {partition} holds a record with sequence {found}, the newest of this relay has {newest}: "
+            "a new epoch is claimed; find out who else may write to the topic"
+        )
+
+
 class Fenced(SinkError):
     """A newer writer owns the stream: this one stops writing it (exit 75)."""
 

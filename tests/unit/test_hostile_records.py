@@ -179,6 +179,15 @@ def test_an_offset_that_no_client_can_go_to_is_refused() -> None:
     one_line(caught.value)
 
 
+@pytest.mark.parametrize(("partition", "partitions"), [(b"0", b"0"), (b"1", b"1"), (b"0", b"9" * 20), (b"9" * 20, b"9" * 20), (b"7", b"6")])
+def test_a_marker_of_a_partition_that_no_stream_has_is_refused(partition: bytes, partitions: bytes) -> None:
+    claim = {"ce_type": b"dev.watchrelay.claim.v1", "ce_wrconfig": b"c"}
+    assert decoded(b"%wr/claim/pods/5", None, **claim, ce_wrpartitions=b"6")
+    with pytest.raises(RecordRefused, match="a stream has 1 to 100000 partitions") as caught:
+        decoded(b"%wr/claim/pods/" + partition, None, **claim, ce_wrpartitions=partitions)
+    one_line(caught.value)
+
+
 def test_the_cluster_that_a_strange_record_names_is_printable_and_short() -> None:
     headers = [("ce_wrstream", b"pods"), ("ce_source", b"/clusters/\x1b[2J\n" + b"x" * 99999 + b"/api/v1/pods")]
     found = other_cluster(headers, "c")

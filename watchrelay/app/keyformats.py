@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from watchrelay.controlrecords import PARTITIONS_MAX, is_count
+from watchrelay.codec import PARTITIONS_MAX
+from watchrelay.controlrecords import is_count
 from watchrelay.model.streams import StreamSpec
 
 PLAIN, PREFIXED = "plain", "prefixed"

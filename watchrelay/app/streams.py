@@ -18,6 +18,7 @@ from watchrelay.app.rooms import Rooms
 from watchrelay.app.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.backoff import Backoff
 from watchrelay.errors import (
+    EpochSpoiled,
     Fenced,
     ForeignRecords,
     Shared,
@@ -26,6 +27,7 @@ from watchrelay.errors import (
     TopicLost,
     TopicRefused,
     fenced_by,
+    first_cause,
 )
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import Found, WatchFrom
@@ -139,6 +141,9 @@ class StreamRunner:
         except Exception as error:  # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # tasks that were cancelled with this one call that an error
+            if isinstance(error, BaseExceptionGroup) and (spoiled := error.subgroup(EpochSpoiled)) is not None:
+                self.begin_anew(str(first_cause(spoiled)))
+                return None
             self.drained = not self._stopping
             return error
         return None

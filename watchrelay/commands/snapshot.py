@@ -87,4 +87,5 @@ def line(answer: Taken) -> str:
     partitions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
     objects = counted(index.get("count"), "object")
-    return f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"
+    text = f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"
+    return printable(text)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from watchrelay.codec import Decoded, MarkerRecord
-from watchrelay.controlrecords import EPOCH_BASE_MAX, parse_control, starting_point
+from watchrelay.controlrecords import EPOCH_BASE_MAX, epoch_base_too_high, parse_control, starting_point
 from watchrelay.errors import RecordRefused
 from watchrelay.printable import short
 
@@ -80,8 +80,8 @@ class ControlView:
             case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if base <= EPOCH_BASE_MAX:
                 held.described, held.retired = Described(topic, partitions), False
                 held.epoch_base = max(base, held.epoch_base)
-            case {"topic": _, "partitions": _, "epochBase": base}:
-                raise RecordRefused(f"record stream/{short(stream)}: field epochBase: {base} exceeds the maximum {EPOCH_BASE_MAX}")
+            case {"topic": _, "partitions": _, "epochBase": int(base)}:
+                raise epoch_base_too_high(stream, base)
             case _:
                 raise RecordRefused(f"record stream/{short(stream)} has no field topic or partitions")
 

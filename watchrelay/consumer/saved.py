@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from watchrelay.codec import DIGEST_MASK
+from watchrelay.codec import DIGEST_MASK, PARTITIONS_MAX
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
 from watchrelay.consumer.lanes import Lane, Lanes
 from watchrelay.consumer.origin import Described, Origin
-from watchrelay.controlrecords import PARTITIONS_MAX, is_count
+from watchrelay.controlrecords import is_count
 from watchrelay.printable import counted, short
 
 _DIGEST = re.compile("[0-9a-f]{16}")

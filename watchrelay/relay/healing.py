@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from watchrelay.codec import ObjectRecord
-from watchrelay.errors import EpochAhead
+from watchrelay.errors import EpochAhead, EpochSpoiled
 from watchrelay.relay.ports import Witness
 
 SETTLE_S = 0.05
@@ -27,7 +27,7 @@ class Healer:
         """`checked` is, per partition, the offset up to which the log was read already."""
         self._stream, self._epoch, self._witness = stream, epoch, witness
         self._next = list(checked)
-        self._gaps: list[tuple[int, int, int, int]] = []
+        self._gaps: list[tuple[int, int, int, int, int]] = []
         self._wake = asyncio.Event()
         self._seen = self._looked = 0
         self._ending = ("", 0)
@@ -45,10 +45,10 @@ class Healer:
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """A batch stands at `offsets`, its first record under `first_sequence`."""
-        expected = self._next[partition]
+        expected, newest = self._next[partition], first_sequence + len(offsets) - 1
         for index, offset in enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ():
             if offset > expected:
-                self._gaps.append((partition, expected, offset, first_sequence + index))
+                self._gaps.append((partition, expected, offset, first_sequence + index, newest))
                 self._seen += 1
                 self._wake.set()
             expected = offset + 1
@@ -57,19 +57,23 @@ class Healer:
     async def found(self) -> dict[bytes, int]:
         """The next stale keys, with their partition; returns when a gap was looked into, often with none.
 
-        Raises: EpochAhead when a record of a higher epoch is there.
+        Raises:
+            EpochAhead: A record of a higher epoch is there.
+            EpochSpoiled: A record of this epoch is there, with a sequence that this process had not come to.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
         self._wake.clear()
         gaps, self._gaps = self._gaps, []
         stale, looked = dict[bytes, int](), False
-        for partition, start, stop, below in gaps:
+        for partition, start, stop, below, newest in gaps:
             for first, last in self._witness.strange(partition, start, stop):
                 looked = True
                 for _, record in await self._witness.read(partition, first, last):
                     if record.epoch > self._epoch:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
+                    if record.epoch == self._epoch and record.sequence > newest:
+                        raise EpochSpoiled(self._stream, partition, record.sequence, newest)
                     if isinstance(record, ObjectRecord) and (record.epoch < self._epoch or record.sequence < below):
                         stale[record.key] = partition
         self._looked += len(gaps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from watchrelay.controlrecords import EPOCH_BASE_MAX, is_count, parse_control, starting_point
+from watchrelay.controlrecords import EPOCH_BASE_MAX, epoch_base_too_high, is_count, parse_control, starting_point
 from watchrelay.errors import RecordRefused
 
 Value = dict[str, object]
@@ -94,14 +94,15 @@ class ControlState:
                     held.holder = holder if isinstance(holder, str) else None
                     held.origin = origin if isinstance(origin, dict) else None
             case "stream":
-                self._described(held, parsed)
+                self._described(held, stream, parsed)
             case "snapshot":
                 held.index = parsed
             case _:
                 pass
         return odd
 
-    def _described(self, held: StreamControl, parsed: Value | None) -> None:
+    @staticmethod
+    def _described(held: StreamControl, stream: str, parsed: Value | None) -> None:
         held.too_high = None
         if parsed is None:
             held.description = None
@@ -112,7 +113,7 @@ class ControlState:
             held.too_high = base
             if held.description is None:  # `retire` needs to know what it is to retire
                 held.description = {name: each for name, each in parsed.items() if name != "epochBase"}
-            raise RecordRefused(f"field epochBase: {base} exceeds the maximum {EPOCH_BASE_MAX}")
+            raise epoch_base_too_high(stream, base)
         held.description, held.epoch_base, held.overwritten = parsed, max(base, held.epoch_base or 0), False
 
 

@@ -224,3 +224,18 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
         beat(3, behind_ms=25 * 3_600_000)
         await refuse_written(spec, connection, control, interval_s=10.0, watching=watching)
     assert looked == [spec.topic], "what is a day old needs no look"
+
+
+async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(world: World) -> None:
+    world.make_topic("core.pods")
+    async with running(world.settings("pods", heartbeatInterval="1s")) as relay:
+        await relay.ready()
+        row, spec = relay.row("pods"), spec_of(world.settings("configmaps"), "pods", DESCRIBED)
+        epoch = row.epoch
+        odd = encoder_for(spec, epoch).marker(0, 10**15, 0, Marker("heartbeat", "5"))
+        write(world.kafka.bootstrap, spec.topic, odd.key, None, headers=dict(odd.headers), partition=0)
+        await until("another epoch was claimed", lambda: row.epoch > epoch)
+        await until("it is whole", lambda: row.complete)
+        assert not relay.task.done()
+    async with TopicReader(world.kafka.bootstrap, control_topic="k8s.test.control", until_end=True) as reader:
+        await reader.ready()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.relays import run_virtually
 from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord
-from watchrelay.errors import Fenced, Shared, fenced_by
+from watchrelay.errors import EpochSpoiled, Fenced, Shared, fenced_by
 from watchrelay.relay.healing import PAUSE_MAX_S, SETTLE_S, Healer
 
 
@@ -93,6 +93,20 @@ def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
         healer.acked(0, [11], 1)
         with pytest.raises(Fenced, match="epoch 6"):
             await healer.found()
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize(("sequence", "spoilt"), [(1, False), (4, False), (5, False), (6, True), (10**15, True)])
+def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(sequence: int, spoilt: bool) -> None:
+    async def body() -> None:
+        healer = Healer("pods", 5, Between((0, 10, said("a", 5, sequence))), [10])
+        healer.acked(0, [11, 12], 4)
+        if spoilt:
+            with pytest.raises(EpochSpoiled, match=f"partition 0 holds a record with sequence {sequence}, the newest of this relay has 5"):
+                await healer.found()
+        else:
+            assert await healer.found() == ({b"a": 0} if sequence < 4 else {})
 
     run_virtually(body())
 

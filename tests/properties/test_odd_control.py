@@ -1,0 +1,139 @@
+"""Any JSON value in any field of a control record is taken or refused, and what is taken breaks nothing that reads it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.app.conftest import settings_of
+from watchrelay.app.keyformats import KeyFormats
+from watchrelay.app.plan import entangled, held_up, pinned_otherwise, plan_streams
+from watchrelay.app.requests import answered
+from watchrelay.app.retire import spec_of
+from watchrelay.codec import EPOCH_MAX
+from watchrelay.commands.snapshot import line
+from watchrelay.consumer.origin import ControlView
+from watchrelay.controlrecords import EPOCH_BASE_MAX, parse_control
+from watchrelay.errors import RecordRefused
+from watchrelay.model.resources import Resource
+from watchrelay.sink.controlstate import ControlState, StreamControl
+
+LEGAL: dict[str, dict[str, Any]] = {
+    "claim": {
+        "holder": "h",
+        "instance": "i",
+        "version": "1",
+        "time": "2026-01-01T00:00:00.000Z",
+        "from": {"snapshot": "1-1", "begin": [3]},
+    },
+    "stream": {
+        "topic": "k8s.test.core.pods",
+        "partitions": 1,
+        "keyFormat": "plain",
+        "resource": "pods/v1",
+        "namespace": None,
+        "selectors": {"labelSelector": "", "fieldSelector": "", "namespaces": ["shop"]},
+        "configHash": "0" * 16,
+        "epochBase": 1,
+    },
+    "snapshot": {
+        "snapshot": "1-1",
+        "epoch": 1,
+        "rv": "5",
+        "time": "2026-01-01T00:00:00.000Z",
+        "count": 1,
+        "requests": ["r"],
+        "partitions": [{"partition": 0, "begin": 3, "end": 9, "count": 1, "digest": "00"}],
+    },
+}
+FIELDS = [(kind, field) for kind, value in LEGAL.items() for field in value]
+
+_scalars = (
+    st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([2**31, 2**53 - 1, 2**53, 2**63, 10**40, -(2**63), 1e300, 1.5, -0.0])
+)
+_texts = st.sampled_from(
+    ["", "1", "plain", "pods/v1", "x" * 5000, "\x1b[2J", "\u202e", "2026-13-01T00:00:00Z", "9999-12-31T23:59:59Z", "1-1"]
+)
+_values = st.recursive(
+    _scalars | _texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["namespaces", "begin", "partition", "snapshot"]), inner),
+    max_leaves=6,
+)
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+SETTINGS = settings_of(["pods", {"resource": "pods", "id": "other", "topic": "k8s.test.core.pods", "namespaces": ["shop"]}])
+PLANNED = [each.spec for entry in SETTINGS.resources for each in plan_streams(SETTINGS, entry, PODS, prefixed=False)]
+
+
+def read_all(held: StreamControl, view: ControlView) -> None:
+    """What the relay, its commands and readers do with what was read."""
+    assert held.epoch is None or 0 <= held.epoch <= EPOCH_MAX
+    assert held.epoch_base is None or held.epoch_base <= EPOCH_BASE_MAX
+    for partitions in (1, 2):
+        start = held.starting_point(partitions)
+        assert start is None or all(type(begin) is int and 0 <= begin < 2**53 for begin in start["begin"])  # type: ignore[attr-defined]  # a list
+    described = {} if held.description is None else {"pods": held.description}
+    formats = KeyFormats(described)
+    for spec in map(formats.kept, PLANNED):
+        pinned_otherwise(spec, held.description)
+        held_up(spec, PLANNED, described)
+    entangled(PLANNED, described)
+    for description in described.values():
+        try:
+            assert spec_of(SETTINGS, "pods", description).partitions > 0
+        except RecordRefused:
+            assert LEGAL["stream"].keys() - description.keys()
+    answered(held.index, "r", 0, 0)
+    if held.index is not None:
+        assert line(SimpleNamespace(stream="pods", index=held.index)).isprintable()  # type: ignore[arg-type]  # as `Taken` is
+    for origin in view.origins("pods"):
+        assert origin.offset is None or 0 <= origin.offset < 2**53
+
+
+@pytest.mark.timeout(100)
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from(FIELDS), _values), max_size=6))
+@example([(("stream", "selectors"), {"namespaces": 7})])
+@example([(("stream", "topic"), ["t"])])
+@example([(("stream", "epochBase"), EPOCH_BASE_MAX)])
+@example([(("stream", "epochBase"), EPOCH_BASE_MAX + 1)])
+@example([(("stream", "epochBase"), 2**53), (("stream", "epochBase"), 7)])
+@example([(("snapshot", "requests"), [["r"]]), (("snapshot", "time"), 7)])
+def test_any_value_in_any_field_is_taken_or_refused_by_all_readers_alike(records: list[tuple[tuple[str, str], Any]]) -> None:
+    state, view = ControlState(), ControlView()
+    for kind, value in LEGAL.items():
+        for reader in (state, view):
+            reader.read(0, f"{kind}/pods".encode(), json.dumps(value).encode())
+    for offset, ((kind, field), odd) in enumerate(records, 1):
+        record = offset, f"{kind}/pods".encode(), json.dumps({**LEGAL[kind], "instance": f"i{offset}", field: odd}).encode()
+        told: list[str] = []
+        for read in (state.read, view.read):
+            try:
+                told.append(str(read(*record)))
+            except RecordRefused as error:
+                told.append(str(error))
+        assert told[0] == told[1]
+        assert not told[0] or f"field {field}: " in told[0]
+        assert told[0].isprintable()
+        assert len(told[0]) < 2000
+        read_all(state.of("pods"), view)
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_that_is_absent_or_twice_is_read_alike_by_all_readers(kind: str, field: str) -> None:
+    legal = json.dumps(LEGAL[kind])
+    twice = legal[:-1] + f', "{field}": {json.dumps(LEGAL[kind][field])}}}'
+    without = json.dumps({name: value for name, value in LEGAL[kind].items() if name != field})
+    for text in (legal, twice):
+        assert parse_control(f"{kind}/pods".encode(), text.encode()).odd == ""
+    state, view = ControlState(), ControlView()
+    for each, value in LEGAL.items():
+        for reader in (state, view):
+            with suppress(RecordRefused):
+                reader.read(0, f"{each}/pods".encode(), (without if each == kind else json.dumps(value)).encode())
+    read_all(state.of("pods"), view)
