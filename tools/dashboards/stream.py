@@ -31,7 +31,6 @@ STREAM: Final[Rows] = (
                 "Time since a snapshot ended.",
                 "s",
                 f"time() - max(watchrelay_snapshot_last_success_timestamp_seconds{{{ONE}}} > 0)",
-                bad=10800,
             ),
             Panel(
                 "State",

@@ -7,8 +7,11 @@ board.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from contextlib import suppress
 
 from watchrelay import clock
+from watchrelay.codec import parse_instant
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.relay.overload import Conflator
@@ -64,6 +67,13 @@ class Accounts:
             self._overload, self._say_again_s = (now_s, 0), now_s + SAY_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
             log.warning("kafka takes less than is watched: states in between are skipped, last ones are not", extra=extra)
+
+    def resumed(self, index: Mapping[str, object]) -> None:
+        """Show a former writer's last snapshot, by its index record (empty: there is none)."""
+        ended = index.get("time")
+        self._status.last_snapshot = str(ended) if "time" in index else None
+        with suppress(ValueError):
+            self._metrics.snapshot_last_success_timestamp_seconds.set(parse_instant(str(ended).encode()) / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
         """Tell of a snapshot whose index record is written. Units: `now_ms` wall milliseconds; `live` objects held."""

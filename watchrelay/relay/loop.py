@@ -113,6 +113,7 @@ class StreamRelay:
         self._alarm = Alarm(self._pulse, now_s)
         self._tasks: asyncio.TaskGroup | None = None
         metrics.queue_capacity_bytes.set(queue_bytes)
+        metrics.snapshot_interval_seconds.set(spec.snapshot_interval_s)
 
     # ---- Outbox: called by the store's reflector ---------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class StreamRelay:
         self._queues.resume(found)
         self._status.frontier = self._queues.frontier
         index = self._control.index(self.spec.id) or {}
-        self._status.last_snapshot = str(index["time"]) if "time" in index else None
+        self._accounts.resumed(index)
         self._schedule.resumed(self._now_s(), index, wall_ms=self._wall_ms(), records=self._queues.object_records - found.said)
         if course.may_heal:
             self._heal(course.owed, unless_said=False)
