@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Follows streams with `watchrelay.consumer`: the whole state, proven, and then every change. `pip install watchrelay` is all it needs.
+"""Follows streams with `watchrelay.consumer`: each object of the proven state, then every change. `pip install watchrelay` is all it needs.
 
     python examples/python_reader.py localhost:9092 k8s.prod.control pods            follow until Ctrl-C
     python examples/python_reader.py localhost:9092 k8s.prod.control pods --once     print state and digests, exit 0 if proven
 
-With `--positions FILE` it goes on where it stood: deletes of the meantime are told, nothing is missed, and what came since the last
-heartbeat may be told once more. Save what you make of the changes together with the positions, in one transaction if you can.
+With `--positions FILE` it goes on from the saved positions: the changes since then are given, deletes included, and those since the last
+heartbeat may be given once more. Save what you make of the changes together with the positions, in one transaction if you can.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from watchrelay.consumer import NothingPublished, PositionsLost, SinkUnavailable, TopicReader
+from watchrelay.consumer import ConsumerError, PositionsLost, TopicReader
 
 
 class OddPositions(Exception):
@@ -75,10 +75,7 @@ async def follow(arguments: argparse.Namespace) -> int:
             line = {"stream": lane.stream, "topic": lane.topic, "partition": lane.partition, "epoch": lane.epoch, "last": lane.sequence}
             print(json.dumps({**line, "count": lane.objects, "digest": lane.digest, "proven": lane.proven}), flush=True)
         async for change in reader:
-            note = "" if change.proven else " (not proven yet)"
-            print(
-                f"{change.verb:<8} {change.stream} {change.key.decode()} {change.resource_version} {change.reason}{note}", file=sys.stderr
-            )
+            print(f"{change.verb:<8} {change.stream} {change.key} {change.resource_version} {change.reason}", file=sys.stderr)
             save(arguments.positions, reader.positions())
         save(arguments.positions, reader.positions())
         for problem in reader.problems:
@@ -100,7 +97,7 @@ def main() -> int:
         return asyncio.run(follow(arguments))
     except PositionsLost as error:
         print(f"{error}; the file is {arguments.positions}: remove it", file=sys.stderr)
-    except (NothingPublished, SinkUnavailable, OddPositions) as error:
+    except (ConsumerError, OddPositions) as error:
         print(error, file=sys.stderr)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit

@@ -19,7 +19,7 @@ LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
 NOT_UPDATED: dict[str, str] = {}
 """Metrics that nothing updates yet, each with the reason. A row goes when its metric comes to life."""
 
-COUNTED_BY = {"relay_lag_seconds": "relay_lag.observe_batch", "produce_errors": "produce_failed", "stream_state": "set_state"}
+COUNTED_BY = {"relay_lag_seconds": "relay_lag.observe_batch", "produce_errors": "produce_failed", "stream_state": "set_states"}
 """Metrics that are updated through a method of another name."""
 
 FORBIDDEN = {

@@ -109,7 +109,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     tail.add_argument("--from-beginning", action="store_true", help="start with the oldest record, not with the next")
     tail.add_argument("--until-end", action="store_true", help="stop at what is the end now")
-    tail.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
+    tail.add_argument("--output", choices=("text", "json", "yaml", "name"), default="text", help=_TAIL_OUTPUT)
+    tail.add_argument("--markers", action="store_true", help="also markers: claims, begins and ends of snapshots, heartbeats")
+    tail.add_argument(
+        "--key", metavar="KEY", action="append", default=[], type=_named, help="only these keys, such as shop/web or 'shop/*'"
+    )
+    tail.add_argument(
+        "--type", action="append", default=[], choices=_TYPES, help="only records of these types; may be repeated, as --key may"
+    )
+    tail.add_argument("--namespace", metavar="NAMESPACE", action="append", default=[], type=_named, help="only objects of these namespaces")
 
     snapshot = _add(commands, "snapshot", "ask the running relay for snapshots, and wait for them", _SNAPSHOT)
     snapshot.add_argument(
@@ -148,6 +156,9 @@ def build_parser() -> argparse.ArgumentParser:
     version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
     return parser
 
+
+_TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
+_TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
 
 _DEMO = """\
 Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them

@@ -195,12 +195,13 @@ class CloudEvents:
         """
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
-        if value is None or not (uid and version and namespace) or trimmed or len(key) + len(uid) + len(version) >= self._short:
+        who, at = uid.encode(), version.encode()
+        if value is None or not (who and at and namespace) or trimmed or len(key) + len(who) + len(at) >= self._short:
             headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
             return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:
             self._time_ms, self._time = time_ms, self._instants.render(time_ms)
-        time, who, at, place = self._time, uid.encode(), version.encode(), self._ids[partition] % sequence
+        time, place = self._time, self._ids[partition] % sequence
         return _record((key, value, HeaderBlock(b"".join((
             self._starts[verb, reason], _TIME[len(time)], time, _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
             _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at, _HASH, b"%016x" % value_hash,
@@ -468,14 +469,14 @@ def _number(text: bytes) -> int:
 
 def _offset(text: bytes) -> int:
     if (offset := _number(text)) > _OFFSET_MAX:
-        raise ValueError(f"{offset} is no offset")
+        raise ValueError(f"offset {offset} exceeds the maximum {_OFFSET_MAX}")
     return offset
 
 
 def parse_epoch(text: bytes) -> int:
     """ce_wrepoch as a number. Raises: ValueError, also for one that no base can lead to."""
     if (epoch := _number(text)) > EPOCH_MAX:
-        raise ValueError(f"{epoch} is no epoch: the highest is {EPOCH_MAX}")
+        raise ValueError(f"epoch {epoch} exceeds the maximum {EPOCH_MAX}")
     return epoch
 
 

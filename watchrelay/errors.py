@@ -23,13 +23,17 @@ class WatchrelayError(Exception):
 class KubeError(WatchrelayError):
     """The API server, or the way to it, did not give what was asked.
 
-    Units: `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not say.
+    `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not say. `what` is the message without
+    the cure that may follow it. `cause` names the advice for an operator where another than that for an API server that is away is
+    right.
     """
 
     reason = "error"
+    cause = ""
 
-    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+        super().__init__(message + cure)
+        self.what = message
         self.status = status
         self.retry_after_s = retry_after_s
 
@@ -76,12 +80,19 @@ class Unauthorized(KubeError):
     """401: re-read credentials once for all, then retry. Source: WATCH 6.4 class E."""
 
     reason = "unauthorized"
+    cause = "credentials"
 
 
 class Forbidden(KubeError):
     """403: a person must grant a right; keep what is held, retry slowly. Source: WATCH 6.4 class F."""
 
     reason = "forbidden"
+
+
+class Refused(Interrupted):
+    """403 for a request that was allowed before: API servers answer so for a second or two while they start. Retry quickly."""
+
+    reason = "refused"
 
 
 class NotFound(KubeError):
@@ -110,8 +121,8 @@ class Invalid(KubeError):
 
     reason = "invalid"
 
-    def __init__(self, message: str, *, about: str = "selector", status: int = 0, retry_after_s: float = 0.0) -> None:
-        super().__init__(message, status=status, retry_after_s=retry_after_s)
+    def __init__(self, message: str, *, about: str = "selector", status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+        super().__init__(message, status=status, retry_after_s=retry_after_s, cure=cure)
         self.about = about
 
 
@@ -122,12 +133,20 @@ class Misconfigured(KubeError):
     """
 
     reason = "misconfigured"
+    cause = "credentials"
 
 
 class Undecodable(KubeError):
-    """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15."""
+    """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15.
+
+    `about` is the namespace and name of the one object that it concerns, None where they cannot be read.
+    """
 
     reason = "undecodable"
+
+    def __init__(self, message: str, *, about: tuple[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.about = about
 
 
 # ---- Kafka's side ---------------------------------------------------------------------------------------------------
@@ -178,8 +197,25 @@ class Fenced(SinkError):
     """A newer writer owns the stream: this one stops writing it (exit 75)."""
 
 
-class Shared(Fenced):
-    """The stream's topic holds records of another cluster: what stands there is not ours to continue. A person must name another topic."""
+class ForeignRecords(Fenced):
+    """The topic holds records that no claim on the control topic explains: the stream waits for an operator, the others go on."""
+
+
+class EpochAhead(ForeignRecords):
+    """A partition holds a record of a higher epoch than that of the stream's newest claim.
+
+    Either a newer relay claimed the stream and its claim was not read yet, or a writer that does not use this control topic put it there.
+    """
+
+    def __init__(self, stream: str, found: int, claimed: int) -> None:
+        super().__init__(
+            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim has epoch {claimed}: stop the other writer; "
+            f"if there is none, delete the record stream/{stream} from the control topic, and this relay continues above epoch {found}"
+        )
+
+
+class Shared(ForeignRecords):
+    """The stream's topic holds records of another cluster. An operator must name another topic."""
 
 
 class Died(WatchrelayError):
@@ -199,11 +235,11 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
-    """What to raise for a group that holds a `Fenced`: `message`, unless the error itself says more than that another writes."""
-    error: BaseException = group.subgroup(Shared) or group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return Shared(str(error)) if isinstance(error, Shared) else Fenced(message)
+    """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a `Fenced` with `message`."""
+    foreign: BaseException | None = group.subgroup(ForeignRecords)
+    while isinstance(foreign, BaseExceptionGroup):
+        foreign = foreign.exceptions[0]
+    return foreign if isinstance(foreign, ForeignRecords) else Fenced(message)
 
 
 PERSON: Final = (Forbidden, Invalid, Misconfigured, NotWatchable, Unauthorized, SinkMisconfigured, TopicRefused)

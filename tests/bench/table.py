@@ -92,7 +92,7 @@ Measured on: {machine}.
 
 The relay is a process of its own on one core; the API server (pods of 5.1 KB, 3.9 KB without managedFields, encoded beforehand), the
 broker and the reading consumer share another one. CPU is user and system time of the relay's process, memory its resident set. Each event
-is a change of a pod's status. The topic has 6 partitions; every setting of the relay that is not about where things are is the default.
+is a change of a pod's status. The topic has 6 partitions; every other setting that is not about where things are is the default.
 A figure with a range is the median of several runs. `later` is the next goal. What other processes do on these cores shows: under "waited
 for its core" stands how much; with 30 % of that, CPU per event is some 15 % higher than on a quiet machine, and latencies say little.
 Under flood the relay takes turns on its core with a floor (`tests/bench/floor.py`): a relay with nothing to it, which only decodes, hashes,

@@ -17,6 +17,7 @@ from watchrelay.config import load_settings
 
 BLOCKS = all_blocks()
 VERBS = {
+    "text": {"prints", ""},
     "sh": {"run", "background", "parsed", "cluster", "helm"},
     "python": {"file", "compiled"},
     "yaml": {"file", "config", "resources", "prometheus", "parsed"},

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ class Reader:
         return done.stdout
 
 
+def printed_by(block: Block, output: str) -> list[str]:
+    """The lines that the block printed, of what `follow` returned."""
+    return output.partition(f"--- {block.place}\n")[2].partition("\n--- ")[0].splitlines()
+
+
+def pattern(said: str) -> re.Pattern[str]:
+    """What a block of the verb `prints` stands for."""
+    lines: list[str] = []
+    for line in said.splitlines():
+        lines.append(f"(?:{lines.pop()})+" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\n")
+    return re.compile("".join(lines))
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run_in_their_order(page: str, tmp_path: Path) -> None:
@@ -99,7 +113,23 @@ def test_the_commands_of_a_page_run_in_their_order(page: str, tmp_path: Path) ->
     else:
         printed = reader.follow(todo)
     assert CLAIMS.get(page, "") in printed
+    for before, block in pairwise(here):
+        if block.verb == "prints":
+            lines = printed_by(before, printed)
+            assert pattern(block.text).fullmatch("".join(f"{line}\n" for line in lines)), "\n".join(lines)
+            CHECKS[page](lines)
 
+
+def the_state_comes_once_and_then_what_changes(lines: list[str]) -> None:
+    """What `docs/consume.md` says of the iteration."""
+    known = int(lines[0].split()[0])
+    initial = [line.split() for line in lines[2 : 2 + known]]
+    assert {(verb, reason) for verb, *_, reason in initial} == {("added", "initial")}
+    assert len({key for _, key, *_ in initial}) == known > 0
+    assert [line.split()[-1] for line in lines[2 + known :]] == ["watch"] * 3
+
+
+CHECKS = {"docs/consume.md": the_state_comes_once_and_then_what_changes}
 
 CLAIMS = {
     "docs/first-minute.md": "partitions hold",

@@ -17,7 +17,7 @@ from tests.support.churn import Churn
 from tests.support.daemon import command
 from tests.support.kills import Victim, aims
 from tests.support.listed import await_equal, expected_tables
-from tests.support.livereader import LiveReader, fresh_tables
+from tests.support.livereader import LiveReader, fresh_tables, table_of
 from tests.support.process import wait_until
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.topicreader import TopicReader
@@ -98,7 +98,7 @@ def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, b
     async def by_heartbeats() -> dict[str, dict[bytes, bytes]]:
         async with ConsumerReader(bootstrap, topics=trial.topics(*PATHS), until_end=True) as reader:
             await reader.ready()
-            return {stream: dict(reader.objects(stream)) for stream in reader.streams}
+            return {stream: table_of(reader, stream) for stream in reader.streams}
 
     assert asyncio.run(by_heartbeats()) == wanted
     with trial.reader(*trial.topics(*PATHS)) as whole:

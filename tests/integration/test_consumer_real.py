@@ -23,7 +23,7 @@ from tests.support.story import Log, Writer, stream
 from tests.support.telling import Teller
 from tests.support.trial import Trial
 from tests.vectors.telling import claim, description
-from watchrelay.consumer import NothingPublished, SinkUnavailable, TopicReader
+from watchrelay.consumer import KafkaUnavailable, NothingPublished, TopicReader
 
 if TYPE_CHECKING:
     from tests.support.kafkabroker import Version
@@ -93,7 +93,7 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
         "sasl_plain_username": secured.user,
         "sasl_plain_password": secured.password,
     }
-    held = {key for each in writer.held for key in each}
+    held = {key.decode() for each in writer.held for key in each}
     async with TopicReader(me, control_topic=_CONTROL, topics=[_TOPIC], until_end=True) as reader:
         await reader.ready()
         assert set(reader.objects("pods")) == held
@@ -107,7 +107,7 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
         assert set(reader.objects("pods")) == held
         assert ["READ is not granted" in problem.detail for problem in reader.problems] == [True]
     async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
-        with pytest.raises(SinkUnavailable, match="grant READ on it, or name the topics"):
+        with pytest.raises(KafkaUnavailable, match="grant READ on it, or name the topics"):
             await reader.ready()
     _grant(secured, "relay", _CONTROL, AclOperation.READ)
     async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
@@ -129,6 +129,6 @@ async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBrok
         ({"sasl_mechanism": "SCRAM-SHA-512"}, "the broker does not have this SASL mechanism"),
         ({"security_protocol": "PLAINTEXT"}, "no broker answers .check the address, and that security_protocol is that of the listener"),
     ):
-        with pytest.raises(SinkUnavailable, match=said):
+        with pytest.raises(KafkaUnavailable, match=said):
             async with TopicReader({**me, **wrong}, control_topic=_CONTROL):
                 pass

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ SLOW = {
 def window() -> Iterator[Window]:
     with Window() as window:
         for number in range(100):
-            window.do(lambda number=number: live(window.board, f"pods-{number}", topic="t" * 200))  # type: ignore[misc]
+            window.do(partial(live, window.board, f"pods-{number}", topic="t" * 200))
         yield window
 
 

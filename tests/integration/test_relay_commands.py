@@ -61,7 +61,7 @@ def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlan
         reader.read_until("the delete is on the topic", lambda: reader.of("configmaps", "deleted"))
         assert relay.stop() == 0
         reader.read()
-    shown = command("tail", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    shown = command("tail", "-c", relay.file, "--output", "json", "--markers", "--from-beginning", "--until-end")
     assert shown.code == 0, shown.stderr
     lines = shown.objects()
     assert {(line["topic"], line["partition"], line["offset"]) for line in lines} == {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.churn import GROUP, Churn, widget_definition
 from tests.support.daemon import PROGRAM, Daemon, clean_environment, command
@@ -228,10 +229,17 @@ def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: Embed
         relay.await_ready()
         assert relay.stop() == 0
         reader.read()
-    shown = command("tail", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    everything = ("tail", "-c", relay.file, "--from-beginning", "--until-end", "--output")
+    shown = command(*everything, "json", "--markers")
     assert shown.code == 0, shown.stderr
     places = [(line["topic"], line["partition"], line["offset"]) for line in shown.objects()]
     assert sorted(places) == sorted((said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records)
+    objects = [said for said in reader.records if said.is_object]
+    assert len(command(*everything, "text").stdout.splitlines()) == len(objects)
+    documents = [*yaml.safe_load_all(command(*everything, "yaml").stdout)]
+    assert sorted(each["metadata"]["uid"] for each in documents) == sorted(said.headers["ce_wruid"] for said in objects)
+    assert f"configmaps/{namespace}/seen" in command(*everything, "name").stdout.splitlines()
+    assert command(*everything, "name", "--key", f"{namespace}/s*", "--type", "added").stdout == f"configmaps/{namespace}/seen\n"
     connected = command("validate", "--connect", "-c", relay.file)
     assert connected.code == 0, connected.stdout + connected.stderr
     cluster.kill()

@@ -408,7 +408,7 @@ def test_a_format_end_to_end(trial: Trial, cluster: EmbeddedCluster, format_: st
     gone = [one.record for one in records if isinstance(one.record, ObjectRecord) and one.record.verb == "deleted"]
     assert [(record.key.decode(), record.enveloped) for record in gone] == [(f"{namespace}/c1", True), (f"{namespace}/c1", False)]
     assert gone[1].sequence == gone[0].sequence + 1
-    shown = command("tail", "configmaps", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    shown = command("tail", "configmaps", "-c", relay.file, "--output", "json", "--markers", "--from-beginning", "--until-end")
     assert shown.code == 0, shown
     _assert_shown(shown, records)
     people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from tests.support.anyclient import write
 from tests.support.relays import PODS, DictStore, spec_of, until
-from watchrelay.codec import ObjectRecord
-from watchrelay.consumer.reader import NothingPublished, Seen, TailReader
+from tests.support.telling import Teller
+from watchrelay.codec import CloudEvents, ObjectRecord
+from watchrelay.consumer.errors import NothingPublished
+from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.errors import SinkUnavailable
@@ -161,3 +165,72 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
         with pytest.raises(SinkUnavailable, match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and its end"):
             await read()
     assert 0 < len(seen) < 12
+
+
+@asynccontextmanager
+async def published(*partitions: list[int]) -> AsyncIterator[tuple[EmbeddedKafka, Callable[[int, list[int]], Awaitable[None]]]]:
+    """A topic of pods of which each partition holds records of these moments, in this order; and what appends more."""
+    encoder, sequences = CloudEvents(spec_of(partitions=len(partitions)), 17), [0] * len(partitions)
+    with EmbeddedKafka.start() as broker:
+        broker.create_topic(CONTROL, 1)
+        broker.create_topic("t", len(partitions))
+        async with Teller(broker.bootstrap) as teller:
+            await teller.say(CONTROL, "stream/pods", {"topic": "t", "partitions": len(partitions), "epochBase": 1})
+
+            async def append(partition: int, moments_ms: list[int]) -> None:
+                sent: list[Awaitable[object]] = []
+                for moment_ms in moments_ms:
+                    sequences[partition] += 1
+                    at = (partition, sequences[partition])
+                    record = encoder.object(*at, b"shop/%d" % moment_ms, b"{}", "added", "watch", "u", "1", 5, moment_ms, "")
+                    sent.append(await teller._producer.send("t", record.value, record.key, partition, headers=list(record.headers)))
+                for each in sent:
+                    await each
+
+            for partition, moments_ms in enumerate(partitions):
+                await append(partition, moments_ms)
+            yield broker, append
+
+
+def moments(seen: list[Seen]) -> list[int]:
+    return [int(each.record.key.decode().partition("/")[2]) for each in seen if isinstance(each.record, ObjectRecord)]
+
+
+async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
+    logs = [[5 * number + partition for number in range(2000)] for partition in range(3)]
+    logs[1] = logs[1][:10]
+    async with published(*logs, []) as (broker, _):
+        tail = TailReader(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True, until_end=True)
+        assert moments(await everything(tail)) == sorted(moment for log in logs for moment in log)
+
+
+async def test_live_records_follow_the_past_at_once() -> None:
+    async with published([10, 30], [20]) as (broker, append), asyncio.timeout(20.0):
+        tail = TailReader(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True)
+        seen: list[Seen] = []
+        async with aclosing(tail.batches()) as batches:
+            async for batch in batches:
+                seen += batch
+                if len(seen) == 3:
+                    await append(1, [15])
+                if len(seen) == 4:
+                    break
+        assert moments(seen) == [10, 20, 30, 15]
+
+
+class Stalled(TailReader):
+    """Gets nothing of partition 1 until three records of others were shown."""
+
+    shown = 0
+
+    async def _fetch(self, consumer: Any, follow: Any, merge: Any, places: Collection[TopicPartition]) -> set[TopicPartition]:
+        return await super()._fetch(consumer, follow, merge, [place for place in places if place.partition != 1 or self.shown >= 3])
+
+
+async def test_a_partition_of_which_nothing_comes_holds_up_the_others_for_a_moment_only() -> None:
+    async with published([10, 30], [20], [15]) as (broker, _), asyncio.timeout(20.0):
+        tail, seen = Stalled(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True, until_end=True), list[Seen]()
+        async for batch in tail.batches():
+            seen += batch
+            tail.shown = len(seen)
+        assert moments(seen) == [10, 15, 30, 20]

@@ -302,12 +302,12 @@ class Watch:
                 if block := b"".join(event.line(self._selector) for event in events):
                     return block
                 continue
-            if now_s >= self._bookmark_s:
+            if self._query.bookmarks and now_s >= self._bookmark_s:
                 self._bookmark_s = now_s + BOOKMARK_S
                 self._cursor = server.version
                 return _bookmark(self._cursor)
             try:
-                async with asyncio.timeout_at(min(self._bookmark_s, self._ends_s)):
+                async with asyncio.timeout_at(min(self._bookmark_s, self._ends_s) if self._query.bookmarks else self._ends_s):
                     await server.changed.wait()
             except TimeoutError:
                 continue

@@ -73,6 +73,7 @@ class Shape:
     batch_bytes: int = 512 * 1024
     relist_interval_s: float = 0.0
     server_version: tuple[int, int] | None = None
+    bookmarks: bool = True
     queue_bytes: int = 64 << 20
     relay_bytes: int = BATCH_BYTES
     conflate: bool = True
@@ -214,6 +215,7 @@ class Life:
             Selection(resource, label_selector=config.selector),
             page_size=shape.page_size,
             relist_interval_s=shape.relist_interval_s,
+            bookmarks=shape.bookmarks,
         )
         return StreamSpec(
             id=STREAM,

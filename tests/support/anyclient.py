@@ -17,11 +17,12 @@ def write(
     *values: str | bytes | None,
     headers: Mapping[str, bytes] | None = None,
     partition: int = _UNASSIGNED,
+    at_ms: int = 0,
 ) -> None:
-    """Returns once the broker has acknowledged a record of each value."""
+    """Returns once the broker has acknowledged a record of each value. `at_ms` is what the writer's clock shows, 0: the right time."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for value in values:
-        producer.produce(topic, value, key=key, partition=partition, headers=dict(headers or {}))
+        producer.produce(topic, value, key=key, partition=partition, headers=dict(headers or {}), timestamp=at_ms)
     assert producer.flush(20.0) == 0, f"not acknowledged by {bootstrap}: {topic}"
 
 

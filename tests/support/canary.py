@@ -23,7 +23,7 @@ from tests.support.plainlog import Connection, Kafka, Log
 from tests.support.relays import until
 from watchrelay.app.resume import resume
 from watchrelay.codec import ObjectRecord, decode
-from watchrelay.commands.tail import as_json, as_text
+from watchrelay.commands.tail import as_json, as_name, as_text, yaml_printer
 from watchrelay.commands.verify import print_rows
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.origin import Origin
@@ -367,7 +367,7 @@ def _tell_of(told: Told, process: _Process) -> None:
     for partition, offset, record in process.written():
         said = decode(record.key, record.value, record.headers)
         seen = Seen(process.spec.topic, partition, offset, said)
-        told.add("tail", as_text(seen, coloured=False) + as_json(seen))
+        told.add("tail", as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen))
         audits[partition].take(offset, offset - 1, said, record.headers)
         audits[partition].add(Problem("hash", offset, str(record.key), "said to see how it is shown"))
     told.add("verify", _rows(audits, "text") + _rows(audits, "json"))

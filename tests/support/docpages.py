@@ -5,6 +5,7 @@ A comment before a block says how it is held true:
 
     <!-- docs: run -->              the lines run, in the order of the page, in one shell
     <!-- docs: background -->       the line runs while those behind it do
+    <!-- docs: prints -->           the lines before it print this; `…` is anything, a line of it more lines like the one above
     <!-- docs: file NAME -->        the block is written to NAME for the lines behind it
     <!-- docs: parsed: REASON -->   arguments, targets and files are checked; why it is not run
     <!-- docs: cluster: REASON -->  runs against a real API server (tests/docs/test_pages_real.py)

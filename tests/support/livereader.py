@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from tests.support.stage import state
 from watchrelay.consumer import TopicReader
 
 T = TypeVar("T")
@@ -44,10 +45,10 @@ class LiveReader:
             async for change in reader:
                 self.changes += 1
                 table = self.told.setdefault(change.stream, {})
-                if change.object is None:
-                    table.pop(change.key, None)
+                if change.value is None:
+                    table.pop(change.key.encode(), None)
                 else:
-                    table[change.key] = change.object
+                    table[change.key.encode()] = change.value
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -69,7 +70,7 @@ class LiveReader:
 
     def tables(self) -> dict[str, dict[bytes, bytes]]:
         """What it holds now, by stream."""
-        return self._ask(lambda: {stream: dict(self._reader.objects(stream)) for stream in self._reader.streams})
+        return self._ask(lambda: {stream: table_of(self._reader, stream) for stream in self._reader.streams})
 
     def from_changes(self) -> dict[str, dict[bytes, bytes]]:
         """What its changes alone came to."""
@@ -86,8 +87,13 @@ class LiveReader:
         )
 
 
+def table_of(reader: TopicReader, stream: str) -> dict[bytes, bytes]:
+    """What `reader` holds, as the other readers of the tests have it."""
+    return {key.encode(): value for key, value in state(reader, stream).items()}
+
+
 async def fresh_tables(bootstrap: str, control_topic: str) -> tuple[dict[str, dict[bytes, bytes]], list[str]]:
     """What a reader that starts now holds once it is ready, by stream, and what it complained of."""
     async with TopicReader(bootstrap, control_topic=control_topic, until_end=True) as reader:
         await reader.ready()
-        return {stream: dict(reader.objects(stream)) for stream in reader.streams}, [each.detail for each in reader.problems]
+        return {stream: table_of(reader, stream) for stream in reader.streams}, [each.detail for each in reader.problems]

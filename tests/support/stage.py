@@ -49,8 +49,8 @@ class Stage:
         await self.tell()
         await self.describe()
 
-    def held(self) -> dict[bytes, bytes]:
-        return {key: said.value for held in self.writer.held for key, said in held.items()}
+    def held(self) -> dict[str, bytes]:
+        return {key.decode(): said.value for held in self.writer.held for key, said in held.items()}
 
     def reader(self, **more: Any) -> TopicReader:
         return TopicReader(self.kafka.bootstrap, **({"control_topic": self.control} | more))
@@ -62,6 +62,12 @@ class Stage:
 async def take(reader: TopicReader, count: int) -> list[Change]:
     async with asyncio.timeout(20.0):
         return [await anext(reader) for _ in range(count)]
+
+
+def state(reader: TopicReader, stream: str = "pods") -> dict[str, bytes]:
+    """The JSON of what the reader holds, by key."""
+    objects = reader.objects(stream)
+    return {key: objects.value(key) or b"" for key in objects}
 
 
 async def everything(reader: TopicReader) -> list[Change]:

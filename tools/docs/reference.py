@@ -308,10 +308,7 @@ TOPIC_KINDS: dict[TopicKind, str] = {"state": "state topic", "control": "control
 
 def topics() -> str:
     """What topics are created with."""
-    specs = {
-        kind: TopicSpec(name="", kind=kind, partitions=6 if kind == "state" else 1, snapshot_interval_s=3600.0).configs()
-        for kind in TOPIC_KINDS
-    }
+    specs = {kind: TopicSpec(name="", kind=kind, snapshot_interval_s=3600.0).configs() for kind in TOPIC_KINDS}
     names = list(dict.fromkeys(name for configs in specs.values() for name in configs))
     rows = [[code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names]
     return page(

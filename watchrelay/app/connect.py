@@ -14,9 +14,19 @@ from typing import Literal, Protocol
 
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.keyformats import KeyFormats
-from watchrelay.app.plan import PlannedStream, control_spec, held_up, pinned_otherwise, plan_streams, signal_spec, topic_spec
+from watchrelay.app.plan import (
+    PlannedStream,
+    control_spec,
+    held_up,
+    overlapping,
+    pinned_otherwise,
+    plan_streams,
+    signal_spec,
+    topic_spec,
+    why_overlapping,
+)
 from watchrelay.config import ResourceEntry, Settings
-from watchrelay.config.streams import resource_topic, shared_topics
+from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
 from watchrelay.errors import PERSON, ConfigError, KubeError, SinkMisconfigured, SinkUnavailable, TopicRefused
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
@@ -27,7 +37,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.printable import counted, printable
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.scan import descriptions
-from watchrelay.sink.topicrules import TopicSpec
+from watchrelay.sink.topicrules import TopicFacts, TopicSpec
 from watchrelay.sink.topics import Topics
 
 OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
@@ -37,6 +47,8 @@ _SILENT = "most likely it is frozen or overloaded, or a firewall or proxy swallo
 _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
+_IMPERSONATE = "cannot impersonate"
+"""In the API server's refusal of every authorizer. Source: k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go."""
 
 Level = Literal["ok", "warning", "error"]
 
@@ -49,6 +61,10 @@ class Fact:
     said: str
     level: Level = "ok"
     code: int = OK
+    topic: TopicSpec | None = None
+    """The topic that it is about."""
+    found: TopicFacts | None = None
+    """That topic, as the brokers show it."""
 
     def __str__(self) -> str:
         said_already = self.said.startswith((f"{self.what} ", f"{self.what}:"))
@@ -61,12 +77,17 @@ class Fact:
         return next((code for code in (BAD_CONFIG, UNAVAILABLE) if code in codes), OK)
 
 
-async def check_everything(settings: Settings) -> list[Fact]:
-    """All facts: cluster, resources, rights, then Kafka and its topics."""
+async def check_everything(settings: Settings, act_as: str = "") -> list[Fact]:
+    """All facts: cluster, resources, rights, then Kafka and its topics.
+
+    Args:
+        settings: what is checked.
+        act_as: the service account whose rights in the cluster count, `system:serviceaccount:NAMESPACE:NAME`; else the caller's.
+    """
     async with AsyncExitStack() as stack:
         facts: list[Fact] = []
         streams: list[PlannedStream] = []
-        client = await _client(settings, stack, facts)
+        client = await _client(settings, stack, facts, act_as)
         if client is not None:
             streams = await _resolve(settings, client, facts)
             facts.extend(await _rights(client, streams))
@@ -93,37 +114,68 @@ async def connected(settings: Settings, stack: AsyncExitStack) -> tuple[KubeClie
 async def check_topics(settings: Settings, streams: Sequence[PlannedStream], *, create: bool) -> list[Fact]:
     """A fact per topic: control and signal topic first, then those of the streams."""
     connection = kafka_connection(settings, client_id="watchrelay-check")
-    topics = Topics(connection, create=create or settings.kafka.create_topics)
-    specs: dict[str, TopicSpec] = {spec.name: spec for spec in (control_spec(settings), signal_spec(settings))}
-    wanted = [topic_spec(each.spec, settings) for each in streams]
-    topics.expect(wanted)
-    specs.update({spec.name: spec for spec in wanted})
-    facts: list[Fact] = []
-    pinned: dict[str, str] = {}
-    absent: list[str] = []
-    for spec in specs.values():
-        if spec.name in pinned:  # as `run` refuses it: before it looks at the topic
-            facts.append(Fact(f"topic {spec.name}", pinned[spec.name], "error", BAD_CONFIG))
-            continue
+    check = _TopicCheck(Topics(connection, create=create or settings.kafka.create_topics), create=create)
+    control = control_spec(settings)
+    try:
+        there = await check.check(control)
+        described = await _described(connection, control.name, check.facts) if there is not None and not there.created else {}
+        formats = KeyFormats(described)
+        kept = [formats.kept(each.spec) for each in streams]
+        wanted = [topic_spec(each, settings) for each in kept]
+        check.topics.expect(wanted)
+        reasons = (
+            (each.topic, pinned_otherwise(each, described.get(each.id)) or held_up(each, kept, described)) for each in reversed(kept)
+        )
+        refused = {topic: reason for topic, reason in reasons if reason}
+        for spec in {each.name: each for each in (signal_spec(settings), *wanted)}.values():
+            if spec.name in refused:  # as `run` refuses it: before it looks at the topic
+                check.refuse(spec, refused[spec.name])
+            else:
+                await check.check(spec)
+    except SinkUnavailable as error:
+        return [*check.facts, _kafka_fact(error)]
+    return [*check.facts, *await rights_in_kafka(check.topics, check.names, check.absent)]
+
+
+class _TopicCheck:
+    """Checks topics one by one.
+
+    `facts` is what was found, `names` are the topics in the order of the checks, `absent` those of them that do not exist.
+    """
+
+    def __init__(self, topics: Topics, *, create: bool) -> None:
+        self.topics = topics
+        self.facts: list[Fact] = []
+        self.names: list[str] = []
+        self.absent: list[str] = []
+        self._create = create
+
+    async def check(self, spec: TopicSpec) -> TopicFacts | None:
+        """The topic, None when it does not exist or is refused. Raises: SinkUnavailable."""
         try:
-            found = await (topics.ensure_topic(spec) if create else topics.check_topic(spec))
+            found = await (self.topics.ensure_topic(spec) if self._create else self.topics.check_topic(spec))
         except TopicRefused as error:
-            facts.append(Fact(f"topic {spec.name}", str(error), "error", BAD_CONFIG))
-        except SinkUnavailable as error:
-            return [*facts, _kafka_fact(error)]
-        else:
-            if found is None:
-                absent.append(spec.name)
-                facts.append(Fact(f"topic {spec.name}", "does not exist yet: `run` creates it", "warning"))
-                continue
-            made = "created, " if found.created else ""
-            facts.append(
-                Fact(f"topic {spec.name}", f"{made}{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}")
-            )
-            facts.extend(Fact(f"topic {spec.name}", warning, "warning") for warning in found.warnings)
-            if spec.kind == "control" and not found.created:
-                pinned = await _pinned(connection, spec.name, streams, facts)
-    return [*facts, *await rights_in_kafka(topics, list(specs), absent)]
+            self.refuse(spec, str(error))
+            return None
+        self.names.append(spec.name)
+        if found is None:
+            self.absent.append(spec.name)
+            self._add(spec, "does not exist yet: `run` creates it", "warning")
+            return None
+        made = "created, " if found.created else ""
+        shape = f"{counted(found.partitions, 'partition')}, replication factor {found.replication_factor}"
+        self._add(spec, f"{made}{shape}", found=found)
+        for warning in found.warnings:
+            self._add(spec, warning, "warning")
+        return found
+
+    def refuse(self, spec: TopicSpec, reason: str) -> None:
+        """Note that the topic cannot be used."""
+        self.names.append(spec.name)
+        self._add(spec, reason, "error")
+
+    def _add(self, spec: TopicSpec, said: str, level: Level = "ok", *, found: TopicFacts | None = None) -> None:
+        self.facts.append(Fact(f"topic {spec.name}", said, level, BAD_CONFIG if level == "error" else OK, topic=spec, found=found))
 
 
 class TellsRights(Protocol):
@@ -160,23 +212,19 @@ def _listed(topics: Sequence[str]) -> str:
     return ", ".join(topics[:_TOPICS_SHOWN]) + (f" and {counted(more, 'other topic')}" if more > 0 else "")
 
 
-async def _pinned(connection: KafkaConnection, control: str, streams: Sequence[PlannedStream], facts: list[Fact]) -> dict[str, str]:
-    """The topics whose streams are described otherwise than the config asks for, each with why."""
+async def _described(connection: KafkaConnection, control: str, facts: list[Fact]) -> dict[str, dict[str, object]]:
+    """The streams as the control topic describes them."""
     try:
-        described = await descriptions(connection, control)
+        return await descriptions(connection, control)
     except SinkUnavailable as error:
         facts.append(_kafka_fact(error))
         return {}
-    formats = KeyFormats(described)
-    specs = [formats.kept(each.spec) for each in streams]
-    reasons = ((each.topic, pinned_otherwise(each, described.get(each.id)) or held_up(each, specs, described)) for each in reversed(specs))
-    return {topic: reason for topic, reason in reasons if reason}
 
 
-async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) -> KubeClient | None:
+async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact], act_as: str = "") -> KubeClient | None:
     kubernetes = settings.kubernetes
     try:
-        credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ)
+        credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=os.environ, act_as=act_as)
         client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
         await credentials.headers()  # a plugin has a time of its own
         async with asyncio.timeout(_ANSWER_S):
@@ -190,10 +238,19 @@ async def _client(settings: Settings, stack: AsyncExitStack, facts: list[Fact]) 
         )
         return None
     except KubeError as error:
-        facts.append(_kube_fact("kubernetes", error))
+        facts.append(_cannot_impersonate(act_as, error) if act_as and _IMPERSONATE in str(error) else _kube_fact("kubernetes", error))
         return None
-    facts.append(Fact("kubernetes", f"{client.where} is {version.git}"))
+    facts.append(Fact("kubernetes", f"{client.where} is {version.git}{f', asked as {act_as}' if act_as else ''}"))
     return client
+
+
+def _cannot_impersonate(act_as: str, error: KubeError) -> Fact:
+    namespace, name = act_as.split(":")[-2:]
+    cure = (
+        f"grant the user of this kubeconfig the verb impersonate on serviceaccounts {name} in namespace {namespace}, "
+        f"or use a kubeconfig with the token of that account (`kubectl create token {name} --namespace {namespace}`) and leave out --as"
+    )
+    return Fact(f"as {act_as}", f"its rights cannot be checked: {error}; {cure}", "error", BAD_CONFIG)
 
 
 async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) -> list[PlannedStream]:
@@ -207,7 +264,14 @@ async def _resolve(settings: Settings, client: KubeClient, facts: list[Fact]) ->
     shared = shared_topics(
         settings, ((entry, resolution.resources if isinstance(resolution, Found) else ()) for entry, resolution in resolutions)
     )
-    return [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
+    found = [stream for entry, resolution in resolutions for stream in _planned(settings, entry, resolution, shared, facts)]
+    planned: dict[str, PlannedStream] = {}
+    for stream in sorted(found, key=lambda each: each.entry.resource.startswith("*")):  # a wildcard means all others of its group
+        planned.setdefault(stream.spec.id, stream)
+    for stream, earlier in list(overlapping(planned.values())):
+        facts.append(Fact(f"stream {stream.spec.id}", f"{why_overlapping(settings, stream, earlier)}: {SEPARATE}", "error", BAD_CONFIG))
+        del planned[stream.spec.id]
+    return list(planned.values())
 
 
 def _planned(settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str], facts: list[Fact]) -> list[PlannedStream]:

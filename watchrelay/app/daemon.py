@@ -216,7 +216,7 @@ class Daemon:
             sink=sink,
             control=control,
             topics=Topics(connection, create=self.settings.kafka.create_topics),
-            requests=Requests(control),
+            requests=Requests(control, configured=self.board.streams),
             holder=self.holder,
             tempo=Tempo(self.settings.heartbeat_interval_s),
             rng=self._rng,
@@ -237,9 +237,9 @@ class Daemon:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 if self.board.problems.get("kubernetes") != str(error):
                     log.error("no way into the cluster", extra={"error": str(error), "retry_in_s": round(wait_s, 1)})
-                self.board.problems["kubernetes"] = str(error)
+                self.board.problems.put("kubernetes", str(error), cause="credentials")
                 for status in self.board.streams.values():
-                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000), cause="credentials")
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.board.problems.pop("kubernetes", None)
@@ -288,6 +288,7 @@ class Daemon:
     async def _signal(self, rooms: Rooms) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it streams go on, and no request is heard."""
         await rooms.control_made.wait()
+        await rooms.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name
         follower = SignalTopic(rooms.connection, topic, rooms.requests.take, metrics=self.metrics, board=self.board, rng=rooms.rng)
         while True:

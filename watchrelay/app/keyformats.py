@@ -1,4 +1,4 @@
-"""The keys that streams write: those that their topic has already, else those that the config asks for. Pure.
+"""The keys and the partitions of streams: those that their topic has already, else those that the config asks for. Pure.
 
 Room: app. In: descriptions on the control topic, streams as the config asks for them. Out: the same streams as they are to be written.
 
@@ -11,25 +11,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from watchrelay.controlrecords import PARTITIONS_MAX, is_count
 from watchrelay.model.streams import StreamSpec
 
 PLAIN, PREFIXED = "plain", "prefixed"
 
 
 class KeyFormats:
-    """The key formats of the topics as they are described: by topic and stream, with the resource of each."""
+    """The key formats and partitions of the topics as they are described: by topic and stream, with the resource of each."""
 
     def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
         self._topics: dict[object, dict[str, tuple[object, str]]] = {}
+        self._partitions: dict[object, dict[str, int | None]] = {}
         for stream, description in described.items():
             resource = qualified(description)
-            self._topics.setdefault(description.get("topic"), {})[stream] = (description.get("keyFormat"), resource)
+            topic = description.get("topic")
+            self._topics.setdefault(topic, {})[stream] = (description.get("keyFormat"), resource)
+            partitions = description.get("partitions")
+            self._partitions.setdefault(topic, {})[stream] = (
+                partitions if isinstance(partitions, int) and is_count(partitions, PARTITIONS_MAX) else None
+            )
 
     def kept(self, stream: StreamSpec) -> StreamSpec:
         """The stream with the keys that it has on its topic; a new one with those that the topic has.
 
-        Shape: a new one is left as it is where the topic holds plain keys of another resource.
+        A new one is left as it is where the topic holds plain keys of another resource. Likewise with partitions, unless the config sets
+        their number.
         """
+        stream = self._with_partitions(stream)
         others = self._topics.get(stream.topic, {})
         resource = stream.plan.selection.resource.qualified
         there = [others[stream.id]] if stream.id in others else others.values()
@@ -38,6 +47,16 @@ class KeyFormats:
         if formats == {PREFIXED} and (alike or stream.id not in others):
             return _with_keys(stream, PREFIXED)
         return _with_keys(stream, PLAIN) if formats == {PLAIN} and alike else stream
+
+    def _with_partitions(self, stream: StreamSpec) -> StreamSpec:
+        others = self._partitions.get(stream.topic, {})
+        counts = {others[stream.id]} if stream.id in others else set(others.values())
+        pinned = counts.pop() if len(counts) == 1 else None
+        if not pinned:
+            return stream
+        if stream.partitions_from == "config":
+            return replace(stream, partitions_from="topic") if pinned == stream.partitions and stream.id in others else stream
+        return replace(stream, partitions=pinned, description={**stream.description, "partitions": pinned}, partitions_from="topic")
 
 
 def qualified(description: Mapping[str, object]) -> str:

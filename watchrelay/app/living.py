@@ -24,6 +24,8 @@ RETIRE: Final = "watchrelay retire on "
 _RECENT_S: Final = 300.0
 """A record that is older was written by nobody who still lives, also where the clocks of two hosts differ.
 Source: 5 min, as much as Kerberos forgives."""
+_CLOCKS_S: Final = 86_400.0
+"""No clock is wrong by more, time zones included: what is older than this by the clock of its writer needs no look."""
 _BEATS: Final = 1.5
 _MARGIN_S: Final = 1.0
 _READING_BACK_S: Final = 600.0
@@ -63,7 +65,7 @@ def sign_means(newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool
     if newest is None:
         return "maybe" if cut else "nobody"
     age_s = (now_ms - newest.at_ms) / 1000
-    if newest.claim:
+    if newest.claim and age_s >= -_RECENT_S:
         return "claimed" if age_s < _READING_BACK_S else "nobody"
     return "maybe" if age_s < max(_RECENT_S, 3 * interval_s) else "nobody"
 
@@ -81,7 +83,7 @@ async def refuse_written(
     async with signs_of(connection, spec.topic, spec.id) as signs:
         newest = await signs.newest()
         match sign_means(newest, clock.wall_ms(), interval_s, cut=signs.cut):
-            case "nobody":
+            case "nobody" if newest is None or clock.wall_ms() - newest.at_ms > _CLOCKS_S * 1000:
                 return
             case "claimed":
                 assert newest is not None

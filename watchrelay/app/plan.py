@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from watchrelay.app.keyformats import PLAIN, PREFIXED, qualified
-from watchrelay.config.streams import resource_topic
+from watchrelay.config.streams import DEFAULT_PARTITIONS, asked_partitions, field_selector, resource_topic
+from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.sink.topicrules import TopicSpec
@@ -95,6 +96,8 @@ def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None)
     if pinned.get("topic") != stream.topic:
         return ""
     for key, name, cure in (("partitions", "partitions", "`partitions: {}`"), ("keyFormat", "key format", "it")):
+        if key == "partitions" and stream.partitions_from == "default":
+            continue
         held, asked = pinned.get(key), stream.description[key]
         if held is not None and held != asked:
             return (
@@ -107,7 +110,7 @@ def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None)
 def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
     """Why a stream may not be written beside those that the control topic describes on the same topic; "" when it may.
 
-    Shape: refused is what is certain: another form of keys, or the same resource with the same selectors where namespaces meet.
+    Refused are another form of keys, and the same resource unless namespaces or names are disjoint.
     """
     for other, theirs in described.items():
         if why := _clash(stream, other, theirs):
@@ -158,7 +161,8 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
         return ""
     if theirs.get("keyFormat") != ours["keyFormat"]:
         return f"writes {ours['keyFormat']} keys, stream {other} on the same topic {stream.topic} {theirs.get('keyFormat')} ones"
-    if theirs.get("resource") == ours["resource"] and _meet(theirs.get("selectors"), ours["selectors"]):
+    same = qualified(theirs) == stream.plan.selection.resource.qualified
+    if same and _reach(theirs.get("selectors")).meets(_reach(ours["selectors"])):
         return f"takes objects that stream {other} on the same topic {stream.topic} has too"
     return ""
 
@@ -172,12 +176,33 @@ def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
     return f"{keys}, stream {other} on the same topic {stream.topic} plain ones for {named}"
 
 
-def _meet(theirs: object, ours: object) -> bool:
-    if not isinstance(theirs, dict) or not isinstance(ours, dict):
-        return False
-    mine, others = set(ours["namespaces"]), set(theirs.get("namespaces") or [])
-    alike = all(theirs.get(selector) == ours[selector] for selector in ("labelSelector", "fieldSelector"))
-    return alike and (not mine or not others or bool(mine & others))
+def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
+    """The streams that can have objects of an earlier stream of `planned` on the same topic, each with that earlier one."""
+    overlaps = Overlaps[PlannedStream]()
+    for each in planned:
+        group = each.spec.topic, each.spec.plan.selection.resource.qualified
+        reach = _reach(each.spec.description["selectors"])
+        if (earlier := overlaps.first(group, reach)) is None:
+            overlaps.add(group, reach, each)
+        else:
+            yield each, earlier
+
+
+def why_overlapping(settings: Settings, stream: PlannedStream, earlier: PlannedStream) -> str:
+    """What is wrong about a pair of `overlapping`: one line that names both entries of the config."""
+    entries = [f"resources[{settings.resources.index(each.entry)}]" for each in (stream, earlier)]
+    return (
+        f"stream {stream.spec.id} ({entries[0]}) can have the same objects as stream {earlier.spec.id} ({entries[1]}) "
+        f"on the same topic {stream.spec.topic}"
+    )
+
+
+def _reach(selectors: object) -> Reach:
+    """Of a description's selectors; what is none of those that a relay writes limits nothing."""
+    held = selectors if isinstance(selectors, dict) else {}
+    namespaces, fields = held.get("namespaces"), held.get("fieldSelector")
+    listed = [each for each in namespaces if isinstance(each, str)] if isinstance(namespaces, list) else []
+    return Reach.of(listed, fields if isinstance(fields, str) else "")
 
 
 def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
@@ -188,6 +213,7 @@ def topic_spec(stream: StreamSpec, settings: Settings) -> TopicSpec:
         replication_factor=settings.kafka.replication_factor,
         min_insync_replicas=settings.kafka.min_insync_replicas,
         snapshot_interval_s=stream.snapshot_interval_s,
+        pinned=stream.partitions_from == "topic",
     )
 
 
@@ -207,14 +233,9 @@ def signal_spec(settings: Settings) -> TopicSpec:
     return replace(control_spec(settings), name=signal_topic(settings), kind="signal")
 
 
-def field_selector(entry: ResourceEntry, namespace: str | None) -> str:
-    """The entry's field selector with what `name` and `excludeNamespaces` add to it."""
-    terms = [entry.field_selector] if entry.field_selector else []
-    if entry.name:
-        terms.append(f"metadata.name={entry.name}")
-    if namespace is None:
-        terms.extend(f"metadata.namespace!={excluded}" for excluded in entry.exclude_namespaces)
-    return ",".join(terms)
+def _of_bounded_depth(resource: Resource) -> bool:
+    """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom resources has a dot in its name."""
+    return "." not in resource.group and resource.plural != "controllerrevisions"
 
 
 def _plan(
@@ -236,6 +257,7 @@ def _plan(
         label_selector=entry.label_selector or "",
         field_selector=field_selector(entry, namespace),
         metadata_only=entry.metadata_only,
+        depth_checked=transform.enters or kafka.format != "cloudevents" or not _of_bounded_depth(resource),
     )
     arrival = frozenset(entry.namespaces) if entry.scope == "cluster" else frozenset[str]()
     plan = WatchPlan(
@@ -262,7 +284,8 @@ def _plan(
     }
     config_hash = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     topic = resource_topic(settings, entry, resource)
-    partitions = entry.partitions or kafka.partitions
+    asked = asked_partitions(settings, entry)
+    partitions = asked or DEFAULT_PARTITIONS
     description: dict[str, object] = {
         "topic": topic,
         "partitions": partitions,
@@ -277,6 +300,7 @@ def _plan(
         cluster=settings.cluster,
         topic=topic,
         partitions=partitions,
+        partitions_from="config" if asked else "default",
         plan=plan,
         config_hash=config_hash,
         key_prefix=f"{resource.qualified}/".encode() if prefixed else b"",

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 from watchrelay import clock
 from watchrelay.codec import Decoded, MarkerRecord, decode
-from watchrelay.errors import Fenced, RecordRefused, Shared, SinkUnavailable
+from watchrelay.errors import EpochAhead, ForeignRecords, RecordRefused, Shared, SinkUnavailable
 from watchrelay.model.streams import StreamSpec
 from watchrelay.relay.loop import StreamRelay
 from watchrelay.relay.resume import FirstSnapshot, Fold, Found, ReadAgainFromStart, decide, found, interleaved
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.kafka import KafkaSink
 from watchrelay.sink.readback import ReadBack, Span, Turn
-from watchrelay.sink.scan import other_cluster, shared_topic
+from watchrelay.sink.scan import no_epoch_left, other_cluster, shared_topic
 from watchrelay.store.objects import Store
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class LogReader:
 async def resume(spec: StreamSpec, relay: StreamRelay, store: Store, reader: Reads, epoch: int, *, anew: bool = False) -> Found:
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape: `anew`: the topic was made anew.
 
-    Raises: Fenced when a partition holds records of a newer writer.
+    Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of a higher epoch.
     """
     began_s, read = clock.now_s(), 0
     folds = [Fold(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)]
@@ -136,10 +136,9 @@ async def resume(spec: StreamSpec, relay: StreamRelay, store: Store, reader: Rea
         log.warning("log is not whole: everything is listed and said again within a snapshot", extra=extra)
     highest = max((fold.highest for fold in folds), default=0)
     if highest > epoch:
-        raise Fenced(
-            f"stream {spec.id}: topic {spec.topic} holds records of epoch {highest}, our claim is {epoch}: another relay writes it; "
-            f"if none does, the control topic was replaced: delete its record stream/{spec.id}"
-        )
+        if why := no_epoch_left(spec.topic, spec.id, highest):
+            raise ForeignRecords(why)
+        raise EpochAhead(spec.id, highest, epoch)
     result = found(folds, decision)
     if not (isinstance(decision, FirstSnapshot) and not decision.doubted):
         store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)

@@ -255,7 +255,13 @@ class _Retirement:
     async def run(self) -> int:
         """The number of objects deleted."""
         spec = self._spec
-        self._epoch = await self._control.claim(spec.id, spec.description, starting_point=None, highest_epoch=self._highest_epoch)
+        self._epoch = await self._control.claim(
+            spec.id,
+            spec.description,
+            starting_point=None,
+            highest_epoch=self._highest_epoch,
+            replace_description=bool(self._control.blocked(spec.id)),
+        )
         encoder = encoder_for(spec, self._epoch)
         claims = await self._mark(encoder, lambda _: Marker("claim"))
         spans = [Span(partition, None, offset) for partition, (_, offset) in enumerate(claims)]

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchrelay import clock
 from watchrelay.app.keyformats import KeyFormats
-from watchrelay.app.plan import UNTANGLE, PlannedStream, entangled, pinned_otherwise, plan_streams, provisional_ids, topic_spec
+from watchrelay.app.plan import (
+    UNTANGLE,
+    PlannedStream,
+    entangled,
+    overlapping,
+    pinned_otherwise,
+    plan_streams,
+    provisional_ids,
+    why_overlapping,
+)
 from watchrelay.app.rooms import Rooms
 from watchrelay.app.streams import StreamRunner
-from watchrelay.app.tasks import first_of
+from watchrelay.app.tasks import UnexpectedErrors, first_of
 from watchrelay.backoff import Backoff
-from watchrelay.config.streams import resource_topic, shared_topics
+from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
 from watchrelay.errors import Fenced, KubeError, Unreachable
 from watchrelay.kube.discovery import Discovery
 from watchrelay.kube.resolve import Found, Resolution, Unknown
@@ -69,6 +79,7 @@ class Supervisor:
         self._stopped = False
         """No stream starts any more: whoever stops all of them knows those of that moment, and waits for no other."""
         self._version_due_s = 0.0
+        self._unexpected = UnexpectedErrors()
 
     async def run(self) -> None:
         """Look, reconcile, wait; for ever."""
@@ -78,16 +89,21 @@ class Supervisor:
             await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])  # where the streams stay away, one of them probes for all
             try:
                 changed = await self._discovery.refresh()
+                await self._ask_version()
+                self._reconcile(changed=changed)
             except KubeError as error:
                 after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
-                self._failed(error, wait_s)
+                self._failed(str(error), wait_s, error.cause)
+            except Exception as error:  # logged: running streams go on, whatever an answer of the API server led to
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                message, cause = self._unexpected.explain(error)
+                log.error("discovery failed unexpectedly", extra={"error": message, "retry_in_s": round(wait_s, 1)}, exc_info=cause)
+                self._failed(message, wait_s)
             else:
                 backoff = Backoff()
                 self._rooms.board.problems.pop("kubernetes", None)
-                await self._ask_version()
-                self._reconcile(changed=changed)
                 wait_s = self._rooms.rng.uniform(*(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S))
                 for stream in self._waiting:
                     self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
@@ -143,20 +159,24 @@ class Supervisor:
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)
         formats = KeyFormats(self._rooms.control.described_streams())
-        for index, (entry, resolution) in enumerate(resolutions):
-            for resource in _found(resolution):
-                try:
-                    streams = plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
-                except ValueError:
-                    continue  # this entry alone waits, and says why
-                for each in streams:
-                    if reason := self._repinned(each, formats):
-                        found.append((index, reason, ""))
-                    else:
-                        planned.setdefault(each.spec.id, (index, formats.kept(each.spec)))
+        plans = _plans(settings, resolutions, shared)
+        places = {id(entry): index for index, entry in enumerate(settings.resources)}
+        for each in plans.values():
+            index = places[id(each.entry)]
+            if reason := self._repinned(each, formats):
+                found.append((index, reason, ""))
+            else:
+                planned[each.spec.id] = (index, formats.kept(each.spec))
+        for each, earlier in self._overlapping(plans):
+            found.append((places[id(each.entry)], why_overlapping(settings, each, earlier), SEPARATE))
         stuck = entangled((spec for _, spec in planned.values()), self._rooms.control.described_streams())
         found.extend((planned[stream][0], reason, UNTANGLE.format(stream)) for stream, reason in stuck.items())
         return found
+
+    def _overlapping(self, plans: dict[str, PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
+        """The streams that may not start beside another one of the config; what runs comes first."""
+        ordered = sorted(plans.values(), key=lambda each: each.spec.id not in self._running)
+        return ((each, earlier) for each, earlier in overlapping(ordered) if each.spec.id not in self._running)
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
@@ -200,14 +220,13 @@ class Supervisor:
 
     # ---- reconciling -------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: KubeError, wait_s: float) -> None:
-        message = str(error)
+    def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
             log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
-        self._rooms.board.problems["kubernetes"] = message
+        self._rooms.board.problems.put("kubernetes", message, cause=cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms)
+            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
 
     def _resolve(self, settings: Settings) -> list[tuple[ResourceEntry, Resolution]]:
         return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]
@@ -218,11 +237,18 @@ class Supervisor:
         settings = self._rooms.settings
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)
+        pairs = self._overlapping(_plans(settings, resolutions, shared))
+        refused = {each.spec.id: f"{why_overlapping(settings, each, earlier)}: {SEPARATE}" for each, earlier in pairs}
         planned: dict[str, PlannedStream] = {}
-        # Entries that name their resource come first: a wildcard stands for the others.
-        for entry, resolution in sorted(resolutions, key=lambda item: item[0].resource.startswith("*")):
-            self._reconcile_entry(entry, resolution, shared, planned)
-        self._rooms.topics.expect(topic_spec(each.spec, settings) for each in planned.values())
+        for entry, resolution in _named_first(resolutions):
+            try:
+                self._reconcile_entry(entry, resolution, shared, planned, refused)
+            except Exception as error:  # logged: what is odd about one resource concerns its entry alone
+                message, cause = self._unexpected.explain(error)
+                log.error("entry cannot be planned", extra={"resource": entry.resource, "error": message}, exc_info=cause)
+                self._wait_for(entry, message, person=False)
+                for stream in provisional_ids(entry):
+                    self._rooms.board.open(stream).failed(message)
         self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
@@ -235,7 +261,14 @@ class Supervisor:
             for running in self._running.values():
                 running.runner.recheck()
 
-    def _reconcile_entry(self, entry: ResourceEntry, resolution: Resolution, shared: set[str], planned: dict[str, PlannedStream]) -> None:
+    def _reconcile_entry(
+        self,
+        entry: ResourceEntry,
+        resolution: Resolution,
+        shared: set[str],
+        planned: dict[str, PlannedStream],
+        refused: dict[str, str],
+    ) -> None:
         """Adds the entry's streams to `planned`, or says on the board what it waits for."""
         if not isinstance(resolution, Found):
             if not self._covered(entry):
@@ -251,8 +284,11 @@ class Supervisor:
             except ValueError as error:
                 self._wait_for(entry, str(error), person=True)
                 return
-        self._found_now(entry, streams)
+        self._found_now(entry, streams, refused)
         for each in streams:
+            if reason := refused.get(each.spec.id):
+                self._wait_for(entry, reason, person=True, streams=[each.spec.id])
+                continue
             other = planned.setdefault(each.spec.id, each).entry
             if other is not entry and not entry.resource.startswith("*"):
                 problem = f"{other.resource} and {entry.resource} are both stream {each.spec.id}: give one of them an id"
@@ -272,8 +308,8 @@ class Supervisor:
         for entry in self._rooms.settings.resources:
             self._wait_for(entry, "the API server was not asked yet", person=False)
 
-    def _wait_for(self, entry: ResourceEntry, reason: str, *, person: bool) -> None:
-        for stream in provisional_ids(entry):
+    def _wait_for(self, entry: ResourceEntry, reason: str, *, person: bool, streams: Sequence[str] = ()) -> None:
+        for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._rooms.board.open(stream)
             if person and status.waits_for != reason:
@@ -283,11 +319,11 @@ class Supervisor:
             if person:
                 status.failed(reason)
 
-    def _found_now(self, entry: ResourceEntry, planned: list[PlannedStream]) -> None:
+    def _found_now(self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]) -> None:
         """The entry's provisional rows give way to the real ones."""
         real = {each.spec.id for each in planned}
-        for stream in provisional_ids(entry):
-            if stream in self._waiting:
+        for stream in dict.fromkeys((*provisional_ids(entry), *real)):
+            if stream in self._waiting and stream not in refused:
                 self._waiting.discard(stream)
                 if stream in real:
                     status = self._rooms.board.open(stream)
@@ -353,6 +389,26 @@ class Supervisor:
 
 def _found(resolution: Resolution) -> tuple[Resource, ...]:
     return resolution.resources if isinstance(resolution, Found) else ()
+
+
+def _named_first(resolutions: list[tuple[ResourceEntry, Resolution]]) -> list[tuple[ResourceEntry, Resolution]]:
+    """Entries that name their resource come first: a wildcard means all others of its group."""
+    return sorted(resolutions, key=lambda item: item[0].resource.startswith("*"))
+
+
+def _plans(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]], shared: set[str]) -> dict[str, PlannedStream]:
+    """The streams by id. An entry that cannot be planned has none: it alone waits, and its row has the reason."""
+    planned: dict[str, PlannedStream] = {}
+    for entry, resolution in _named_first(resolutions):
+        for resource in _found(resolution):
+            try:
+                streams = plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
+            except Exception:  # `_reconcile_entry` meets it too, and says so
+                log.debug("entry cannot be planned", exc_info=True)
+                continue
+            for each in streams:
+                planned.setdefault(each.spec.id, each)
+    return planned
 
 
 def _shared(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]]) -> set[str]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-from watchrelay.errors import Died
+from watchrelay.errors import Died, first_cause
+from watchrelay.printable import short
 
 Result = TypeVar("Result")
 
@@ -78,6 +80,25 @@ def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+class UnexpectedErrors:
+    """Tells errors that no code expected from those that were logged with their traceback before."""
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def explain(self, error: Exception) -> tuple[str, BaseException | None]:
+        """What to log of `error`, or of the error in it that caused the others.
+
+        Returns: One line for people, and what to log the traceback of: None after the first error of its type from that line of code.
+        """
+        cause = first_cause(error) if isinstance(error, ExceptionGroup) else error
+        *_, frame = traceback.extract_tb(cause.__traceback__) or [None]
+        place = f"{type(cause).__name__} {frame.filename}:{frame.lineno}" if frame is not None else type(cause).__name__
+        known = place in self._met
+        self._met.add(place)
+        return f"internal error: {type(cause).__name__}: {short(str(cause))}", None if known else cause
 
 
 def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -172,7 +172,7 @@ def _make_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str
         plural, _, group = resource.partition(".")
         kafka = settings.kafka
         name = kafka.topic_template.format(prefix=kafka.topic_prefix, cluster=settings.cluster, group=group or "core", resource=plural)
-        broker.create_topic(name, kafka.partitions)
+        broker.create_topic(name, PARTITIONS)
 
 
 async def _print_events(settings: Settings) -> None:

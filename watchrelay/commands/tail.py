@@ -1,7 +1,4 @@
-"""`watchrelay tail`: topics decoded, for people or one JSON object a line.
-
-Room: commands. In: parsed arguments (config, sets, streams, from_beginning, until_end, output). Out: lines on stdout, exit code.
-"""
+"""`watchrelay tail`: topics decoded, for people or programs."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TextIO
 
 import msgspec
@@ -18,7 +17,8 @@ import msgspec
 from watchrelay import clock
 from watchrelay.app.kafka import kafka_connection
 from watchrelay.app.plan import control_topic
-from watchrelay.codec import MarkerRecord, ObjectRecord
+from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.commands.manifests import name_of, yaml_of
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
@@ -30,6 +30,12 @@ from watchrelay.sink.connection import reason_told
 
 Printer = Callable[[Seen], str]
 
+OUTPUTS: dict[str, Callable[[], Printer]] = {
+    "text": lambda: text_printer(sys.stdout),
+    "json": lambda: as_json,
+    "yaml": lambda: yaml_printer(),
+    "name": lambda: as_name,
+}
 _COLOURS = {"added": "32", "modified": "33", "deleted": "31", "read": "36"}
 _MARKER_COLOUR = "2"
 _json = msgspec.json.Encoder().encode
@@ -81,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each; ToldToStop.
     """
     settings = load_settings(args.config, args.sets)
-    printer = as_json if args.output == "json" else text_printer(sys.stdout)
+    printer = OUTPUTS[args.output]()
     with client_words(sys.stderr):
         finish(_tail(settings, args, printer))
     return 0
@@ -105,10 +111,11 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
         waiting=waiting,
         awaited=lambda stream: may_come(settings, stream),
     )
+    selection = Selection(args.markers, tuple(args.key), frozenset(args.type), frozenset(args.namespace))
     with reason_told(connection):
         async with aclosing(reader.batches()) as batches:
             async for seen in batches:
-                print_batch(seen, printer, sys.stdout, sys.stderr)
+                print_batch(seen, printer, sys.stdout, sys.stderr, selection)
 
 
 def may_come(settings: Settings, stream: str) -> bool:
@@ -122,10 +129,37 @@ def may_come(settings: Settings, stream: str) -> bool:
     return False
 
 
-def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: TextIO) -> None:
-    """One line each: records to `out`, what is no record of ours to `complaints`."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which records are printed. Empty `keys` (patterns of a shell), `types`, `namespaces`: all; a marker also where its type is named."""
+
+    markers: bool = False
+    keys: tuple[str, ...] = ()
+    types: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+
+    def wants(self, record: Decoded) -> bool:
+        """Whether it is printed."""
+        if isinstance(record, MarkerRecord):
+            return self.markers or record.kind in self.types
+        key = record.key.decode()
+        return (
+            (not self.types or record.verb in self.types)
+            and (not self.namespaces or key.rpartition("/")[0].rpartition("/")[2] in self.namespaces)
+            and (not self.keys or any(fnmatchcase(key, pattern) for pattern in self.keys))
+        )
+
+
+OBJECTS = Selection()
+"""All objects, no marker."""
+
+
+def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: TextIO, selection: Selection = OBJECTS) -> None:
+    """Records to `out`; what is no record of ours to `complaints`, one line each."""
     lines = []
     for each in seen:
+        if each.record is not None and not selection.wants(each.record):
+            continue
         refused = each.refused
         if each.record is not None:
             try:
@@ -196,6 +230,31 @@ def marker_fields(record: MarkerRecord) -> dict[str, Any]:
     if record.last_snapshot_offset is not None:
         fields |= {"lastSnapshot": record.last_snapshot, "lastSnapshotOffset": record.last_snapshot_offset}
     return fields
+
+
+def as_name(seen: Seen) -> str:
+    """The object as kubectl names it, `pods/shop/web`; a marker by its key."""
+    record = seen.record
+    assert record is not None
+    if isinstance(record, MarkerRecord):
+        return printable(f"%wr/{record.kind}/{record.stream}/{record.partition}")
+    return name_of(seen.source, record.stream, record.key.decode())
+
+
+def yaml_printer() -> Printer:
+    """Each object as a YAML document, as kubectl prints it. What has no object, a delete or a marker, is a comment."""
+    separator = ""
+
+    def as_yaml(seen: Seen) -> str:
+        nonlocal separator
+        record = seen.record
+        if not isinstance(record, ObjectRecord) or record.value is None:
+            return f"# {as_text(seen, coloured=False)}"
+        before, text = separator, yaml_of(record.value)
+        separator = "---\n"
+        return f"{before}{text}"
+
+    return as_yaml
 
 
 def text_printer(out: TextIO) -> Printer:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from watchrelay.config.overlaps import Overlaps
 from watchrelay.config.settings import Settings
 from watchrelay.config.streams import Planned, called, plan
 from watchrelay.config.tree import Path
@@ -22,12 +21,10 @@ def warnings(settings: Settings) -> Iterator[Warned]:
     yield from _kafka(settings)
     planned = plan(settings)
     seen: set[int] = set()
-    overlaps = Overlaps(planned, lambda each: (each.topic, each.what))
     for stream in planned:
         if stream.index not in seen:
             seen.add(stream.index)
             yield from _entry(stream)
-        yield from _shared_objects(stream, overlaps)
     yield from _same_stream(planned)
 
 
@@ -72,12 +69,6 @@ def _versions(stream: Planned) -> str:
 def _near(stream: Planned) -> str:
     close = difflib.get_close_matches(stream.name.name.lower(), known_names(), n=1, cutoff=0.75)
     return f"did you mean {close[0]}?" if close else ""
-
-
-def _shared_objects(stream: Planned, overlaps: Overlaps) -> Iterator[Warned]:
-    if stream.topic and (other := overlaps.earlier(stream)) is not None:
-        message = f"an object that the selectors of resources[{other.index}] match too stands twice on the topic {stream.topic}"
-        yield ("resources", stream.index), message, "give one of the two another topic"
 
 
 def _same_stream(planned: list[Planned]) -> Iterator[Warned]:

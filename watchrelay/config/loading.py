@@ -22,6 +22,7 @@ from watchrelay.config.settings import Settings, with_defaults
 from watchrelay.config.sources import Given, Overlaid, Source
 from watchrelay.config.translate import explain
 from watchrelay.config.tree import Path, Unreadable, read_yaml, show
+from watchrelay.config.verdicts import Refusal
 from watchrelay.errors import ConfigError, Problem
 from watchrelay.files import read_bounded
 
@@ -54,7 +55,7 @@ class Loaded:
 
     def problems_of(self, settings: Settings) -> list[Problem]:
         """What cannot stand together in `settings`, which are these but for some values; said with this file's lines."""
-        found = [_located(self.given, said.paths, said.message, said.hint) for said in refusals(settings, self.given.says)]
+        found = [_refused(self.given, said) for said in refusals(settings, self.given.says)]
         return [problem for _, problem in sorted(found, key=lambda item: item[0])]
 
 
@@ -146,7 +147,7 @@ def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]
     given.value = given.value or overlaid.value
     settings = with_defaults(settings)
     found.extend(
-        _located(given, refusal.paths, refusal.message, refusal.hint)
+        _refused(given, refusal)
         for refusal in refusals(settings, given.says)
         if not any(_touches(concerned, broken) for path in refusal.paths for concerned in _with_default(path))
     )
@@ -189,6 +190,14 @@ def _located(given: Given, paths: tuple[Path, ...], message: str, hint: str) -> 
     origin = given.origin(path)
     problem = Problem(message, path=show(path), source=origin.source, line=origin.line, hint=hint)
     return origin.order, problem
+
+
+def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
+    hint = refusal.hint
+    if refusal.other:
+        origin = given.origin(refusal.other)
+        hint = f"{show(refusal.other)} is {f'on line {origin.line}' if origin.line else f'from {origin.source}'}; {hint}"
+    return _located(given, refusal.paths, refusal.message, hint)
 
 
 def _once(problems: list[Problem]) -> list[Problem]:

@@ -6,19 +6,19 @@ Room: config. In: settings, defaults merged, and which keys were given. Out: ref
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from watchrelay.config.grammar import TOPIC_MAX
-from watchrelay.config.overlaps import Overlaps
 from watchrelay.config.security import security_refusals
 from watchrelay.config.settings import ResourceEntry, Settings
-from watchrelay.config.streams import Planned, is_secrets, own_topics, plan
+from watchrelay.config.streams import SEPARATE, Planned, is_secrets, own_topics, plan, reach_of
 from watchrelay.config.tree import Path, show
 from watchrelay.config.verdicts import Refusal
 from watchrelay.model.builtin import resolve
 from watchrelay.model.names import parse_name
+from watchrelay.model.reach import Overlaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,10 @@ def refusals(settings: Settings, says: Says) -> Iterator[Refusal]:
     for index, entry in enumerate(settings.resources):
         yield from _entry(index, entry)
     planned = plan(settings)
-    yield from _same_ids(planned)
+    duplicates = list(_same_ids(planned))
+    yield from duplicates
     yield from _topics(settings, planned)
+    yield from _same_objects(planned, {refusal.paths[0][1] for refusal in duplicates})
 
 
 def _later(settings: Settings, says: Says) -> Iterator[Refusal]:
@@ -154,8 +156,6 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
     first: dict[str, Planned] = {}
     by_metric: dict[str, tuple[str, Path]] = {name.replace("_", "."): (name, ("kafka", "topicPrefix")) for name in own}
     refused: set[tuple[int, str]] = set()
-    # A topic's streams have disjoint keys; with the same selectors, what two of them take in common is certain.
-    alike = Overlaps(planned, lambda each: (each.topic, each.what, each.entry.label_selector, each.entry.field_selector))
     for stream in planned:
         topic = stream.topic
         if topic is None or (stream.index, topic) in refused:
@@ -180,13 +180,42 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
                 f'{stream.partitions} here, but {other.partitions} in resources[{other.index}] for the same topic "{topic}"',
                 "say the same number in both",
             )
-        elif clash := alike.earlier(stream):
-            found = Refusal(
-                paths, f'the same objects as resources[{clash.index}] on the same topic "{topic}"', "name another topic for one of the two"
-            )
         if found:
             refused.add((stream.index, topic))
             yield replace(found, paths=(*found.paths, *_about(stream, other)))
+
+
+def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> Iterator[Refusal]:
+    """Streams of one resource on one topic have disjoint keys: what one of them deletes would be deleted for the other too.
+
+    Args:
+        planned: the streams of the config.
+        duplicates: the indexes of the entries that are refused already.
+    """
+    overlaps = Overlaps[Planned]()
+    refused = set(duplicates)
+    for stream in planned:
+        if stream.index in refused:
+            continue
+        # A wildcard over a group that only discovery knows has each resource of the group, on the topics of the entries that name none.
+        topic = stream.entry.topic
+        resource, wild, named = (stream.topic or topic, stream.what), ("*", topic, stream.name.group), ("named", topic, stream.name.group)
+        is_wild = stream.name.wildcard and stream.builtin is None
+        reach = reach_of(stream)
+        found = [overlaps.first(group, reach) for group in ((wild, named) if is_wild else (resource, wild))]
+        for group in (wild,) if is_wild else (resource, named):
+            overlaps.add(group, reach, stream)
+        other = min((each for each in found if each), key=lambda each: each.index, default=None)
+        if other is not None:
+            refused.add(stream.index)
+            where = f'"{stream.topic or other.topic}"' if stream.topic or other.topic else "that the cluster decides"
+            paths: tuple[Path, ...] = (("resources", stream.index, "topic"), ("resources", stream.index, "resource"))
+            yield Refusal(
+                (*paths, *_about(stream, other)),
+                f"can have the same objects as resources[{other.index}] on the same topic {where}",
+                SEPARATE,
+                other=("resources", other.index),
+            )
 
 
 def later_paths() -> list[str]:

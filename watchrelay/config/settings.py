@@ -34,6 +34,7 @@ from watchrelay.config.fields import (
     TopicPart,
     TopicTemplate,
 )
+from watchrelay.config.streams import DEFAULT_PARTITIONS
 from watchrelay.model.streams import Format, InitialList, ListSemantic
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -131,8 +132,9 @@ class KafkaSettings(Section):
     create_topics: Flag = True
     """Whether missing topics are created. Default: true; false where others create them, they are then only checked."""
 
-    partitions: Count = Field(default=6, ge=1, le=10_000)
-    """Partitions of each state topic. Default: 6. Pinned at the first start: another number later needs another topic."""
+    partitions: Count | None = Field(default=None, ge=1, le=10_000, json_schema_extra={"default": DEFAULT_PARTITIONS})
+    """Partitions of each state topic. Default: 1; more let consumers read a large or busy resource in parallel. A stream keeps the
+    number of its first start: another one needs another topic."""
 
     replication_factor: Count = Field(default=3, ge=1, le=32767)
     """Copies of each partition of the topics that are created. Default: 3. At most the number of brokers."""
@@ -207,7 +209,7 @@ class Defaults(Section):
     """Full name of the topic. Default: made from `kafka.topicTemplate`."""
 
     partitions: Count | None = Field(default=None, ge=1, le=10_000)
-    """Partitions of the topic. Default: `kafka.partitions`. Pinned at the first start."""
+    """Partitions of the topic. Default: `kafka.partitions`. A stream keeps the number of its first start."""
 
     snapshot_interval_s: Annotated[float, Period("5s", zero=True)] = _written("1h")
     """How often the full state is said again, so that new consumers need not read far back; 0: only at first start and when a

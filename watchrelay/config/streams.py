@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
 from watchrelay.model.names import ResourceName, parse_name
+from watchrelay.model.reach import Reach
 from watchrelay.model.resources import Resource
 
 if TYPE_CHECKING:
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 CORE = "core"
 """What stands for the core group in a topic's name."""
+
+DEFAULT_PARTITIONS: Final = 1
+"""Of a topic where the config does not set `partitions`."""
+
+SEPARATE: Final = (
+    "give one of the two another `topic`, or both disjoint `namespaces`; "
+    "label and field selectors do not separate them: an object that changes moves from one to the other"
+)
+"""The cure for two streams of one resource on one topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ def plan(settings: Settings) -> list[Planned]:
                     id=(entry.id or what) + (f"@{namespace}" if namespace else ""),
                     namespace=namespace,
                     topic=topic,
-                    partitions=entry.partitions or settings.kafka.partitions,
+                    partitions=asked_partitions(settings, entry) or DEFAULT_PARTITIONS,
                 )
                 for namespace in namespaces_of(entry)
             )
@@ -71,6 +81,27 @@ def plan(settings: Settings) -> list[Planned]:
 def namespaces_of(entry: ResourceEntry) -> Sequence[str | None]:
     """One item per watch of the entry: a namespace, or None for a watch of all (filtered on arrival where `scope` is cluster)."""
     return entry.namespaces if entry.namespaces and entry.scope == "namespace" else (None,)
+
+
+def asked_partitions(settings: Settings, entry: ResourceEntry) -> int | None:
+    """The partitions that the config sets for an entry; None where it leaves the number to the topic, or to the default."""
+    return entry.partitions or settings.kafka.partitions
+
+
+def field_selector(entry: ResourceEntry, namespace: str | None) -> str:
+    """The entry's field selector with what `name` and `excludeNamespaces` add to it."""
+    terms = [entry.field_selector] if entry.field_selector else []
+    if entry.name:
+        terms.append(f"metadata.name={entry.name}")
+    if namespace is None:
+        terms.extend(f"metadata.namespace!={excluded}" for excluded in entry.exclude_namespaces)
+    return ",".join(terms)
+
+
+def reach_of(stream: Planned) -> Reach:
+    """The reach of a stream of the config."""
+    namespaces = (stream.namespace,) if stream.namespace else stream.entry.namespaces
+    return Reach.of(namespaces, field_selector(stream.entry, stream.namespace))
 
 
 def topic_of(settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: Builtin | None) -> str | None:

@@ -8,8 +8,8 @@
     async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as reader:
         await reader.ready()                                # the whole state is here, and proven
         print(len(reader.objects("pods")), "pods")
-        async for change in reader:                         # and what happens from now on
-            print(change.verb, change.key.decode(), change.proven)
+        async for change in reader:                         # each object of it once, as added; then what changes
+            print(change.verb, change.key)
 
 What the records mean is the record contract; a reader in another language is certified by the vectors in `tests/vectors`.
 """
@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from watchrelay.codec import MarkerRecord, ObjectRecord, decode
     from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
-    from watchrelay.consumer.reader import NothingPublished
+    from watchrelay.consumer.errors import ConsumerError, KafkaUnavailable, NothingPublished, ObjectUnreadable, PositionsLost
+    from watchrelay.consumer.objects import Objects
     from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
-    from watchrelay.consumer.saved import PositionsLost
     from watchrelay.consumer.topic import TopicReader
-    from watchrelay.errors import RecordRefused, SinkUnavailable
+    from watchrelay.errors import RecordRefused
     from watchrelay.model.records import Position
 
 _HOMES = {
     "watchrelay.codec": ("MarkerRecord", "ObjectRecord", "decode"),
     "watchrelay.consumer.changes": ("Change", "LaneState", "Problem", "Saved"),
-    "watchrelay.consumer.reader": ("NothingPublished",),
+    "watchrelay.consumer.errors": ("ConsumerError", "KafkaUnavailable", "NothingPublished", "ObjectUnreadable", "PositionsLost"),
+    "watchrelay.consumer.objects": ("Objects",),
     "watchrelay.consumer.replica": ("Changed", "Held", "Ignored", "Noted", "ReadAgain", "Replaced", "Replica", "Unproven"),
-    "watchrelay.consumer.saved": ("PositionsLost",),
     "watchrelay.consumer.topic": ("TopicReader",),
-    "watchrelay.errors": ("RecordRefused", "SinkUnavailable"),
+    "watchrelay.errors": ("RecordRefused",),
     "watchrelay.model.records": ("Position",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -44,13 +44,17 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Change",
     "Changed",
+    "ConsumerError",
     "Held",
     "Ignored",
+    "KafkaUnavailable",
     "LaneState",
     "MarkerRecord",
     "Noted",
     "NothingPublished",
     "ObjectRecord",
+    "ObjectUnreadable",
+    "Objects",
     "Position",
     "PositionsLost",
     "Problem",
@@ -59,7 +63,6 @@ __all__ = [
     "Replaced",
     "Replica",
     "Saved",
-    "SinkUnavailable",
     "TopicReader",
     "Unproven",
     "decode",

@@ -16,9 +16,9 @@ from watchrelay.codec import decode
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.reader import NothingPublished
 from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import plain_words, servers_text, stop_consumer, what_to_check
 

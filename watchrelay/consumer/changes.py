@@ -1,53 +1,75 @@
-"""What a `TopicReader` hands out, and the queue it waits in.
-
-Room: consumer (pure). In: changes of replicas, and proven places. Out: `Change`s in order, each once; the places behind which all was
-handed out.
-"""
+"""What a `TopicReader` gives its caller: changes, saved places, states of partitions, problems."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import msgspec
 
+from watchrelay.consumer.errors import ObjectUnreadable
+from watchrelay.envelope import BROKEN
 from watchrelay.model.records import Position, Reason
+from watchrelay.printable import printable, why_broken
 
 ChangeVerb = Literal["added", "modified", "deleted"]
-Why = Reason | Literal["swept", "repaired", "moved", "gone"]
-
-FOLD_CHANGES = 20_000
-"""From here on changes that nobody takes are folded to one per object, so that they never outgrow the state."""
+Why = Reason | Literal["initial", "swept", "repaired", "moved", "gone"]
 
 _PROBLEMS_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One object is other than this reader held it before.
+def parsed(stream: str, key: str, value: bytes) -> Any:
+    """The object in `value`. Raises: ObjectUnreadable, naming stream and key."""
+    try:
+        return msgspec.json.decode(value)
+    except BROKEN as error:
+        reason = why_broken(error, value)
+        raise ObjectUnreadable(f"stream {printable(stream)}, key {printable(key)}: the value is not JSON: {reason}") from error
 
-    Shape: `object` and `old` are JSON as published; None for an object that is not there. `verb` is relative to what was held: an
-    object said again unchanged, by a snapshot or after a restart, is no change. `reason` is the record's; "swept": the end of a snapshot
-    proved the object dead; "repaired": found by reading again after a loss; "moved": the stream stands on another topic from now on, and
-    what is there comes as added; "gone": its partition is no more, because the stream was retired and the topic deleted, or the topic was
-    made anew with fewer partitions. `position` and `offset` are those of the record that showed it. `proven`: the state before agreed with
-    the newest marker, and nothing was missed since.
+
+@dataclass(frozen=True)
+class Change:
+    """One object differs from what this reader gave of it before.
+
+    Attributes:
+        key: as on the topic, `namespace/name`, or `/name` of a cluster-scoped resource.
+        verb: relative to what was given before. A record that repeats an object unchanged is no change.
+        value: the object's JSON as published, None after a delete; `object` is the same decoded.
+        old_value: what was given before, None before an add; `old` is the same decoded.
+        uid, resource_version: those of the object, of a deleted one the last known.
+        reason: that of the record, or one of: `initial` (part of the state with which this reader began), `swept` (the end of a snapshot
+            proved that the object is gone), `repaired` (found by reading again after a loss), `moved` (the stream is on another topic
+            now, whose objects follow as added), `gone` (the partition does not exist any more: the stream was retired and its topic
+            deleted, or the topic was recreated with fewer partitions).
+        position, offset: those of the record behind which this was known: of the object's own record, or of a later one where changes
+            were folded or the reason is `initial`, `swept` or `repaired`. It goes back for an object only when the topic was recreated.
+        proven: always true: what is not proven is held back until it is.
     """
 
     stream: str
     topic: str
     partition: int
-    key: bytes
+    key: str
     verb: ChangeVerb
-    object: bytes | None
-    old: bytes | None
+    value: bytes | None
+    old_value: bytes | None
     uid: str
     resource_version: str
     reason: Why
     position: Position
     offset: int
-    proven: bool
+    proven: bool = True
+
+    @cached_property
+    def object(self) -> Any:
+        """`value` decoded, when first asked for; None after a delete. Raises: ObjectUnreadable."""
+        return None if self.value is None else parsed(self.stream, self.key, self.value)
+
+    @cached_property
+    def old(self) -> Any:
+        """`old_value` decoded, when first asked for; None before an add. Raises: ObjectUnreadable."""
+        return None if self.old_value is None else parsed(self.stream, self.key, self.old_value)
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -123,66 +145,3 @@ class Problems:
     def all(self) -> list[Problem]:
         """All of them, in the order of their first time."""
         return list(self._held.values())
-
-
-class Pending:
-    """Changes on their way out, with proven places between them."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Change | Saved] = deque()
-        self._fold_at = FOLD_CHANGES
-        self.saved: dict[tuple[str, int], Saved] = {}
-        """By stream and partition, the newest proven place behind which every change was handed out."""
-
-    def __bool__(self) -> bool:
-        self._pass_places()
-        return bool(self._queue)
-
-    def add(self, item: Change | Saved) -> None:
-        """Queue a change, or a place that is proven once all before it is handed out."""
-        self._queue.append(item)
-        if len(self._queue) >= self._fold_at:
-            self._fold()
-
-    def take(self) -> Change | None:
-        """The next change; None when there is none."""
-        self._pass_places()
-        if not self._queue:
-            self._fold_at = FOLD_CHANGES
-            return None
-        change = self._queue.popleft()
-        assert isinstance(change, Change)
-        return change
-
-    def _pass_places(self) -> None:
-        while self._queue and isinstance(self._queue[0], Saved):
-            place = self._queue.popleft()
-            assert isinstance(place, Saved)
-            self.saved[place.stream, place.partition] = place
-
-    def _fold(self) -> None:
-        """One change per object, from what was handed out last to what is held now; one place per partition, behind them."""
-        changes: dict[tuple[str, int, bytes], Change] = {}
-        places: dict[tuple[str, int], Saved] = {}
-        for item in self._queue:
-            if isinstance(item, Saved):
-                places[item.stream, item.partition] = item
-                continue
-            key = (item.stream, item.partition, item.key)
-            first = changes.pop(key, None)
-            folded = item if first is None else folded_of(first, item)
-            if folded is not None:
-                changes[key] = folded
-        self._queue = deque([*changes.values(), *places.values()])
-        self._fold_at = max(FOLD_CHANGES, 2 * len(self._queue))
-
-
-def folded_of(first: Change, then: Change) -> Change | None:
-    """What both changes of one object come to; None: to nothing."""
-    was, is_there = first.verb != "added", then.verb != "deleted"
-    if not was and not is_there:
-        return None
-    verb: ChangeVerb = "deleted" if not is_there else "modified" if was else "added"
-    if verb == "modified" and then.object == first.old:
-        return None
-    return replace(then, verb=verb, old=first.old)

@@ -131,9 +131,11 @@ class Finder:
             self.control_at = message.offset + 1
             try:
                 refuse_unreadable(dict(message.headers))
-                self._view.read(message.offset, message.key, message.value)
+                odd = self._view.read(message.offset, message.key, message.value)
             except RecordRefused as error:
-                self._problems.add(Problem("foreign", message.topic, message.partition, message.offset, str(error)))
+                odd = str(error)
+            if odd:
+                self._problems.add(Problem("foreign", message.topic, message.partition, message.offset, odd))
         return self._view.described() != before
 
     def described(self) -> Mapping[str, Described] | None:
@@ -163,7 +165,7 @@ class Finder:
         there = await self._look_at({*wanted, *(place.topic for place in known)})
         if described is None:
             self.missing = {topic: f"topic {topic} is not there, or may not be seen any more" for topic in wanted if topic not in there}
-            return {} if known else await self._places_by_heartbeat()
+            return {} if known else await self._within_reach(await self._places_by_heartbeat())
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
         found: dict[TopicPartition, dict[str, Origin]] = {}
@@ -172,6 +174,13 @@ class Finder:
                 place = TopicPartition(each.topic, partition)
                 if place not in known and partition in there.get(each.topic, ()):
                     found.setdefault(place, {})[stream] = origin
+        return await self._within_reach(found)
+
+    async def _within_reach(self, found: dict[TopicPartition, dict[str, Origin]]) -> dict[TopicPartition, dict[str, Origin]]:
+        """The same, where an origin beyond the end of its partition, as after a topic was recreated, is the partition's start."""
+        asked = [place for place, origins in found.items() if any(origin.offset for origin in origins.values())]
+        for place, end in (await self._consumer.end_offsets(asked)).items() if asked else ():
+            found[place] = {stream: origin if (origin.offset or 0) <= end else Origin() for stream, origin in found[place].items()}
         return found
 
     async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:

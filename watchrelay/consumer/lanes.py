@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord
 from watchrelay.consumer.changes import LaneState, Saved
 from watchrelay.consumer.origin import Origin
+from watchrelay.consumer.outbox import Outbox
 from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
 
 
 class Lane:
     """One stream in one partition. Shape: `partitions` is what markers say of the stream, 0 before any."""
 
-    __slots__ = ("partition", "partitions", "replica", "seen", "start", "stream")
+    __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream")
 
     def __init__(self, stream: str, partition: int, origin: Origin) -> None:
         self.stream, self.partition = stream, partition
@@ -28,6 +29,12 @@ class Lane:
         self.partitions = 0
         self.seen = ""
         """When the writer last heard the API server, as its newest marker says."""
+        self.outbox = Outbox()
+
+    @property
+    def proven(self) -> bool:
+        """The newest marker agreed with the state, and nothing has to be read again."""
+        return self.replica.proven and not self.replica.rereading
 
     def state(self, topic: str) -> LaneState:
         """How it stands, for readers."""
@@ -40,7 +47,7 @@ class Lane:
             sequence=replica.position.sequence,
             objects=len(replica.held),
             digest=f"{replica.digest & DIGEST_MASK:016x}",
-            proven=replica.proven and not replica.rereading,
+            proven=self.proven,
             frontier=replica.frontier,
             seen=self.seen,
         )
@@ -81,6 +88,12 @@ class Lanes:
         if not self.by_stream:
             return None
         return min(lane.start for lane in self.by_stream.values()) or None
+
+    def passed(self) -> list[Saved]:
+        """By stream the newest proven place behind which everything was given out."""
+        for lane in self.by_stream.values():
+            lane.outbox.pass_places()
+        return [lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None]
 
     def add(self, stream: str, origin: Origin) -> Lane:
         """A stream that was described since."""

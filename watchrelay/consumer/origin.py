@@ -6,11 +6,11 @@ Why the newest index record alone will not do: a former writer that does not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from watchrelay.codec import Decoded, MarkerRecord
-from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value, starting_point
+from watchrelay.controlrecords import EPOCH_BASE_MAX, parse_control, starting_point
 from watchrelay.errors import RecordRefused
 from watchrelay.printable import short
 
@@ -48,34 +48,42 @@ class ControlView:
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
 
-    def read(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take one record. Raises: RecordRefused: it is not of the contract; nothing changed, read on."""
-        kind, stream = parse_control_key(key)
-        parsed = None if value is None else parse_control_value(value)
+    def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
+        """Take one record.
+
+        Returns:
+            Which of its fields were passed over and why, "" for none.
+
+        Raises:
+            RecordRefused: It is not of the contract. Nothing changed; read on.
+        """
+        kind, stream, parsed, odd = parse_control(key, value)
         held = self._streams.setdefault(stream, _Stream())
         match kind:
             case "claim" if parsed is not None:
-                instance = parsed.get("instance")
-                if not isinstance(instance, str):
-                    raise RecordRefused(f"claim of {short(stream)} at offset {offset} without instance")
-                first = held.instances.setdefault(instance, offset)
+                first = held.instances.setdefault(str(parsed["instance"]), offset)
                 if first > held.claimed:
                     held.claimed, held.claimed_from = first, parsed.get("from")
             case "claim":
                 held.instances, held.claimed, held.claimed_from = {}, -1, None
+            case "stream" if parsed is not None:
+                self._describe(held, stream, parsed)
             case "stream":
-                match parsed:
-                    case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if is_count(base) and is_count(
-                        partitions, PARTITIONS_MAX
-                    ):
-                        held.described, held.retired = Described(topic, partitions), False
-                        held.epoch_base = max(base, held.epoch_base)
-                    case None:
-                        held.described, held.retired = None, True
-                    case _:
-                        raise RecordRefused(f"description of {short(stream)} at offset {offset} without topic, partitions or epochBase")
+                held.described, held.retired, held.epoch_base = None, True, 0
             case "snapshot":
                 held.index = parsed
+        return odd
+
+    @staticmethod
+    def _describe(held: _Stream, stream: str, parsed: Mapping[str, object]) -> None:
+        match parsed:
+            case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if base <= EPOCH_BASE_MAX:
+                held.described, held.retired = Described(topic, partitions), False
+                held.epoch_base = max(base, held.epoch_base)
+            case {"topic": _, "partitions": _, "epochBase": base}:
+                raise RecordRefused(f"record stream/{short(stream)}: field epochBase: {base} exceeds the maximum {EPOCH_BASE_MAX}")
+            case _:
+                raise RecordRefused(f"record stream/{short(stream)} has no field topic or partitions")
 
     def described(self) -> dict[str, Described]:
         """Every stream that has a description: one that was retired has none."""
@@ -99,7 +107,7 @@ class ControlView:
             point = starting_point(held.index, partitions) or point
         match point:
             case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
-                return [Origin(begin, snapshot) if is_count(begin) else Origin() for begin in begins]
+                return [Origin(begin, snapshot) for begin in begins]
             case _:
                 return [Origin()] * partitions
 

@@ -7,29 +7,33 @@ Which topics there are is asked of the control topic: every writer describes its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.codec import Decoded, decode
+from watchrelay.codec import Decoded, decode, parse_instant
 from watchrelay.consumer.connecting import SILENT_AFTER_S, STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.errors import NothingPublished
+from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
 from watchrelay.consumer.there import partitions_there, what_is_missing
-from watchrelay.controlrecords import PARTITIONS_MAX, is_count, parse_control_key, parse_control_value
-from watchrelay.errors import RecordRefused, SinkUnavailable, WatchrelayError
+from watchrelay.controlrecords import parse_control
+from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import servers_text, stop_consumer, what_to_check
 from watchrelay.model.headers import Header
 
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
-_AT_ONCE = 500
-
-
-class NothingPublished(WatchrelayError):
-    """The control topic, or a stream that was asked for, is not there (yet)."""
+_AT_ONCE = 2_000
+_AT_LEAST = 20
+"""Records of one fetch: of each partition that much is held at most while the past is put in order."""
+_MERGE_WAIT_S = 2.0
+"""How long the past of all partitions waits for one of which nothing comes."""
+_FETCH_WAIT_MS = 50
+"""A fetch that waits for live records holds up what is to be read of the past on the same connection."""
 
 
 class _Message(Protocol):
@@ -44,35 +48,33 @@ class _Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One record on a topic. Shape: `record` is None where it does not follow the contract; `refused` then says why."""
+    """One record on a topic. `record` is None where it does not follow the contract, `refused` then says why; `source` is its ce_source."""
 
     topic: str
     partition: int
     offset: int
     record: Decoded | None
     refused: str = ""
+    source: str = ""
 
 
 @dataclass(slots=True)
 class _Follow:
-    """What is read: by partition, the next offset and (until_end) where to stop."""
+    """What is read: by partition, the next offset, and where it ended when it was found."""
 
     next: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
-    def done(self) -> bool:
-        return not self.topics_behind
-
-    @property
-    def topics_behind(self) -> set[str]:
-        """Of which not all is read that was asked for."""
-        return {partition.topic for partition, end in self.ends.items() if self.next[partition] < end}
+    def behind(self) -> set[TopicPartition]:
+        """The partitions that are not read yet to the end they had when they were found."""
+        return {partition for partition, end in self.ends.items() if self.next[partition] < end}
 
 
 class TailReader:
     """Reads the topics of some streams (all: none named) without a group, without commits; what is aborted is not shown.
 
+    What was there before comes in order of time over all partitions; what comes live, as it is read.
     `awaited` tells of a stream that is not described yet whether it is worth waiting for.
     Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early (`contextlib.aclosing`).
     """
@@ -89,7 +91,7 @@ class TailReader:
         awaited: Callable[[str], bool] = lambda _: True,
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
-        self._arguments = dict(arguments)
+        self._arguments = {**arguments, "fetch_max_wait_ms": _FETCH_WAIT_MS} if from_beginning else dict(arguments)
         self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
         self._streams = frozenset(streams)
@@ -109,27 +111,40 @@ class TailReader:
         try:
             follow = await self._find(consumer)
             patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
-            while not (self._until_end and follow.done):
-                fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-                seen: list[Seen] = []
-                for partition, messages in fetched.items():
-                    if partition == self._control:
-                        self._learn(messages)
-                    else:
-                        span = (follow.next[partition], follow.ends.get(partition))
-                        seen += [one for message in messages if (one := self._look(message, *span)) is not None]
-                for partition in follow.next:
-                    follow.next[partition] = await consumer.position(partition)
+            now_s = asyncio.get_running_loop().time
+            merge, late, newest_s = Merge[TopicPartition, Seen](), set[TopicPartition](), now_s()
+            while merge or follow.behind or not self._until_end:
+                missing = [place for place in follow.behind - late if place not in merge]
+                fetched = await self._fetch(consumer, follow, merge, [*missing, *late] if missing else [*follow.next])
+                late -= fetched
+                if fetched:
+                    newest_s = now_s()
+                elif now_s() - newest_s > _MERGE_WAIT_S:
+                    late.update(missing)  # they hold up the others no longer
                 if self._until_end:
-                    patience.heard(fetched, ", ".join(sorted(follow.topics_behind)) or self._control.topic)
+                    patience.heard(fetched, ", ".join(sorted({place.topic for place in follow.behind})) or self._control.topic)
                 else:
                     await self._extend(consumer, follow, from_beginning=True)
-                if seen:
+                if seen := merge.take(follow.behind - late):
                     yield seen
         except KafkaError as error:
             raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {unreadable(error)}") from error
         finally:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
+
+    async def _fetch(
+        self, consumer: Any, follow: _Follow, merge: Merge[TopicPartition, Seen], places: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Read some more of `places`; of which of them something came."""
+        at_once = max(_AT_ONCE // (len(follow.behind) or 1), _AT_LEAST)
+        fetched = await consumer.getmany(*places, self._control, timeout_ms=_POLL_MS, max_records=at_once)
+        self._learn(fetched.pop(self._control, ()))
+        for place, messages in fetched.items():
+            span = (follow.next[place], follow.ends[place] if self._until_end else None)
+            merge.add(place, (timed for message in messages if (timed := self._look(message, *span)) is not None))
+        for place in places:
+            follow.next[place] = await consumer.position(place)
+        return set(fetched)
 
     @property
     def _servers(self) -> str:
@@ -150,10 +165,8 @@ class TailReader:
             await asyncio.sleep(LOOK_AGAIN_S)
         follow = _Follow()
         await self._extend(consumer, follow, from_beginning=self._from_beginning)
-        if self._until_end:
-            if self._missing and not follow.next:
-                raise NothingPublished("; ".join(self._missing.values()))
-            follow.ends = await consumer.end_offsets(list(follow.next))
+        if self._until_end and self._missing and not follow.next:
+            raise NothingPublished("; ".join(self._missing.values()))
         return follow
 
     async def _read_control(self, consumer: Any) -> str:
@@ -179,16 +192,15 @@ class TailReader:
     def _learn(self, messages: Sequence[_Message]) -> None:
         for message in messages:
             try:
-                kind, stream = parse_control_key(message.key)
-                value = parse_control_value(message.value) if message.value is not None else {}
+                record = parse_control(message.key, message.value)
             except RecordRefused:
                 continue  # the relay reports it; whoever only looks on misses nothing but a stream that is not described
-            if kind == "stream":
-                match value:
-                    case {"topic": str(topic), "partitions": int(partitions)} if is_count(partitions, PARTITIONS_MAX):
-                        self._described[stream] = Described(topic, partitions)
+            if record.kind == "stream":
+                match record.value:
+                    case {"topic": str(topic), "partitions": int(partitions)}:
+                        self._described[record.stream] = Described(topic, partitions)
                     case _:
-                        self._described.pop(stream, None)
+                        self._described.pop(record.stream, None)
 
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
         """Take in the topics described since; one that appears while we look on is read from its start."""
@@ -206,18 +218,27 @@ class TailReader:
             return
         control_at = await consumer.position(self._control)
         consumer.assign([self._control, *follow.next, *new])
-        starts = await (consumer.beginning_offsets(new) if from_beginning else consumer.end_offsets(new))
-        follow.next.update(starts)
+        ends = await consumer.end_offsets(new)
+        follow.ends.update(ends)
+        follow.next.update(await consumer.beginning_offsets(new) if from_beginning else ends)
         for partition, offset in follow.next.items():
             consumer.seek(partition, offset)
         consumer.seek(self._control, control_at)
 
-    def _look(self, message: _Message, start: int, end: int | None) -> Seen | None:
+    def _look(self, message: _Message, start: int, end: int | None) -> tuple[float, Seen] | None:
+        """The record with its time, in milliseconds since 1970; None for one that is not wanted."""
         if message.offset < start or (end is not None and message.offset >= end):
             return None
         place = (message.topic, message.partition, message.offset)
         try:
             record = decode(message.key, message.value, message.headers)
         except RecordRefused as error:
-            return Seen(*place, None, str(error))
-        return Seen(*place, record) if not self._streams or record.stream in self._streams else None
+            return message.timestamp, Seen(*place, None, str(error))
+        if self._streams and record.stream not in self._streams:
+            return None
+        source = next((value for name, value in message.headers if name == "ce_source"), b"")
+        try:
+            time_ms: float = parse_instant(record.time.encode())
+        except ValueError:
+            time_ms = message.timestamp
+        return time_ms, Seen(*place, record, source=source.decode(errors="replace"))

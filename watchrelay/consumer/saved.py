@@ -14,10 +14,10 @@ import msgspec
 
 from watchrelay.codec import DIGEST_MASK
 from watchrelay.consumer.changes import Saved
+from watchrelay.consumer.errors import PositionsLost
 from watchrelay.consumer.lanes import Lane, Lanes
 from watchrelay.consumer.origin import Described, Origin
 from watchrelay.controlrecords import PARTITIONS_MAX, is_count
-from watchrelay.errors import WatchrelayError
 from watchrelay.printable import counted, short
 
 _DIGEST = re.compile("[0-9a-f]{16}")
@@ -66,10 +66,6 @@ def _one(number: int, entry: Any) -> Saved:
 
 def _refused(why: str) -> ValueError:
     return ValueError(f"resume is not what positions() gave: {why}; start without it, and forget what was built before")
-
-
-class PositionsLost(WatchrelayError):
-    """The log no longer holds what leads to the saved positions: start without them, and forget what was built from them."""
 
 
 class Owed:
@@ -133,13 +129,17 @@ class Owed:
                 raise PositionsLost(_lost(saved, "the control topic describes no such stream any more, so it was retired"))
             del self._left[topic, partition, saved.stream]
 
-    def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> list[Saved]:
-        """The places of one partition that are reached at offset `at`: there the state must be what it was. Raises: PositionsLost."""
-        reached = [saved for saved in self.of(topic, partition) if at >= saved.offset]
-        for saved in reached:
-            _prove(saved, lanes.by_stream[saved.stream])
-            del self._left[topic, partition, saved.stream]
-        return reached
+    def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> None:
+        """From the places of one partition that are reached at offset `at` changes are given: there the state must be what it was.
+
+        Raises: PositionsLost.
+        """
+        for saved in self.of(topic, partition):
+            if at >= saved.offset:
+                lane = lanes.by_stream[saved.stream]
+                _prove(saved, lane)
+                lane.outbox.go_on(saved)
+                del self._left[topic, partition, saved.stream]
 
 
 def _prove(saved: Saved, lane: Lane) -> None:

@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
-from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Pending, Problem, Problems, Why
+from watchrelay.consumer.changes import Change, LaneState, Problem, Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     away,
@@ -27,17 +27,18 @@ from watchrelay.consumer.connecting import (
     unreadable,
 )
 from watchrelay.consumer.cursors import Cursors
+from watchrelay.consumer.errors import NothingPublished, own_errors
 from watchrelay.consumer.finding import Finder
 from watchrelay.consumer.lanes import Lane, Lanes
+from watchrelay.consumer.objects import Objects
 from watchrelay.consumer.origin import Described
-from watchrelay.consumer.reader import LOOK_AGAIN_S, NothingPublished
+from watchrelay.consumer.pending import Pending
+from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
-from watchrelay.consumer.saved import Owed, PositionsLost, saved_from
+from watchrelay.consumer.saved import Owed, saved_from
 from watchrelay.consumer.there import what_is_unproven
 from watchrelay.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafkaclient import servers_text, stop_consumer
-
-__all__ = ["PositionsLost", "TopicReader"]
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by asking. Longer than a heartbeat interval."""
@@ -59,17 +60,22 @@ class TopicReader:
     (none: all that are described there, also later) and reading starts at the newest snapshot that can be believed. Without it, or the
     right to read it, at the snapshot that the newest heartbeats name; a stream that nobody writes any more is then found by name alone.
 
-    There is no consumer group and nothing is committed to Kafka. `positions()` is what to save together with whatever was made of the
-    changes; given back as `resume`, the changes behind it come, and perhaps some before it once more: those since the last heartbeat.
-    The state at the saved place is built anew and proven by its digest first, so that deletes are told and `old` is right.
+    The iteration gives each object of the proven state once, as `added`; then each change of it. A partition begins when it was read to
+    the end that it had at first and a marker proved it; after `ready()` all have. Nothing is given that is not proven: after a loss the
+    changes of that partition are held back until its state is proven again, then what differs is given. An object that changes before it
+    was given comes as it is then. All loops over a reader, also in several tasks, share one sequence. Who is cancelled loses no change.
+
+    There is no consumer group and nothing is committed to Kafka. `positions()` is what to save together with what was made of the changes;
+    given back as `resume`, the changes since then come, deletes included, and perhaps those since the last heartbeat once more (at least
+    once). The state at the saved place is built again and proven by its digest first, so that `old` is right.
 
     Nothing happens in the background: `ready()` and the iteration read on. Of changes that nobody takes meanwhile, only what they come to
-    is kept for each object, so memory is bounded by the state.
+    is kept for each object, so memory is bounded by the state; each value is held once.
 
-    `waiting` is told, about once a second, what is missing while something is: a topic or its partitions, a broker, in `ready()` the
-    proof. Reading goes on by itself when it comes. `close()` ends an iteration that goes on in another task.
+    `waiting` is called about once a second with what is missing, while something is: a topic or its partitions, a broker, the proof.
+    Reading goes on by itself when it comes. `close()` ends an iteration that goes on in another task.
 
-    Raises: ValueError or TypeError, at once, for arguments that can never be right; SinkUnavailable when no broker answers at the
+    Raises: ValueError or TypeError, at once, for arguments that can never be right; KafkaUnavailable when no broker answers at the
     start or a right is missing; PositionsLost; NothingPublished, only with `until_end`, where waiting would be for ever.
     """
 
@@ -102,7 +108,7 @@ class TopicReader:
         self._lanes: dict[TopicPartition, Lanes] = {}
         self._behind: dict[TopicPartition, int] = {}
         """Partitions that were not read yet to the end they had when they were found, or when they had to be read again."""
-        self._look_at_s = 0.0
+        self._look_at_s = self._unproven_s = 0.0
         self._scope: asyncio.Timeout | None = None
         """Around what is awaited of Kafka: `close()` ends it."""
         self._pending = Pending()
@@ -112,7 +118,7 @@ class TopicReader:
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: SinkUnavailable; RuntimeError when it was entered before, or closed meanwhile."""
+        """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed meanwhile."""
         if self._finder is not None:
             raise RuntimeError("a TopicReader is entered once: make another one")
         consumer = self._consumer = make_consumer(self._arguments)
@@ -130,8 +136,9 @@ class TopicReader:
 
     async def _begin(self, consumer: Any) -> None:
         try:
-            async with asyncio.timeout(None) as self._scope:
-                await start_consumer(consumer, self._arguments, check=check_library)
+            with own_errors():
+                async with asyncio.timeout(None) as self._scope:
+                    await start_consumer(consumer, self._arguments, check=check_library)
         except TimeoutError:
             raise RuntimeError("the reader was closed before it had started") from None
         finally:
@@ -155,23 +162,24 @@ class TopicReader:
 
         Raises: as the class says; NothingPublished with `until_end` when the end comes first; RuntimeError when the reader is closed.
         """
-        say_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         while not self.proven:
-            if self._ended:
-                raise NothingPublished(f"read to the end, and not proven: {self._unproven()}")
-            if not await self._step():
+            self._at_end_proven()
+            if not await self._read_on():
                 raise RuntimeError("the reader is closed, and was not ready")
-            now_s = asyncio.get_running_loop().time()
-            if now_s >= say_at_s and self._at_end and not self.proven:
-                say_at_s = now_s + LOOK_AGAIN_S
-                self._waiting(f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells")
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change:
+        """The next change.
+
+        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with `until_end`; NothingPublished at that
+        end when a partition is not proven there: what is missing was not given.
+        """
         while (change := self._pending.take()) is None:
-            if self._ended or (not await self._step() and not self._pending):  # closed: what was read before is handed out still
+            if self._at_end_proven():
+                raise StopAsyncIteration
+            if not await self._read_on() and not self._pending:  # closed: what was read before is given still
                 raise StopAsyncIteration
         return change
 
@@ -182,8 +190,7 @@ class TopicReader:
             return False
         expected = self._expected()
         return bool(expected) and all(
-            sum(lane.replica.proven and not lane.replica.rereading for lane in self._of(stream)) >= partitions
-            for stream, partitions in expected.items()
+            sum(lane.proven for lane in self._of(stream)) >= partitions for stream, partitions in expected.items()
         )
 
     @property
@@ -196,9 +203,19 @@ class TopicReader:
         """The streams met or described so far."""
         return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
 
-    def objects(self, stream: str) -> dict[bytes, bytes]:
-        """The state of `stream`: JSON by key. Not the truth where it is not proven."""
-        return {key: held.value for lane in self._of(stream) for key, held in lane.replica.held.items()}
+    def objects(self, stream: str) -> Objects:
+        """The state of `stream` by key: a live view that decodes an object when asked for it. Not the truth where it is not proven."""
+        return Objects(stream, self._lanes)
+
+    def get(self, key: str, *, stream: str = "") -> Any:
+        """The object at `key`, decoded; None where there is none. `stream` may be left out where the reader has only one.
+
+        Raises: ValueError where it has several; ObjectUnreadable.
+        """
+        names = [stream] if stream else sorted(self._streams) or self.streams
+        if len(names) > 1:
+            raise ValueError(f"name the stream: this reader has {', '.join(names)}")
+        return self.objects(names[0]).get(key) if names else None
 
     def lanes(self) -> list[LaneState]:
         """How each stream stands in each partition, with count and digest."""
@@ -209,8 +226,8 @@ class TopicReader:
 
         Shape: a partition that had none yet is missing: given back so, it is read from the newest snapshot.
         """
-        bool(self._pending)  # places at the head of the queue count as passed
-        saved = {(each.stream, each.partition): each for each in self._owed.all()} | self._pending.saved
+        passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
+        saved = {(each.stream, each.partition): each for each in [*self._owed.all(), *self._pending.left(), *passed]}
         return [msgspec.to_builtins(saved[place]) for place in sorted(saved)]
 
     def _of(self, stream: str) -> list[Lane]:
@@ -229,15 +246,30 @@ class TopicReader:
         """What is there was read to its end; what is missing speaks for itself."""
         return bool(self._lanes) and not self._behind and not (self._finder and self._finder.missing)
 
-    @property
-    def _ended(self) -> bool:
-        return self._until_end and bool(self._lanes) and not self._behind
+    def _at_end_proven(self) -> bool:
+        """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not proven."""
+        ended = self._until_end and bool(self._lanes) and not self._behind
+        if ended and not self.proven:
+            raise NothingPublished(f"read to the end, and not proven: {self._unproven()}")
+        return ended
 
     def _unproven(self) -> str:
         assert self._finder is not None, "there is something to prove once the reader was entered"
         return what_is_unproven(self.lanes(), self._expected(), self._finder.missing)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read_on(self) -> bool:
+        """Read some more, and say what waits for its proof. False: the reader is closed."""
+        with own_errors():
+            going = await self._step()
+        now_s = asyncio.get_running_loop().time()
+        if not self._at_end or self.proven:
+            self._unproven_s = now_s
+        elif now_s >= self._unproven_s + LOOK_AGAIN_S:
+            self._unproven_s = now_s
+            self._waiting(f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells")
+        return going
 
     async def _step(self) -> bool:
         """Read some more; one caller at a time. False: the reader is closed."""
@@ -347,11 +379,7 @@ class TopicReader:
         """The partition will never be there again: what was held of it is gone."""
         self._behind.pop(place, None)
         for lane in self._lanes.pop(place).by_stream.values():
-            self._drop(place, lane, "gone")
-
-    def _drop(self, place: TopicPartition, lane: Lane, why: Why) -> None:
-        for key, held in lane.replica.held.items():
-            self._say(place, lane, Changed(key, held, None), why, lane.start)
+            self._pending.close(place.topic, lane, "gone")
 
     async def _shorten(self) -> None:
         """An end that will never be reached, for the log is shorter now, is not waited for."""
@@ -367,7 +395,7 @@ class TopicReader:
                 if each.topic == place.topic:
                     lanes.come_back(stream)
                 elif stream in lanes.by_stream:
-                    self._drop(place, lanes.leave(stream), "moved")
+                    self._pending.close(place.topic, lanes.leave(stream), "moved")
 
     async def _advance(self) -> str:
         """Take what comes. Shape: "", or what is missing."""
@@ -388,7 +416,15 @@ class TopicReader:
             if cursors.stands(place) >= self._behind[place]:
                 del self._behind[place]
         self._settle_owed()
+        self._begin_proven()
         return await self._look_again()
+
+    def _begin_proven(self) -> None:
+        """What was read to its end and is proven may be given out."""
+        for place, lanes in self._lanes.items():
+            for lane in lanes.by_stream.values() if place not in self._behind else ():
+                if not lane.outbox.begun and lane.proven and not self._owed.holds(place.topic, place.partition, lane.stream):
+                    self._pending.begin(place.topic, lane, self._cursors.stands(place) - 1)
 
     def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
@@ -403,7 +439,7 @@ class TopicReader:
                 self._problems.add(Problem("foreign", place.topic, place.partition, offset, str(error)))
                 continue
             if self._owed:
-                self._settle(place, offset)
+                self._owed.settle(place.topic, place.partition, offset, lanes)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
@@ -422,14 +458,14 @@ class TopicReader:
                 return True
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
-                self._say(place, lane, outcome, record.reason, offset)
+                self._pending.add(place.topic, lane, outcome, record.reason, offset)
                 return True
             case Noted():
                 for change in outcome.swept:
-                    self._say(place, lane, change, "swept", offset)
+                    self._pending.add(place.topic, lane, change, "swept", offset)
             case Replaced():
                 for change in outcome.changes:
-                    self._say(place, lane, change, "repaired", offset)
+                    self._pending.add(place.topic, lane, change, "repaired", offset)
             case ReadAgain() | Unproven():
                 detail = f"{lane.stream}: the state disagreed with a marker, "
                 detail += "read again" if isinstance(outcome, ReadAgain) else "also after reading again: the next snapshot will mend it"
@@ -438,45 +474,10 @@ class TopicReader:
                     self._cursors.seek(place, outcome.offset or 0)
                     self._behind[place] = max(self._behind.get(place, 0), offset + 1)
                     return False
-        if isinstance(record, MarkerRecord) and record.kind != "claim":
-            self._mark(place, lane, offset)
+        agreed = isinstance(record, MarkerRecord) and record.kind != "claim" and lane.proven
+        if agreed and not self._owed.holds(place.topic, place.partition, lane.stream):
+            self._pending.reach(place.topic, lane, offset + 1)
         return True
-
-    def _say(self, place: TopicPartition, lane: Lane, changed: Changed, why: Why, offset: int) -> None:
-        before, after = changed.before, changed.after
-        if before is None and after is None:
-            return
-        if before is not None and after is not None and before.value_hash == after.value_hash:
-            return  # the uid is in the value
-        if self._owed.holds(place.topic, place.partition, lane.stream):
-            return
-        told = after or before
-        assert told is not None
-        verb: ChangeVerb = "deleted" if after is None else "added" if before is None else "modified"
-        self._pending.add(
-            Change(
-                stream=lane.stream,
-                topic=place.topic,
-                partition=place.partition,
-                key=changed.key,
-                verb=verb,
-                object=None if after is None else after.value,
-                old=None if before is None else before.value,
-                uid=told.uid,
-                resource_version=told.version,
-                reason=why,
-                position=lane.replica.position,
-                offset=offset,
-                proven=lane.replica.proven,
-            )
-        )
-
-    def _mark(self, place: TopicPartition, lane: Lane, offset: int) -> None:
-        """A marker that agreed is a place to go on from."""
-        replica = lane.replica
-        if not replica.proven or replica.rereading or self._owed.holds(place.topic, place.partition, lane.stream):
-            return
-        self._pending.add(lane.saved(place.topic, offset + 1))
 
     # ---- saved positions ---------------------------------------------------------------------------------------------
 
@@ -488,13 +489,9 @@ class TopicReader:
         described = self._finder.described()
         for place in map(TopicPartition._make, self._owed.places()):
             if place in self._lanes:
-                self._settle(place, self._cursors.stands(place))
+                self._owed.settle(place.topic, place.partition, self._cursors.stands(place), self._lanes[place])
             else:
                 topics = self._find_in[1]
                 partitions = len(self._finder.there.get(place.topic, ())) if place.topic in topics else 0
                 wanted = not topics or place.topic in topics
                 self._owed.forget(place.topic, place.partition, described, partitions, wanted=wanted)
-
-    def _settle(self, place: TopicPartition, at: int) -> None:
-        for saved in self._owed.settle(place.topic, place.partition, at, self._lanes[place]):
-            self._pending.saved[saved.stream, saved.partition] = saved  # nothing of it waits to be handed out, and no marker came yet

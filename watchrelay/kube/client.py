@@ -172,6 +172,8 @@ class KubeClient:
             known = status.read_status(first)
             if known is not None or not says_json(response.headers.get("Content-Type", "")):
                 raise status.from_response(response.status, response.headers, first, what=what, wall_ms=clock.wall_ms()) from error
+            if error.whole:
+                raise Undecodable(f"{what}: the list cannot be decoded: {error}") from error
             raise Unavailable(f"{what}: the answer is not a whole list: {error}", status=response.status) from error
 
     def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:

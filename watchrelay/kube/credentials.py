@@ -166,13 +166,18 @@ def load_credentials(
     now_s: Callable[[], float] = clock.now_s,
     wall_ms: Callable[[], int] = clock.wall_ms,
     exec_timeout_s: float = TIMEOUT_S,
+    act_as: str = "",
 ) -> ClusterCredentials:
     """The credentials to use: `kubeconfig` if given, else in-cluster, then $KUBECONFIG, then ~/.kube/config.
+
+    `act_as` names a user to impersonate, in place of one that the kubeconfig names.
 
     A `context` names a place in a kubeconfig, so with one the in-cluster account is not looked for.
     Raises: ConfigError, one line, that names the file and the key.
     """
     cluster, user = _choose(kubeconfig, context, environ, service_account)
+    if act_as:
+        user = replace(user, impersonation=Impersonation(act_as))
     return ClusterCredentials(
         _with_scheme(cluster, user), user, environ=environ, now_s=now_s, wall_ms=wall_ms, exec_timeout_s=exec_timeout_s
     )

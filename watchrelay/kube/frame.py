@@ -8,7 +8,8 @@ The values of a frame are views into the buffer that came from the socket: copy 
 from __future__ import annotations
 
 import json
-from typing import NoReturn
+import re
+from typing import Final, NoReturn
 
 import msgspec
 from msgspec import Raw
@@ -23,8 +24,20 @@ _text: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 decode_fields = _fields.decode
 decode_text = _text.decode
 
+DEPTH_MAX: Final = 500
+"""Levels of maps and lists in one object, its own map counted. Readers of any language must decode what is published: Python and
+Jackson stop at about 1000 levels, less what they stand in."""
+
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN: Final = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
+_STRINGS: Final = re.compile(_STRING, re.DOTALL)
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a DecodeError)."""
+
+
+TOO_DEEP: Final = f"it is nested too deeply: more than {DEPTH_MAX} levels"
 
 
 class Odd(ValueError):
@@ -34,6 +47,67 @@ class Odd(ValueError):
 def compact_size(fields: Fields) -> int:
     """Length in bytes of `fields` written as a JSON object without whitespace: shorter than what came if a key stood there twice."""
     return sum(map(len, fields)) + sum(map(len, fields.values())) + 4 * len(fields) + 1
+
+
+def refuse_too_deep(data: bytes, levels: int = DEPTH_MAX) -> None:
+    """Pass if the JSON in `data` is not nested deeper than `levels`. Raises: Odd."""
+    if too_deep(data, levels):
+        raise Odd(TOO_DEEP)
+
+
+def too_deep(data: bytes, levels: int = DEPTH_MAX) -> bool:
+    """Whether the JSON in `data` is nested deeper than `levels`. Slow only where it closes more maps and lists than that."""
+    if data.count(b"}") + data.count(b"]") <= levels:
+        return False
+    depth = 0
+    for bracket in _STRINGS.sub(b"", data).translate(None, _NO_BRACKETS):
+        if bracket in b"{[":
+            depth += 1
+            if depth > levels:
+                return True
+        else:
+            depth -= 1
+    return False
+
+
+def outline(data: bytes) -> dict[str, bytes]:
+    """The members of a JSON object, values as they stand in `data`, by brackets and quotes alone: whatever a decoder says of them.
+
+    A key that stands there twice has no value; what is no object has no members. Slow.
+    """
+    members: dict[str, bytes] = {}
+    key: str | None = None
+    string, depth, begin = b"", 0, 0
+    for token in _TOKEN.finditer(data):
+        sign = token[0]
+        if sign in {b"}", b"]"}:
+            depth -= 1
+        if key is not None and ((depth == 1 and sign == b",") or depth == 0):
+            members[key] = b"" if key in members else data[begin : token.start()].strip()
+            key = None
+        if depth == 0 and sign != b"{":
+            break
+        if sign in {b"{", b"["}:
+            depth += 1
+        elif depth == 1 and sign == b":" and key is None:
+            try:
+                key = decode_text(string)
+            except BROKEN:
+                key = None
+            begin = token.end()
+        string = sign
+    return members
+
+
+def about(data: bytes) -> tuple[str, str] | None:
+    """Namespace and name of an object that cannot be decoded; None where they cannot be read either."""
+    metadata = outline(outline(data).get("metadata", b""))
+    try:
+        name = decode_text(metadata["name"])
+        namespace = decode_text(metadata.get("namespace", b"null"))
+    except (KeyError, *BROKEN):
+        return None
+    return (namespace or "", name) if name else None
 
 
 class ObjectReader:
@@ -86,6 +160,17 @@ class ObjectReader:
             verb, within, name or "", "" if uid is None else decode_text(uid) or "", version or "", kept, metadata, compact_size(fields)
         )
 
+    def read_deleted(self, line: bytes) -> ObjectFrame | None:
+        """The frame of a deletion whose line cannot be decoded: nothing but its metadata counts. None for any other line."""
+        parts = outline(line)
+        if parts.get("type") != b'"DELETED"':
+            return None
+        metadata = outline(parts.get("object", b"")).get("metadata", b"")
+        try:
+            return self.read("DELETED", {"metadata": Raw(metadata)})
+        except (*BROKEN, Odd):
+            return None
+
 
 def _refuse_identity(name: str | None, version: str | None) -> NoReturn:
     if not name:
@@ -119,7 +204,7 @@ def why(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, RecursionError):
-        return "it is nested too deeply"
+        return TOO_DEEP
     if isinstance(error, msgspec.ValidationError):
         return "it has not the shape of a Kubernetes object"
     return "it is not JSON"

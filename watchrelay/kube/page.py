@@ -15,7 +15,18 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from watchrelay.errors import KubeError, Undecodable
-from watchrelay.kube.frame import BROKEN, Fields, ObjectReader, Odd, compact_size, decode_fields, refuse_duplicates, why
+from watchrelay.kube.frame import (
+    BROKEN,
+    Fields,
+    ObjectReader,
+    Odd,
+    about,
+    compact_size,
+    decode_fields,
+    refuse_duplicates,
+    refuse_too_deep,
+    why,
+)
 from watchrelay.model.frames import ObjectFrame, Page
 from watchrelay.model.resources import Selection
 
@@ -54,7 +65,11 @@ class TooLong(ValueError):
 
 
 class NotAList(ValueError):
-    """The body is no list: a Status, HTML, nothing, or cut short."""
+    """The body is no list: a Status, HTML, nothing, or cut short. `whole`: it is JSON with items, so the server sent all of it."""
+
+    def __init__(self, message: str, *, whole: bool = False) -> None:
+        super().__init__(message)
+        self.whole = whole
 
 
 class PageReader:
@@ -120,12 +135,12 @@ class PageReader:
         """The list when it does not decode as a whole: one item that no decoder takes must not hide the others."""
         split = split_items(rest) if self._head else None
         if split is None:
-            raise NotAList(why(error)) from None
+            raise _not_a_list(self._head + rest, error)
         items, tail = split
         try:
             found = _list.decode(self._head + tail)
         except BROKEN:
-            raise NotAList(why(error)) from None
+            raise _not_a_list(self._head + rest, error) from None
         found.items = [Raw(item) for item in items]
         return found
 
@@ -185,12 +200,12 @@ class PageReader:
             fields = decode_fields(item)
         except BROKEN as error:
             if sure:
-                self._failures.append(self._undecodable(error))
+                self._failures.append(self._undecodable(error, item))
             return False
         try:
             self._objects.append(self._read(item, fields))
         except (*BROKEN, Odd) as error:
-            self._failures.append(self._undecodable(error))
+            self._failures.append(self._undecodable(error, item))
         return True
 
     def _read(self, item: bytes, fields: Fields) -> ObjectFrame:
@@ -198,10 +213,21 @@ class PageReader:
             item.decode()
         if compact_size(fields) != len(item):
             refuse_duplicates(item, fields)
+        if self._selection.depth_checked:
+            refuse_too_deep(item)
         return self._reader.read("ADDED", fields)
 
-    def _undecodable(self, error: Exception) -> Undecodable:
-        return Undecodable(f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}")
+    def _undecodable(self, error: Exception, item: bytes) -> Undecodable:
+        return Undecodable(f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}", about=about(item))
+
+
+def _not_a_list(body: bytes, error: Exception) -> NotAList:
+    """The error for a body that does not decode as a list."""
+    try:
+        items = bytes(decode_fields(body)["items"])
+    except (KeyError, *BROKEN):
+        return NotAList(why(error))
+    return NotAList("its kind or metadata has not the shape of a list's", whole=items.startswith(b"["))
 
 
 def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:

@@ -166,7 +166,7 @@ def _classed(code: int, status: Status, message: str, *, wait_s: float, headers:
     if code in {429, 500, 503}:
         message += _flow(headers)
     kind = _CLASSES.get(code, Invalid if 400 <= code < 500 else Unavailable)
-    return kind(message + _CURES.get(code, ""), status=code, retry_after_s=wait_s)
+    return kind(message, status=code, retry_after_s=wait_s, cure=_CURES.get(code, ""))
 
 
 def from_stream(data: bytes | msgspec.Raw) -> KubeError:

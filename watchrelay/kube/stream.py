@@ -14,7 +14,22 @@ import msgspec
 
 from watchrelay.errors import Undecodable
 from watchrelay.kube import status
-from watchrelay.kube.frame import BROKEN, Fields, ObjectReader, Odd, compact_size, decode_fields, decode_text, refuse_duplicates, why
+from watchrelay.kube.frame import (
+    BROKEN,
+    DEPTH_MAX,
+    Fields,
+    ObjectReader,
+    Odd,
+    about,
+    compact_size,
+    decode_fields,
+    decode_text,
+    outline,
+    refuse_duplicates,
+    refuse_too_deep,
+    too_deep,
+    why,
+)
 from watchrelay.model.frames import Bookmark, Failure, Frame
 from watchrelay.model.resources import Selection
 
@@ -32,6 +47,7 @@ class _Line(msgspec.Struct, gc=False):
 _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 _decode_line = msgspec.json.Decoder(_Line).decode
 
+_LINE_DEPTH_MAX = DEPTH_MAX + 1
 _AROUND = len('{"type":"","object":}\n')
 
 
@@ -87,6 +103,7 @@ class FrameStream:
 
     def __init__(self, selection: Selection, *, line_max: int = LINE_MAX) -> None:
         self._objects = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
+        self._depth_checked = selection.depth_checked
         self._line_max = line_max
         self._lines = LineSplitter(line_max)
         self.ended = False
@@ -141,9 +158,11 @@ class FrameStream:
                 blanks += 2 * len(fields) + 2
         except (*BROKEN, Odd):
             return None
-        if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
-            return frames
-        return None  # other blanks, or a key that stood there twice
+        if seen != len(block) and not (seen + blanks == len(block) and block.startswith(b'{"type": ')):
+            return None  # other blanks, or a key that stood there twice
+        if self._depth_checked and any(too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n")):
+            return None
+        return frames
 
     def _carefully(self, block: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -166,7 +185,7 @@ class FrameStream:
             outer = decode_fields(line)
             verb = decode_text(outer["type"]) if "type" in outer else None
         except BROKEN as error:
-            return Failure(Undecodable(f"a watch line cannot be decoded: {why(error)}"))
+            return self._damaged(line, error)
         if verb == "ERROR" or (verb is None and _is_status(outer)):
             self.ended = True
             return Failure(status.from_stream(outer.get("object", b"") if verb else line))
@@ -179,9 +198,19 @@ class FrameStream:
                 refuse_duplicates(bytes(outer["object"]), decoded.object)
             if decoded.type == "BOOKMARK":
                 return _bookmark(decoded.object)
+            if self._depth_checked:
+                refuse_too_deep(line, _LINE_DEPTH_MAX)
             return self._objects.read(decoded.type, decoded.object)
         except (*BROKEN, Odd) as error:
-            return Failure(Undecodable(f"a watch line of type {verb} cannot be decoded: {why(error)}"))
+            return self._damaged(line, error, f" of type {verb}")
+
+    def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
+        """The frame of a line that cannot be decoded: the deletion that it says, else a Failure."""
+        deleted = self._objects.read_deleted(line)
+        if deleted is not None:
+            return deleted
+        named = about(outline(line).get("object", b""))
+        return Failure(Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named))
 
 
 def _is_status(fields: Fields) -> bool:
@@ -196,7 +225,7 @@ def _bookmark(fields: Fields) -> Bookmark:
     try:
         metadata = decode_fields(fields["metadata"])
         version = decode_text(metadata["resourceVersion"]) or ""
-    except (KeyError, msgspec.DecodeError):
+    except (KeyError, *BROKEN):
         return Bookmark("")
     return Bookmark(version, _ends_initial_events(metadata))
 

@@ -53,11 +53,22 @@ class Selection:
     label_selector: str = ""
     field_selector: str = ""
     metadata_only: bool = False
+    depth_checked: bool = True
+    """False: objects need no check against `DEPTH_MAX`, for a built-in type bounds their depth and nothing decodes them again."""
 
     @property
     def path(self) -> str:
         """The URL path of the collection asked."""
         return self.resource.path(self.namespace)
+
+
+_VERSION_MAX = 1024
+"""Characters of a version that a request names: no server takes URLs of any length."""
+
+
+def watchable(version: str) -> bool:
+    """Whether a watch may start from `version`: "" and "0" mean any state (WATCH 2.11)."""
+    return version not in {"", "0"} and len(version) <= _VERSION_MAX
 
 
 _COMPARABLE_MAX = str(2**64 - 1)

@@ -47,6 +47,8 @@ class StreamSpec:
     snapshot_interval_s: float = 3600.0
     description: dict[str, object] = field(default_factory=dict)
     """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
+    partitions_from: Literal["config", "default", "topic"] = field(default="config", compare=False)
+    """Where the number of partitions comes from: "topic" where the stream, or its topic, was started with it."""
 
     @property
     def source(self) -> str:

@@ -14,18 +14,25 @@ from watchrelay.model.frames import ObjectFrame
 
 @dataclass(frozen=True, slots=True)
 class ListBegun:
-    """A list starts (init). Whatever an unfinished list brought is void."""
+    """A list starts (init). Whatever an unfinished list brought is void.
+
+    `by_content`: the server went back, and may give versions a second time: equal uid and version do not prove equal content.
+    """
+
+    by_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """Objects of the running list (init-apply), in the server's order. In a streaming list a frame of type DELETED may be among them.
 
-    Shape: `unreadable` counts objects that were listed but could not be decoded: no removal may be deduced from such a list.
+    Of the objects that were listed but could not be decoded, `damaged` has namespace and name where those can be read, and `unreadable`
+    counts the others.
     """
 
     objects: list[ObjectFrame]
     unreadable: int = 0
+    damaged: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

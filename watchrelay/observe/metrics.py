@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prometheus_client import (
@@ -92,6 +92,7 @@ CATALOGUE: dict[str, Described] = {
         Described("stream_owned", "gauge", ("stream",), "1 while this process owns the stream, else 0."),
         Described("stream_epoch", "gauge", ("stream",), "Epoch under which this process writes the stream."),
         Described("stream_state", "gauge", ("stream", "state"), "1 for the state that the stream is in."),
+        Described("stream_failures", "counter", ("stream",), "Times the stream was restarted after an unexpected error."),
         Described(
             "ownership_changes",
             "counter",
@@ -116,7 +117,7 @@ CATALOGUE: dict[str, Described] = {
             "records_trimmed",
             "counter",
             ("topic", "how"),
-            "Records published without part of the object because it was too large.",
+            "Records published without part of the object because it was too large; withheld: not published, not even by name.",
         ),
         Described(
             "produce_errors",
@@ -261,6 +262,7 @@ class StreamMetrics:
         self.store_objects = gauge("store_objects").labels(*named)
         self.stream_owned = gauge("stream_owned").labels(stream)
         self.stream_epoch = gauge("stream_epoch").labels(stream)
+        self.stream_failures_total = counter("stream_failures").labels(stream)
         self.ownership_changes_total = {r: counter("ownership_changes").labels(stream, r) for r in CLAIM_REASONS}
         self.relay_lag = metrics.lag(stream)
         self.last_event_timestamp_seconds = gauge("last_event_timestamp_seconds").labels(stream)
@@ -284,7 +286,7 @@ class TopicMetrics:
         self.metrics, self.topic = metrics, topic
         self.records_acked_total = {k: metrics.counter("records_acked").labels(topic, k) for k in RECORD_KINDS}
         self.record_bytes_total = metrics.counter("record_bytes").labels(topic)
-        self.records_trimmed_total = {h: metrics.counter("records_trimmed").labels(topic, h) for h in ("fields", "stub")}
+        self.records_trimmed_total = {h: metrics.counter("records_trimmed").labels(topic, h) for h in ("fields", "stub", "withheld")}
         self.produce_duration_seconds = metrics.histogram("produce_duration_seconds").labels(topic)
         self.last_ack_timestamp_seconds = metrics.gauge("last_ack_timestamp_seconds").labels(topic)
         for error, retriable in USUAL_ERRORS.items():
@@ -374,10 +376,18 @@ class Metrics:
             held = self._topics[topic] = TopicMetrics(self, topic)
         return held
 
-    def set_state(self, stream: str, state: str, states: Sequence[str]) -> None:
-        """Make `state` the one state of `stream`."""
-        for each in states:
-            self.gauge("stream_state").labels(stream, each).set(1 if each == state else 0)
+    def set_states(self, current: Mapping[str, str], states: Sequence[str]) -> None:
+        """Make the series of `stream_state` those of the streams in `current`, and of no other.
+
+        Args:
+            current: The state of each stream, by stream id.
+            states: Every state that there is.
+        """
+        family = self.gauge("stream_state")
+        family.clear()
+        for stream, state in current.items():
+            for each in states:
+                family.labels(stream, each).set(1 if each == state else 0)
 
     def forget(self, stream: str) -> None:
         """Drop every series of a stream that left the config."""

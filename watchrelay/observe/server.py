@@ -138,8 +138,8 @@ class WindowServer:
         return _json(body, status=200 if ready else 503)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        for status in self._board.streams.values():  # also those that wait and have no watcher yet
-            self._all_metrics.set_state(status.stream, status.state, get_args(State))
+        states = {status.stream: status.state for status in self._board.streams.values()}
+        self._all_metrics.set_states(states, get_args(State))
         return web.Response(body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _streams(self, _request: web.Request) -> web.Response:

@@ -37,12 +37,14 @@ class StreamStatus:
 
     `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing. `refused`: that line where Kafka
     said it of the stream's records. `unread`: why the stream's own log could not be read, until it was.
+    `cause`: what `last_error` is about, where the advice for it is another than for a server that is away; "" otherwise.
     `complete`: the whole state has been acknowledged by Kafka once in this process.
     `list_due`: a list is under way, or must come: what is held was overtaken, or nothing is.
     `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
     `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
     `trouble_ms`: when the first of the failures since the last progress was; 0 without one.
-    `lag_ms`: how long the slowest event of the newest acknowledged batch took. `queued_ms`: since when there is always something queued;
+    `lag_ms`: how long the slowest event of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
+    before the first event. `queued_ms`: since when there is always something queued;
     0 when nothing is. `told`: how many moments the story ever had, so that a reader knows when there is more of it.
     """
 
@@ -55,6 +57,7 @@ class StreamStatus:
     owner: str | None = None
     last_error: str | None = None
     last_error_ms: int = 0
+    cause: str = ""
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None
     last_event_ms: int | None = None
@@ -99,13 +102,19 @@ class StreamStatus:
         self.story.append(Moment(at_ms, self._state, short(said)))
         del self.story[:-STORY_MAX]
 
-    def failed(self, message: str, *, next_attempt_ms: int | None = None) -> None:
-        """Record a failure; it stands until the next progress."""
+    def failed(self, message: str, *, next_attempt_ms: int | None = None, cause: str = "") -> None:
+        """Record a failure; it is shown until the next progress.
+
+        Args:
+            message: What failed, where, and the cure.
+            next_attempt_ms: When it is tried again, in wall milliseconds; None when that is not known.
+            cause: The name of the advice for it; "" where state and message tell.
+        """
         now_ms = clock.wall_ms()
         if message != self.last_error:
             self._tell(now_ms, message)
         self.trouble_ms = self.trouble_ms or now_ms
-        self.last_error = message
+        self.last_error, self.cause = message, cause
         self.last_error_ms = now_ms
         self.next_attempt_ms = next_attempt_ms
 
@@ -113,7 +122,7 @@ class StreamStatus:
         """Something worked: the last error is over."""
         if self.last_error is not None:
             self._tell(clock.wall_ms(), OVER)
-        self.last_error = None
+        self.last_error, self.cause = None, ""
         self.trouble_ms = 0
         self.next_attempt_ms = None
 
@@ -222,15 +231,30 @@ def _time(at_ms: int | None) -> str | None:
 
 
 class Problems(dict[str, str]):
-    """Process-wide trouble by name: one line each, absent when well. Shape: `since_ms` holds when each of them was first said."""
+    """Process-wide trouble by name: one line each, absent when well.
+
+    `since_ms` holds when each of them was first said; `causes` the name of its advice, where that is not the problem's own.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.since_ms: dict[str, int] = {}
+        self.causes: dict[str, str] = {}
 
     def __setitem__(self, name: str, message: str) -> None:
+        self.put(name, message)
+
+    def put(self, name: str, message: str, *, cause: str = "") -> None:
+        """Set a problem.
+
+        Args:
+            name: Which one.
+            message: What is wrong, where, and the cure.
+            cause: The name of the advice for it; "" for that of `name`.
+        """
         if name not in self:
             self.since_ms[name] = clock.wall_ms()
+        self.causes[name] = cause or name
         super().__setitem__(name, message)
 
 

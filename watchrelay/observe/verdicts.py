@@ -73,8 +73,14 @@ ADVICE: Final = {
     "kubernetes": Advice(
         "The API server cannot be followed",
         "Nothing to do while it restarts: the relay tries again and catches up, deletes included. "
-        "If it lasts: the API server, the way to it, the credentials.",
+        "If it lasts: the API server, the way to it.",
         "WatchRelayWatchErrors",
+    ),
+    "credentials": Advice(
+        "The credentials for the API server do not work",
+        "Renew or correct the token, the client certificate, the exec plugin or the CA that the message names. "
+        "Files are read again without a restart; the relay retries by itself.",
+        "WatchRelayWatchNotActive",
     ),
     "kafka": Advice(
         "Kafka does not acknowledge",
@@ -97,7 +103,10 @@ ADVICE: Final = {
     "restart": Advice("An edit waits for a restart", "Restart when it suits: a restart replays nothing."),
     "other": Advice("A stream is in trouble", "The relay tries again by itself; the message says why.", "WatchRelayWatchErrors"),
 }
-_PROBLEM_LEVELS: Final[dict[str, Level]] = {"config": "person", "reload": "person", "restart": "notice", "signal": "notice"}
+_LEVELS: Final[dict[str, Level]] = {
+    "config": "person", "credentials": "person", "reload": "person", "restart": "notice", "signal": "notice",
+}  # fmt: skip
+"""Of causes that are not retried, or that only a person can mend all the same."""
 _FOLLOW_FROM_KAFKA: Final = ("control", "signal")
 """Problems that are no news while Kafka is away."""
 
@@ -117,8 +126,8 @@ def judge(status: StreamStatus, now_ms: int) -> Verdict:
     if status.waits_for:
         return Verdict("person", status.trouble_ms or status.state_ms, _waited_for(status.waits_for), status.waits_for)
     if message:
-        own = bool(status.last_error)
-        return Verdict("retrying", since_ms, _retried(message, status) if own else "kafka", message)
+        cause = _retried(message, status) if status.last_error else "kafka"
+        return Verdict(_LEVELS.get(cause, "retrying"), since_ms, cause, message)
     if status.state == "backoff":
         return Verdict("retrying", status.state_ms, "kubernetes", "waits with the others for the API server")
     waiting_ms = status.waiting_since_ms()
@@ -138,6 +147,8 @@ def _waited_for(message: str) -> str:
 
 
 def _retried(message: str, status: StreamStatus) -> str:
+    if status.cause:
+        return status.cause
     if status.state == "backoff" or _REQUEST.match(message):
         return "kubernetes"
     return "kafka" if _KAFKA.search(message) else "other"
@@ -198,8 +209,9 @@ def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
     for name, message in board.problems.items():
         since_ms = board.problems.since_ms[name]
         folded = name in _FOLLOW_FROM_KAFKA and "kafka" in board.problems
-        cause = "kafka" if folded else name if name in ADVICE else "other"
-        card = found.setdefault(cause, Card(_PROBLEM_LEVELS.get(cause, "retrying"), cause, since_ms))
+        own = board.problems.causes[name]
+        cause = "kafka" if folded else own if own in ADVICE else "other"
+        card = found.setdefault(cause, Card(_LEVELS.get(cause, "retrying"), cause, since_ms))
         card.add("", message, since_ms, None)
     for stream, verdict in verdicts.items():
         if verdict.cause:

@@ -78,8 +78,8 @@ class Course:
             self.catching_up = ""
 
     def synced(self, version: str) -> bool:
-        """A list is complete and its difference pushed; True: it shows that the server itself went back."""
-        back = self.published and compare(version, self.reached) == -1
+        """A list is complete and its difference pushed; True: it is older than the frontier or the log, so the server itself went back."""
+        back = self.published and -1 in {compare(version, self.reached), compare(version, self.catching_up)}
         self.reached = version
         self.quiet = self.relisting = False
         self.catching_up = ""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from watchrelay.codec import ObjectRecord
-from watchrelay.errors import Fenced
+from watchrelay.errors import EpochAhead
 from watchrelay.relay.ports import Witness
 
 SETTLE_S = 0.05
@@ -57,7 +57,7 @@ class Healer:
     async def found(self) -> dict[bytes, int]:
         """The next stale keys, with their partition; returns when a gap was looked into, often with none.
 
-        Raises: Fenced when a newer writer's record stands there.
+        Raises: EpochAhead when a record of a higher epoch is there.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
@@ -69,7 +69,7 @@ class Healer:
                 looked = True
                 for _, record in await self._witness.read(partition, first, last):
                     if record.epoch > self._epoch:
-                        raise Fenced(f"stream {self._stream}: epoch {record.epoch} writes partition {partition}")
+                        raise EpochAhead(self._stream, record.epoch, self._epoch)
                     if isinstance(record, ObjectRecord) and (record.epoch < self._epoch or record.sequence < below):
                         stale[record.key] = partition
         self._looked += len(gaps)

@@ -52,8 +52,8 @@ class StreamRelay:
     """Implements `Outbox` for the store and owns the stream's epoch.
 
     Use: `await claim()`, then `run()` as a task, then let the watch start; at the end stop the watch, `await drain()`, cancel `run()`.
-    Shape: `concluded` is called when a snapshot is whole. `conflate`: past `queue_bytes` a partition's queue becomes the set of its keys;
-    else the watch is not read on.
+    Shape: `concluded` is called when a snapshot is whole, `limit_again` to have the topic's limit read. `conflate`: past `queue_bytes`
+    a partition's queue becomes the set of its keys; else the watch is not read on.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class StreamRelay:
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
+        limit_again: Callable[[], Awaitable[None]] | None = None,
         pulse: Pulse | None = None,
         witness: Witness | None = None,
         rng: random.Random | None = None,
@@ -82,11 +83,11 @@ class StreamRelay:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
         self._metrics, self._status = metrics, status
-        self._accounts = Accounts(metrics, topic_metrics, status)
+        self._accounts = Accounts(metrics, topic_metrics, status, snapshot_interval_s=spec.snapshot_interval_s)
         self._tempo = heartbeat_interval_s if isinstance(heartbeat_interval_s, Tempo) else Tempo(heartbeat_interval_s)
         self._queue_bytes, self._batch_bytes, self._pulse = queue_bytes, batch_bytes, pulse or Pulse(flush_interval_s)
         self._now_s, self._wall_ms, self._concluded = now_s, wall_ms, concluded
-        self._oversize = Oversize(spec.id, unpack=state.unpack, metrics=topic_metrics, max_message_bytes=max_message_bytes)
+        self._oversize = Oversize(spec, state, topic_metrics, status, max_message_bytes=max_message_bytes, limit_again=limit_again)
         raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
         self._queues = Conflator(
             spec.partitions,
@@ -113,7 +114,6 @@ class StreamRelay:
         self._alarm = Alarm(self._pulse, now_s)
         self._tasks: asyncio.TaskGroup | None = None
         metrics.queue_capacity_bytes.set(queue_bytes)
-        metrics.snapshot_interval_seconds.set(spec.snapshot_interval_s)
 
     # ---- Outbox: called by the store's reflector ---------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class StreamRelay:
         self._queues.resume(found)
         self._status.frontier = self._queues.frontier
         index = self._control.index(self.spec.id) or {}
-        self._accounts.resumed(index)
+        self._accounts.resumed(index, now_ms=self._wall_ms())
         self._schedule.resumed(self._now_s(), index, wall_ms=self._wall_ms(), records=self._queues.object_records - found.said)
         if course.may_heal:
             self._heal(course.owed, unless_said=False)
@@ -367,10 +367,14 @@ class StreamRelay:
             except RecordTooLarge as error:
                 if error.acked:
                     self._acked(lane, lane.split(len(error.acked)), Receipt(list(error.acked)))
-                self._oversize.refused(lane, error)
-                lane.outstanding = self._cut(lane)
+                if self._oversize.refused(self._queues, lane, error):
+                    lane.outstanding = self._cut(lane) if lane.queue else None
+                    self._inflow.progressed()
+                else:
+                    await self._oversize.wait(error)
             else:
                 self._acked(lane, cut, receipt)
+                self._oversize.taken()
             if self._control.outclaimed(self.spec.id, self._epoch):
                 raise Fenced(f"stream {self.spec.id}: a newer claim was read")
         if lane.queue or self._snapshot is not None or lane.dirty is not None:
@@ -418,8 +422,8 @@ class StreamRelay:
     def _snapshot_if_due(self) -> None:
         if not self._may_snapshot:
             return
-        records, live = self._queues.object_records, len(self._state)
-        if self._requests or self._course.snapshot_wanted or self._schedule.due(self._now_s(), records=records, live=live):
+        due = self._schedule.due(self._now_s(), records=self._queues.object_records, live=len(self._state))
+        if due or self._requests or self._course.snapshot_wanted:
             self._begin_snapshot()
 
     def _begin_snapshot(self) -> None:
@@ -429,6 +433,7 @@ class StreamRelay:
         first, course.first, course.snapshot_wanted = course.first, False, False
         self._snapshots += 1
         keys = self._state.keys()
+        self._oversize.forget_gone()
         if first:
             self._queues.unpublished = {*keys, *self._queues.doubted}
         snapshot = Snapshot(
@@ -489,9 +494,7 @@ class StreamRelay:
 
     async def _conclude(self, snapshot: Snapshot, frontier: str) -> None:
         now_ms = self._wall_ms()
-        value = snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms)
-        await self._control.write("snapshot", self.spec.id, value)
-        took_s = self._now_s() - self._snapshot_began_s
-        self._snapshot = None
+        await self._control.write("snapshot", self.spec.id, snapshot.index_value(epoch=self._epoch, frontier=frontier, time_ms=now_ms))
+        self._snapshot, took_s = None, self._now_s() - self._snapshot_began_s
         self._concluded()
         self._accounts.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)

@@ -98,6 +98,7 @@ class Conflator(Sequencer):
                     self.trimmed.pop(key, None)
                 dirty.upserted(key, entry.uid, published, owed=owed, received_s=received_s)
             else:
+                self.forget(key)
                 dirty.removed(key, entry.uid, published, change.resource_version, owed=owed, received_s=received_s)
         return rest
 
@@ -209,7 +210,7 @@ class Conflator(Sequencer):
         self.number += 1
         cost, received_s = RECORD_COST_BYTES, waiting.received_s
         self._append(lane, Queued(key, ghost, None, "deleted", "conflated", 0, waiting.hash, version, time_ms, received_s, cost))
-        if self._tombstones:
+        if self.tombstones:
             self._append(lane, Queued(key, ghost, None, "deleted", "conflated", 0, None, version, time_ms, 0.0, cost, "", True))
 
     def _append(self, lane: Lane, item: Queued) -> None:

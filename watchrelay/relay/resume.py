@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
 from watchrelay.model.changes import Entry
+from watchrelay.model.records import Reason
 from watchrelay.model.resources import comparable, compare
 
+_LISTED: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
+"""Reasons of records that a list may have brought, not the watch."""
 _TENURE_BITS = 48
 """A position as one integer: which of the epochs met, then the sequence."""
 
@@ -113,6 +116,10 @@ class Fold:
         """Those of the newest marker and of all claims behind it."""
         self.last_snapshot: tuple[str, int] | None = None
         self.newest, self.ordered = "", True
+        self.listed = ""
+        """The highest version that a list may have brought: the watch need not show it again."""
+        self.went_back = False
+        """A marker claims less than one before it: the server was restored from a backup."""
         self.said = 0
         self._said_at_begin = 0
         self._pack = pack
@@ -168,7 +175,7 @@ class Fold:
         if record.verb == "deleted":
             self._deleted(record, held)
             return
-        self._met(record.version)
+        self._met(record.version, record.reason)
         if self.gone:
             self.gone.pop(key, None)
         assert record.value is not None, "an object without a value is refused by the codec"
@@ -190,7 +197,7 @@ class Fold:
             self.trimmed.pop(key, None)
         if record.reason != "healed":
             self.gone[key] = record.version
-            self._met(record.version)
+            self._met(record.version, record.reason)
         elif held is not None:
             self.gone[key] = held.resource_version
 
@@ -205,12 +212,15 @@ class Fold:
         else:
             self.stale[key] = None
 
-    def _met(self, version: str) -> None:
-        newest = self.newest
+    def _met(self, version: str, reason: Reason) -> None:
         if not comparable(version):
             self.ordered = False
-        elif (len(version), version) > (len(newest), newest):
+            return
+        place, newest, listed = (len(version), version), self.newest, self.listed
+        if place > (len(newest), newest):
             self.newest = version
+        if reason in _LISTED and place > (len(listed), listed):
+            self.listed = version
 
     def _marker(self, marker: MarkerRecord) -> None:
         if not self._admits(marker.epoch, marker.sequence):
@@ -219,6 +229,7 @@ class Fold:
             self.configs.add(marker.config)
             return
         self.configs = {marker.config}
+        self.went_back = self.went_back or compare(marker.frontier, self.frontier) == -1
         self.marked, self.frontier = True, marker.frontier
         if marker.kind == "begin":
             self._said_at_begin = self.said
@@ -271,7 +282,12 @@ def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bo
         return ListAndDiff("a partition has no frontier")
     if not all(fold.ordered for fold in folds) or not all(map(comparable, frontiers)):
         return ListAndDiff("resourceVersions cannot be compared")
-    return WatchFrom(min(frontiers, key=lambda version: (len(version), version)))
+    if any(fold.went_back for fold in folds):
+        return ListAndDiff("the server was restored from a backup since the last snapshot: versions on the log are of two histories")
+    lowest = min(frontiers, key=lambda version: (len(version), version))
+    if any(compare(fold.listed, lowest) == 1 for fold in folds):
+        return ListAndDiff("a list brought changes above the frontier: without bookmarks, no watch shows that they are passed")
+    return WatchFrom(lowest)
 
 
 def found(folds: Sequence[Fold], decision: Decision) -> Found:

@@ -326,7 +326,7 @@ class Sequencer:
         self.parts: dict[bytes, int] = {}
         """Objects that this writer published in part, with the hash of that; the store holds them whole."""
         self._raw_bytes, self._packed_max, self._oversize = raw_bytes, packed_max, oversize
-        self._tombstones = tombstones
+        self.tombstones = tombstones
         """A delete is a value here, so a tombstone follows it as a record of its own."""
 
     @property
@@ -388,13 +388,14 @@ class Sequencer:
             else:
                 assert not isinstance(change, Upserted)
                 before = entry.hash
+                self.forget(key)
                 if key in unpublished:
                     # The log of this epoch does not hold it; that of an earlier one may, so the delete is said all the same.
                     unpublished.discard(key)
                     before = None
                 held = RECORD_COST_BYTES
                 item = Queued(key, entry, None, "deleted", reason, 0, before, change.resource_version, time_ms, received_s, held)
-                if self._tombstones:
+                if self.tombstones:
                     lanes[entry.partition].queue.append(item)
                     item = Queued(key, entry, None, "deleted", reason, 0, None, change.resource_version, time_ms, 0.0, held, "", True)
                     held_total += held
@@ -405,6 +406,11 @@ class Sequencer:
         self.held_bytes += held_total
         self.held_records += count
         self.object_records += count
+
+    def forget(self, key: bytes) -> None:
+        """The object is gone: what is remembered of how it was published goes too."""
+        self.trimmed.pop(key, None)
+        self.parts.pop(key, None)
 
     def read(self, key: bytes, entry: Entry, *, time_ms: int) -> None:
         """Queue the object again with the value it has now, as a snapshot does; "added" if the log does not hold it yet."""

@@ -144,7 +144,8 @@ class Schedule:
             self._at_s = now_s + self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
     def resumed(self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int) -> None:
-        """Go on from a former writer's last snapshot, by its index record (empty: there is none): due when it would have been.
+        """Go on from a former writer's last snapshot, by its index record (empty: there is none): due when it would have been, and no
+        later than an interval from now, whatever that writer's clock showed.
 
         Shape: `records` is the count of records that it began at.
         """
@@ -152,7 +153,7 @@ class Schedule:
         if self._interval_s:
             age_s = math.inf
             with suppress(ValueError):
-                age_s = (wall_ms - parse_instant(str(index.get("time")).encode())) / 1000
+                age_s = max(0.0, (wall_ms - parse_instant(str(index.get("time")).encode())) / 1000)
             self._at_s = now_s + max(0.0, self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - age_s)
 
     def wait_s(self, now_s: float) -> float | None:

@@ -31,6 +31,13 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
 
     Law: trim(v, n) is (v, "") wherever v compresses to n or less.
     """
+    try:
+        return _trim(value, fits_bytes)
+    except RecursionError:  # of an object that nothing decoded before: depth is checked where it is decoded
+        return value, ""
+
+
+def _trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     squeeze = zstandard.ZstdCompressor(level=1).compress
     if len(squeeze(value)) <= fits_bytes:
         return value, ""
@@ -44,11 +51,14 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
 def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
     """The next smaller form of what was already trimmed so far; None when there is none."""
     steps: list[tuple[bytes, Trimmed]] = []
-    if not trimmed:
-        steps.append((without_fields(value), "fields"))
-    if trimmed != "stub":
-        steps.append((stub(value), "stub"))
-    steps.append((stub(value, named_only=True), "stub"))
+    try:
+        if not trimmed:
+            steps.append((without_fields(value), "fields"))
+        if trimmed != "stub":
+            steps.append((stub(value), "stub"))
+        steps.append((stub(value, named_only=True), "stub"))
+    except RecursionError:
+        return None
     return next((step for step in steps if len(step[0]) < len(value)), None)
 
 

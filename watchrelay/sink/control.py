@@ -18,10 +18,11 @@ from typing import Any, Literal, Protocol
 
 from watchrelay import __version__, clock
 from watchrelay.codec import refuse_unreadable
-from watchrelay.controlrecords import claim_value, control_key, control_value
-from watchrelay.errors import Fenced, RecordRefused, TopicLost
+from watchrelay.controlrecords import EPOCH_BASE_MAX, claim_value, control_key, control_value
+from watchrelay.errors import Fenced, RecordRefused, TopicLost, TopicRefused
 from watchrelay.model.records import Batch, Receipt, WireRecord
 from watchrelay.observe.status import Board
+from watchrelay.printable import short
 from watchrelay.sink.connection import KafkaConnection
 from watchrelay.sink.controlstate import ControlState, StreamControl, Value, remembered
 from watchrelay.sink.tail import Tail
@@ -32,6 +33,7 @@ _REFUSED_MAX = 1000
 """Records that are none of ours are named in the log, each key once, up to so many: what they are is clear by then."""
 _KEY_BYTES = 200
 """Of such a key, kept to tell it from others."""
+_HINT = "find out who else may write to this topic; to remove the record, write one with the same key and a null value"
 
 
 class Delivers(Protocol):
@@ -77,6 +79,8 @@ class ControlTopic:
         self._restored.set()
         self._writing = asyncio.Lock()
         self._refused: set[bytes] = set()
+        self._claims: dict[str, str] = {}
+        """The instance of the newest claim that this process tried, by stream."""
 
     # ---- the port ---------------------------------------------------------------------------------------------------
 
@@ -87,24 +91,28 @@ class ControlTopic:
         *,
         starting_point: dict[str, object] | None,
         highest_epoch: Callable[[], Awaitable[int]],
+        replace_description: bool = False,
     ) -> int:
         """Open a new epoch of `stream` and return it: higher than every epoch before it.
 
         Shape: a stream without description gets one before it is claimed, so that whoever reads the claim can tell its epoch;
         a changed description is written after it. `highest_epoch` answers 0 when nothing of the stream is on its topic.
         Source: record contract 4.1; the outcome of an append is never unknown here, since the sink repeats until it knows.
+        `replace_description`: write another description first, with an `epochBase` above what stands on the stream's own topic.
         Raises: TopicLost when the control topic was made anew meanwhile: claim again. Fenced when a newer claim has replaced ours before it
-        was read back.
+        was read back. TopicRefused for a description whose `epochBase` is too high, unless it is to be replaced.
         """
         await self._restored.wait()
-        instance = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         lives, read = self._lives, self._read
         held = self._state.of(stream)
         if held.description is None:
             await self._caught_up.wait()
             held = self._state.of(stream)
+        if (why := self.blocked(stream)) and not replace_description:
+            raise TopicRefused(why)
         base = held.epoch_base
-        if held.description is None:
+        if held.description is None or replace_description:
             highest = await highest_epoch()
             base = max(highest + 1, base or 0)
             await self.write("stream", stream, {**description, "epochBase": base})
@@ -121,10 +129,21 @@ class ControlTopic:
             raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
         epoch = held.epoch_base + held.instances[instance]
         wanted: Value = {**description, "epochBase": held.epoch_base}
-        if held.description != json.loads(json.dumps(wanted)):
+        if held.overwritten or held.description != json.loads(json.dumps(wanted)):
             await self.write("stream", stream, wanted)
         _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
         return epoch
+
+    def blocked(self, stream: str) -> str:
+        """Why `stream` cannot be claimed, with the cure; "" when it can."""
+        too_high = self._state.of(stream).too_high
+        if too_high is None:
+            return ""
+        return (
+            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in the newest record stream/{stream} of topic "
+            f"{self.topic}, and no relay writes that: find out who else may write to the topic, then delete the record (a record with that "
+            f"key and a null value), or take the stream out of the config and retire it (`watchrelay retire {stream}`)"
+        )
 
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
         """Where a writer that claims `stream` now starts to read it; None: at the start. Waits until the topic was read once."""
@@ -132,10 +151,12 @@ class ControlTopic:
         held = self._state.of(stream)
         return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
 
-    def outclaimed(self, stream: str, epoch: int) -> bool:
-        """A newer claim of `stream` than that of `epoch` was read."""
-        newest = self._state.of(stream).epoch
-        return newest is not None and newest > epoch
+    def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
+        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of this process does not count."""
+        held = self._state.of(stream)
+        if held.epoch is None or held.epoch <= epoch:
+            return False
+        return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
 
     async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
         """Write a control record, None to forget it; returns when it is acknowledged. It is read back a moment later."""
@@ -193,7 +214,7 @@ class ControlTopic:
         last = -1
         for stream, former in sorted(self._former.streams.items()):
             now = self._state.of(stream)
-            if former.description is not None and now.description is None:
+            if former.description is not None and former.epoch_base is not None and now.description is None:
                 last = await self._append("stream", stream, {**former.description, "epochBase": former.next_base})
                 if former.index is not None and now.index is None:
                     last = await self._append("snapshot", stream, former.index)
@@ -225,12 +246,19 @@ class ControlTopic:
         """The next record."""
         try:
             refuse_unreadable(dict(record.headers))
-            self._state.read(record.offset, record.key, record.value)
+            if odd := self._state.read(record.offset, record.key, record.value):
+                self._warn("control record has fields that cannot be used", record, odd)
         except RecordRefused as error:
-            key = (record.key or b"")[:_KEY_BYTES]
-            if key not in self._refused and len(self._refused) < _REFUSED_MAX:
-                self._refused.add(key)
-                _log.warning("control record ignored", extra={"topic": self.topic, "offset": record.offset, "error": str(error)})
+            self._warn("control record ignored", record, str(error))
+
+    def _warn(self, message: str, record: Any, error: str) -> None:
+        """Name a record that is none of ours, or in part."""
+        key = (record.key or b"")[:_KEY_BYTES]
+        if key not in self._refused and len(self._refused) < _REFUSED_MAX:
+            self._refused.add(key)
+            named = short(key.decode(errors="replace"))
+            extra = {"topic": self.topic, "partition": 0, "offset": record.offset, "key": named, "error": error, "hint": _HINT}
+            _log.warning(message, extra=extra)
 
     def moved(self, position: int) -> None:
         """Whoever waits looks again."""

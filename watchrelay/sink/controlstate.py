@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from watchrelay.controlrecords import is_count, parse_control_key, parse_control_value, starting_point
+from watchrelay.controlrecords import EPOCH_BASE_MAX, is_count, parse_control, starting_point
 from watchrelay.errors import RecordRefused
-from watchrelay.printable import short
 
 Value = dict[str, object]
 
@@ -27,7 +26,11 @@ class StreamControl:
     holder: str | None = None
     origin: Value | None = None
     epoch_base: int | None = None
+    too_high: int | None = None
+    """The `epochBase` of the newest description where it is too high to write the stream under it."""
     description: Value | None = None
+    overwritten: bool = False
+    """A record that cannot be used stands behind the description: compaction will keep that one and take this."""
     index: Value | None = None
 
     @property
@@ -64,34 +67,53 @@ class ControlState:
         """What is known of `stream`, empty when nothing was read."""
         return self.streams.get(stream) or StreamControl()
 
-    def read(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take one record. Raises: RecordRefused: it is not of the contract; nothing changed, read on."""
-        kind, stream = parse_control_key(key)
-        parsed = None if value is None else parse_control_value(value)
+    def read(self, offset: int, key: bytes | None, value: bytes | None) -> str:
+        """Take one record.
+
+        Returns:
+            Which of its fields were passed over and why, "" for none.
+
+        Raises:
+            RecordRefused: It is not of the contract. Nothing changed but `too_high`; read on.
+        """
+        try:
+            kind, stream, parsed, odd = parse_control(key, value)
+        except RecordRefused:
+            described = self.streams.get((key or b"").removeprefix(b"stream/").decode(errors="replace"))
+            if described is not None:
+                described.overwritten = True
+            raise
         held = self.streams.setdefault(stream, StreamControl())
         match kind:
             case "claim" if parsed is not None:
-                instance = parsed.get("instance")
-                if not isinstance(instance, str):
-                    raise RecordRefused(f"claim of {short(stream)} at offset {offset} without instance")
+                instance = str(parsed["instance"])
                 # A repeated instance is no new claim. Source: record contract 4.1.
                 if held.instances.setdefault(instance, offset) > held.claimed:
                     held.claimed = held.instances[instance]
-                    holder = parsed.get("holder")
+                    holder, origin = parsed.get("holder"), parsed.get("from")
                     held.holder = holder if isinstance(holder, str) else None
-                    origin = parsed.get("from")
                     held.origin = origin if isinstance(origin, dict) else None
             case "stream":
-                base = None if parsed is None else parsed.get("epochBase")
-                if parsed is not None and not is_count(base):
-                    raise RecordRefused(f"description of {short(stream)} at offset {offset} without epochBase")
-                held.description = parsed
-                if isinstance(base, int):
-                    held.epoch_base = max(base, held.epoch_base or 0)
+                self._described(held, parsed)
             case "snapshot":
                 held.index = parsed
             case _:
                 pass
+        return odd
+
+    def _described(self, held: StreamControl, parsed: Value | None) -> None:
+        held.too_high = None
+        if parsed is None:
+            held.description = None
+            return
+        base = parsed["epochBase"]
+        assert isinstance(base, int), "checked by parse_control"
+        if base > EPOCH_BASE_MAX:
+            held.too_high = base
+            if held.description is None:  # `retire` needs to know what it is to retire
+                held.description = {name: each for name, each in parsed.items() if name != "epochBase"}
+            raise RecordRefused(f"field epochBase: {base} exceeds the maximum {EPOCH_BASE_MAX}")
+        held.description, held.epoch_base, held.overwritten = parsed, max(base, held.epoch_base or 0), False
 
 
 def remembered(former: ControlState, lost: ControlState) -> ControlState:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.codec import EPOCH_MAX, parse_epoch
+from watchrelay.codec import parse_epoch
+from watchrelay.controlrecords import EPOCH_BASE_MAX
 from watchrelay.errors import RecordRefused, TopicRefused
 from watchrelay.kafkaclient import stop_consumer
 from watchrelay.printable import short
@@ -28,28 +30,54 @@ _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 1000
 _RECORDS_AT_ONCE = 500
 _FETCH_BYTES = 4 * 1024 * 1024
-_EPOCHS_TO_COME = 1 << 40
-"""Each claim takes as many as the control topic has records since the last."""
+_SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
+"""Source: record contract, section 3."""
 
 
-async def highest_epoch(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> int:
-    """The highest `ce_wrepoch` of `stream` on its topic, 0 when nothing of it is there. Reads the whole topic: seconds per million records.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a topic holds of a stream: its highest `ce_wrepoch`, 0 for nothing, and whether all ends as `watchrelay retire` leaves it."""
+
+    epoch: int
+    retired: bool
+
+
+async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) -> int:
+    """The `epoch` of `written`. Raises: as `written`."""
+    return (await written(connection, topic, stream)).epoch
+
+
+async def written(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> Written:
+    """What `topic` holds of `stream`. Reads the whole topic: seconds per million records.
 
     Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands there, or epochs have run out.
     """
     highest = 0
+    empty: dict[int, bool] = {}
 
     def look(record: Any) -> None:
         nonlocal highest
-        highest = max(highest, epoch_of(record.headers, stream))
+        if epoch := epoch_of(record.headers, stream):
+            highest = max(highest, epoch)
+            held = dict(record.headers)
+            empty[record.partition] = held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
         if cluster and (other := other_cluster(record.headers, cluster)):
             raise TopicRefused(shared_topic(topic, other, cluster))
 
     await _read(connection, topic, look)
-    if highest > EPOCH_MAX - _EPOCHS_TO_COME:
-        said = f"a record of stream {stream} with epoch {highest}, above which there is none left, and no relay wrote that"
-        raise TopicRefused(f"topic {topic} holds {said}: find out who else may write to it, and name another topic")
-    return highest
+    if why := no_epoch_left(topic, stream, highest):
+        raise TopicRefused(why)
+    return Written(highest, bool(empty) and all(empty.values()))
+
+
+def no_epoch_left(topic: str, stream: str, highest: int) -> str:
+    """What is wrong with a topic that holds a record of `stream` with so high an epoch, and the cure; "" when nothing is."""
+    if highest < EPOCH_BASE_MAX:
+        return ""
+    return (
+        f"topic {topic} holds a record of stream {stream} whose epoch {highest} exceeds the maximum {EPOCH_BASE_MAX - 1}, and no relay "
+        "writes that: find out who else may write to it, and name another topic"
+    )
 
 
 def shared_topic(topic: str, other: str, cluster: str) -> str:

@@ -32,10 +32,13 @@ from watchrelay.sink.tail import Tail
 _log = logging.getLogger(__name__)
 
 BACKLOG_MS = 3_600_000
-"""Requests older than this at the relay's start have nobody waiting for them any more."""
+"""Requests older than this at the relay's start have nobody waiting for them any more. One that is dated so far in the future tells nothing
+of its age, and would be taken again at every start."""
 _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
+_ID_KEPT_S = 3600.0
+"""For so long a request that is written again, the same id for the same streams, is taken once."""
 _STREAMS_SHOWN = 10
 _LINES_A_MINUTE = 100
 """Whoever writes signals writes our log, and what stands in the topic comes again at each start: the metric counts all of them."""
@@ -61,15 +64,17 @@ class SignalTopic:
         metrics: Metrics,
         board: Board,
         rng: random.Random | None = None,
+        now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
         self._tail = Tail(connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng)
         self._take = take
-        self._wall_ms = wall_ms
+        self._now_s, self._wall_ms = now_s, wall_ms
         self._live_from: int | None = None
-        self._ids: dict[str, None] = {}
-        self._lines, self._lines_from_s = 0, clock.now_s()
+        self._taken: dict[int, float] = {}
+        """By hash of id and streams, when a request was taken: oldest first."""
+        self._lines, self._lines_from_s = 0, self._now_s()
         self._count = {result: metrics.counter("signals").labels(result) for result in ("taken", "repeated", "expired", "refused")}
 
     async def run(self) -> None:
@@ -98,35 +103,43 @@ class SignalTopic:
         """Take one record; none of them stops the reading."""
         assert self._live_from is not None, "a record before the topic was looked at"
         backlog = offset < self._live_from
+        old = backlog and abs(self._wall_ms() - at_ms) > BACKLOG_MS
         try:
             refuse_unreadable(headers)
             request = parse_signal(value)
         except RecordRefused as error:
             # Those of the backlog were refused aloud by whoever was there when they came.
-            if not backlog or self._wall_ms() - at_ms <= BACKLOG_MS:
+            if not old:
                 self._count["refused"].inc()
-                self._say(logging.WARNING, "signal ignored", offset, error=str(error))
+                self._say(logging.WARNING, "signal ignored", offset, error=str(error), hint="find out who may write to this topic")
             return
-        if backlog and self._wall_ms() - at_ms > BACKLOG_MS:
+        if old:
             self._count["expired"].inc()
             return
-        if request.id in self._ids:
+        if self._repeated(request):
             self._count["repeated"].inc()
             return
-        self._ids[request.id] = None
-        if len(self._ids) > _IDS_MAX:
-            del self._ids[next(iter(self._ids))]
         self._count["taken"].inc()
         self._say(logging.INFO, "signal taken", offset, request=request.id, streams=_named(request.streams))
-        self._take(request, at_ms, backlog=backlog)
+        self._take(request, at_ms if backlog else self._wall_ms(), backlog=backlog)
+
+    def _repeated(self, request: SnapshotRequest) -> bool:
+        """Whether the same was taken within the hour; else it is from now on."""
+        now_s, which, taken = self._now_s(), hash((request.id, request.streams)), self._taken
+        while taken and (len(taken) >= _IDS_MAX or now_s - next(iter(taken.values())) > _ID_KEPT_S):
+            del taken[next(iter(taken))]
+        if which in taken:
+            return True
+        taken[which] = now_s
+        return False
 
     def _say(self, level: int, message: str, offset: int, **more: object) -> None:
         """A line of the log, as long as there are not too many."""
-        if clock.now_s() - self._lines_from_s >= 60.0:
-            self._lines, self._lines_from_s = 0, clock.now_s()
+        if self._now_s() - self._lines_from_s >= 60.0:
+            self._lines, self._lines_from_s = 0, self._now_s()
         self._lines += 1
         if self._lines <= _LINES_A_MINUTE:
-            _log.log(level, message, extra={"topic": self.topic, "offset": offset, **more})
+            _log.log(level, message, extra={"topic": self.topic, "partition": 0, "offset": offset, **more})
         elif self._lines == _LINES_A_MINUTE + 1:
             hint = "find out who writes so many; watchrelay_signals_total counts them"
             _log.warning("more signals than are logged", extra={"topic": self.topic, "offset": offset, "hint": hint})

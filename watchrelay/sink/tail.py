@@ -135,7 +135,7 @@ class Tail:
                 await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
 
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
-        began_ms = clock.wall_ms()
+        answered_ms, answered_s = 0, clock.now_s()
         while self._connection.rotation.proven == proven:
             batches = await consumer.getmany(partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
             for record in batches.get(partition, ()):
@@ -148,8 +148,10 @@ class Tail:
             if position > self.next:
                 self.next = position
                 self._follower.moved(position)
-            answered_ms = consumer.last_poll_timestamp(partition)
-            if clock.wall_ms() - (answered_ms or began_ms) > _SILENT_AFTER_S * 1000:
+            newest_ms = consumer.last_poll_timestamp(partition)  # by the wall clock, which may be set: only a change of it counts
+            if newest_ms != answered_ms:
+                answered_ms, answered_s = newest_ms, clock.now_s()
+            if clock.now_s() - answered_s > _SILENT_AFTER_S:
                 raise SinkUnavailable(f"kafka at {self._connection.servers} has not answered for {_SILENT_AFTER_S:g} s")
             if self._problems.pop(self._name, None) is not None:
                 _log.info("topic is followed again", extra={"topic": self._topic})

@@ -28,7 +28,10 @@ _SLACK_MS = 2 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as this process needs it. Units: `snapshot_interval_s` is that of the slowest stream on it; 0: no snapshots by time."""
+    """A topic as this process needs it. Units: `snapshot_interval_s` is that of the slowest stream on it; 0: no snapshots by time.
+
+    `pinned`: its streams were started with this number of partitions; else the config can still name another.
+    """
 
     name: str
     kind: TopicKind = "state"
@@ -36,6 +39,7 @@ class TopicSpec:
     replication_factor: int = 3
     min_insync_replicas: int = 2
     snapshot_interval_s: float = 0.0
+    pinned: bool = True
 
     @property
     def interval_ms(self) -> int:
@@ -107,7 +111,8 @@ def merged(specs: Iterable[TopicSpec]) -> TopicSpec:
         if other.partitions != first.partitions:
             counts = f"{first.partitions} and {other.partitions}"
             raise TopicRefused(f"topic {first.name} is wanted with {counts} partitions: give its streams the same `partitions`")
-        first = replace(first, snapshot_interval_s=max(first.snapshot_interval_s, other.snapshot_interval_s))
+        longest_s = max(first.snapshot_interval_s, other.snapshot_interval_s)
+        first = replace(first, snapshot_interval_s=longest_s, pinned=first.pinned or other.pinned)
     return first
 
 
@@ -120,14 +125,21 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
     mends: list[str] = []
     whys: list[str] = []
     if found.partitions < spec.partitions:
-        whys.append(f"it has {counted(found.partitions, 'partition')}, the stream is pinned to {spec.partitions}")
-        mends.append(f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} --partitions {spec.partitions}")
+        add = f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} --partitions {spec.partitions}"
+        has = f"it has {counted(found.partitions, 'partition')}"
+        if spec.pinned:
+            whys.append(f"{has}, the stream is pinned to {spec.partitions}")
+            mends.append(add)
+        else:
+            cure = f"set `partitions: {found.partitions}` in the config"
+            whys.append(f"{has}, the config asks for {spec.partitions}: {cure}, or add partitions (`{add}`)")
     faults = [] if found.configs is None else _faults(spec, found, found.configs)
     if faults:
         whys += [fault.why for fault in faults]
         mends.append(alter_command(spec.name, {fault.setting: fault.value for fault in faults}, servers=servers))
     if whys:
-        raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}; mend it with: {' && '.join(mends)}")
+        cure = f"; mend it with: {' && '.join(mends)}" if mends else ""
+        raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}{cure}")
     return tuple(_warnings(spec, found, servers))
 
 
@@ -166,8 +178,12 @@ def _faults(spec: TopicSpec, found: FoundTopic, configs: Mapping[str, str]) -> l
 
 def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]:
     if found.partitions > spec.partitions:
-        used = f"the pinned {spec.partitions} {'is' if spec.partitions == 1 else 'are'} used"
-        yield f"topic {spec.name} has {found.partitions} partitions, {used}"
+        used = f"{spec.partitions} {'is' if spec.partitions == 1 else 'are'} used"
+        if spec.pinned or spec.kind != "state":
+            yield f"topic {spec.name} has {found.partitions} partitions, the pinned {used}"
+        else:
+            cure = f"set `partitions: {found.partitions}` in the config before the first start to use all of them"
+            yield f"topic {spec.name} has {found.partitions} partitions, {used}: {cure}"
     configs = found.configs
     if configs is None:
         return

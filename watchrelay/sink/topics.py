@@ -63,10 +63,15 @@ class Topics:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     def expect(self, specs: Iterable[TopicSpec]) -> None:
-        """Name all that will be asked for, so that a topic of several streams is made for the most demanding of them."""
-        self._expected = {}
+        """Name all that will be asked for, so that a topic of several streams is made for the most demanding of them.
+
+        Args:
+            specs: all specs of each topic that is among them; what was named of these topics before is forgotten.
+        """
+        expected: dict[str, list[TopicSpec]] = {}
         for spec in specs:
-            self._expected.setdefault(spec.name, []).append(spec)
+            expected.setdefault(spec.name, []).append(spec)
+        self._expected |= expected
 
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
         """The facts of a topic that exists and is safe, made now if it did not exist.

@@ -82,11 +82,14 @@ class Store:
         self._entries: dict[bytes, Entry] = {}
         self._staged: dict[bytes, Entry] | None = None
         self._unreadable = 0
+        self._damaged: set[bytes] = set()
+        self._doubtful: dict[bytes, Entry] = {}
+        """What the newest list did not show, kept because of objects in it that could be any: gone if the next list does not show it."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
         self._skip: dict[bytes, str] = {}
         self._skip_until = ""
         self._by_content = False
-        """The next list is compared by content, not by resourceVersion: what is held comes from a log."""
+        """The next list is compared by content, not by resourceVersion: what is held comes from a log, or the server went back."""
 
     # ---- what is held ----
 
@@ -229,20 +232,24 @@ class Store:
         """Objects that the running list brought so far."""
         return len(self._staged) if self._staged is not None else 0
 
-    def begin_list(self) -> None:
-        """A list starts; what an unfinished one brought is void."""
+    def begin_list(self, *, by_content: bool = False) -> None:
+        """A list starts; what an unfinished one brought is void. `by_content`: equal uid and version do not prove equal content."""
         self._staged = {}
+        self._by_content = self._by_content or by_content
         self._unreadable = 0
+        self._damaged.clear()
 
-    def stage(self, frames: Sequence[ObjectFrame], *, unreadable: int = 0) -> int:
+    def stage(self, frames: Sequence[ObjectFrame], *, unreadable: int = 0, damaged: Iterable[tuple[str, str]] = ()) -> int:
         """Take objects of the running list; returns how many were in namespaces that the stream does not hold.
 
         Packed at once, so that a list costs its entries and one page; an object that is held with the same uid and resourceVersion is
-        not even looked into. A frame of type DELETED (streaming list) takes its object out again. Objects that were `unreadable` have no
-        key here: what such a list does not show is kept.
+        not even looked into. A frame of type DELETED (streaming list) takes its object out again. Of objects that cannot be decoded the
+        state held is kept: of those that are `damaged`, by namespace and name. Each of the `unreadable` could be any object that this list
+        does not show: all those are kept, until another list does not show them either.
         """
         assert self._staged is not None, "objects of a list came before its beginning"
         self._unreadable += unreadable
+        self._damaged.update(f"{self._prefix}{namespace}/{name}".encode() for namespace, name in damaged)
         elsewhere = 0
         for start in range(0, len(frames), _STAGE_AT_ONCE):
             elsewhere += self._stage_some(frames[start : start + _STAGE_AT_ONCE], self._staged)
@@ -300,10 +307,16 @@ class Store:
         listed, held = self._staged, self._entries
         replaced = Replaced()
         self._forget_log()
-        if self._unreadable:
+        doubtful, self._doubtful = self._doubtful, {}
+        if self._unreadable or self._damaged:
             absent = {key: entry for key, entry in held.items() if key not in listed}
-            listed.update(absent)
-            replaced.kept = len(absent)
+            if self._unreadable:
+                self._doubtful = {
+                    key: entry for key, entry in absent.items() if key not in self._damaged and doubtful.get(key) is not entry
+                }
+            kept = {key: entry for key, entry in absent.items() if key in self._damaged or key in self._doubtful}
+            listed.update(kept)
+            replaced.kept = len(kept)
         self._entries, self._staged = listed, None
         if not self.listed:
             self.listed = True

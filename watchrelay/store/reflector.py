@@ -106,12 +106,12 @@ class Reflector:
                 self._heard()
                 self._store.passed(event.resource_version)
                 self._outbox.progressed(event.resource_version)
-            case ListBegun():
-                self._store.begin_list()
+            case ListBegun(by_content=by_content):
+                self._store.begin_list(by_content=by_content)
                 self._status.listed = 0
             case Listed():
                 self._heard()
-                self._filtered(self._store.stage(event.objects, unreadable=event.unreadable))
+                self._filtered(self._store.stage(event.objects, unreadable=event.unreadable, damaged=event.damaged))
                 self._status.listed = self._store.staged
             case ListDone():
                 self._heard()
@@ -165,7 +165,7 @@ class Reflector:
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(
-                "objects of the list could not be read: what it does not show is kept, not deleted",
+                "list has objects that cannot be decoded: their last states are kept",
                 extra={"stream": self._status.stream, "kept": replaced.kept},
             )
         self._gone = False

@@ -26,6 +26,7 @@ _LAST_APPLIED_MARK: Final = b"last-applied-configuration"
 _ESCAPE: Final = b"\\"
 _NULL: Final = b"null"
 _MAP, _LIST = b"{["
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 # A subtree on its way out: raw as it came, or split one level for each level that a path entered.
 _Value = Union[Raw, dict[str, "_Value"], list["_Value"]]  # noqa: UP007 - "|" takes no name that is not there yet
@@ -149,7 +150,7 @@ def _pruned(value: _Value, node: _Node) -> _Value:
         if first == _LIST and node.items is not None and not node.sealed:
             items = _split_list(value)
             return [] if node.items.do is _DROP else [_pruned(item, node.items) for item in items]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return REDACTED
     return REDACTED if node.sealed and bytes(value) != _NULL else value
 
@@ -161,7 +162,7 @@ def _without_last_applied(annotations: Raw) -> _Value:
         return annotations
     try:
         split: dict[str, _Value] = _split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return REDACTED
     return split if split.pop(LAST_APPLIED, None) is not None else annotations
 
@@ -220,6 +221,11 @@ class Transform:
             _api_version=Raw(_encode(resource.api_version)),
             _kind=Raw(_encode(resource.kind)),
         )
+
+    @property
+    def enters(self) -> bool:
+        """Whether a path leads into values, so that they are decoded again."""
+        return self._root is not None
 
     def describe(self) -> dict[str, object]:
         """Everything that decides the published bytes, for the config hash. Law: equal descriptions, equal transforms."""

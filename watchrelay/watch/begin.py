@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 
 from watchrelay.errors import KubeError
 from watchrelay.model.frames import ListQuery, WatchQuery
-from watchrelay.model.resources import compare
+from watchrelay.model.resources import compare, watchable
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watched import ListBegun, Troubled
 from watchrelay.watch.states import (
@@ -81,13 +81,13 @@ def begin_list(rules: Rules, held: Held, goal: ToList, now_s: float) -> Step:
             send_initial_events=True,
             plain=held.plain,
         )
-        return Streaming(held, goal, asked, timeout_s, idle_s), (Deliver(ListBegun()), OpenWatch(query))
+        return Streaming(held, goal, asked, timeout_s, idle_s), (Deliver(ListBegun(goal.by_content)), OpenWatch(query))
     limit = 0 if goal.unbounded else rules.plan.page_size
     if asked and rules.server_version is not None and rules.server_version < STREAMING_SINCE:
         limit = 0  # these answer later pages from etcd: one page keeps a relist in the server's cache (WATCH 1.10)
     version, match = ("0", "") if first_any else (asked, "NotOlderThan" if asked else "")
     page = ListQuery(limit=limit, resource_version=version, version_match=match, plain=held.plain)
-    return Listing(held, goal, asked, limit), (Deliver(ListBegun()), FetchPage(page))
+    return Listing(held, goal, asked, limit), (Deliver(ListBegun(goal.by_content)), FetchPage(page))
 
 
 def newest_of(cursor: str, floor: str) -> str:
@@ -102,7 +102,7 @@ def next_page(state: Listing) -> FetchPage:
 
 def begin_watch(rules: Rules, held: Held) -> Step:
     """A plain watch from the cursor. Law: never from "" or "0", whose first events come in no order (WATCH 2.11)."""
-    assert held.cursor not in {"", "0"}, "a watch starts at a version"
+    assert watchable(held.cursor), "a watch starts at a version"
     timeout_s = rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
     idle_s = idle_deadline_s(rules, held, timeout_s)
     query = WatchQuery(

@@ -17,6 +17,7 @@ from watchrelay.errors import (
     NotAcceptable,
     NotFound,
     NotWatchable,
+    Refused,
     Unauthorized,
     Undecodable,
     Unreachable,
@@ -24,7 +25,21 @@ from watchrelay.errors import (
 )
 from watchrelay.model.watched import Gone, Troubled
 from watchrelay.watch.begin import Rules, begin, wait
-from watchrelay.watch.states import Absent, AskServed, Command, Deliver, Held, Next, Sleep, Step, ToList, ToProbe, ToWatch
+from watchrelay.watch.states import (
+    FORBIDDEN_GRACE_S,
+    Absent,
+    AskServed,
+    Cause,
+    Command,
+    Deliver,
+    Held,
+    Next,
+    Sleep,
+    Step,
+    ToList,
+    ToProbe,
+    ToWatch,
+)
 
 SETBACK_WINDOW_S = 60.0
 """A second loss of history within this time of the list that mended the first backs off. Source: WATCH 6.4 class C."""
@@ -33,14 +48,16 @@ ABSENT_TWICE_S = 30.0
 """Discovery must say twice, this far apart, that a resource is gone before its objects are. Source: WATCH 8.4."""
 ASK_SERVED_S = 30.0
 
-SLOW: tuple[tuple[type[KubeError], Backoff], ...] = (
+DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
+    (Refused, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
     (Unauthorized, Backoff(base_s=5.0, cap_s=60.0, jitter=0.2, ceiling_s=60.0)),
     (Forbidden, Backoff(base_s=30.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
     (NotFound, Backoff(base_s=5.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
     (Misconfigured, Backoff(base_s=60.0, cap_s=60.0, jitter=0.1)),
     (KubeError, Backoff(base_s=300.0, cap_s=300.0, jitter=0.1)),
 )
-"""Failures that a retry does not mend, most special first; what is last is for those that only a person can (T12, T61, T63)."""
+"""Delays of failures that a retry alone does not mend, most special first; the last one is for those that only a person can mend
+(T12, T61, T63)."""
 
 
 def failed(rules: Rules, held: Held, error: KubeError, *, now_s: float, again: Next, healthy: bool) -> Step:
@@ -60,6 +77,8 @@ def failed(rules: Rules, held: Held, error: KubeError, *, now_s: float, again: N
         case Invalid(about="continue" | "streaming"):
             held, delay_s = faster(rules, held, error, now_s, healthy=healthy)
             return wait(held, again, error, now_s + delay_s)
+        case Forbidden() if held.grace_s > 0 and (held.watched or isinstance(again, ToList)):
+            return _refused(rules, held, error, now_s, again)
         case Unauthorized() | Forbidden() | NotWatchable() | NotAcceptable() | Misconfigured() | Invalid():
             held, delay_s = slower(rules, held, error, now_s)
             return wait(held, again, error, now_s + max(delay_s, clamp_retry_after(error.retry_after_s)), slow=True)
@@ -77,15 +96,28 @@ def faster(rules: Rules, held: Held, error: KubeError, now_s: float, *, healthy:
 
 def slower(rules: Rules, held: Held, error: KubeError, now_s: float) -> tuple[Held, float]:
     """The delay of a failure that retrying does not mend; another such failure starts anew."""
-    template = next(template for kind, template in SLOW if isinstance(error, kind))
+    template = next(template for kind, template in DELAYS if isinstance(error, kind))
     slow = held.slow if held.slow_reason == error.reason else template
     slow, delay_s = slow.after_failure(now_s, healthy=False, rng=rules.rng)
     return replace(held, slow=slow, slow_reason=error.reason), delay_s
 
 
-def recovered(held: Held) -> Held:
-    """The server gave what was asked: the slow delays start anew next time."""
-    return replace(held, slow_reason="", absent_s=None) if held.slow_reason or held.absent_s is not None else held
+def recovered(held: Held, *, watched: bool = False) -> Held:
+    """`held` after the server gave what was asked: slow delays start again at their first, and a 403 is retried quickly at first.
+
+    Args:
+        held: What the stream knows.
+        watched: What was given is a watch.
+    """
+    return replace(held, slow_reason="", absent_s=None, watched=held.watched or watched, grace_s=FORBIDDEN_GRACE_S)
+
+
+def _refused(rules: Rules, held: Held, error: Forbidden, now_s: float, again: Next) -> Step:
+    """A 403 for what was allowed before: no person is asked for until it has lasted."""
+    refused = Refused(f"{error.what}; it was allowed before, as while an API server starts", status=error.status)
+    held, delay_s = slower(rules, held, refused, now_s)
+    held = replace(held, grace_s=held.grace_s - delay_s)
+    return wait(held, again, refused, now_s + max(delay_s, clamp_retry_after(error.retry_after_s)))
 
 
 def _lost(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next, *, healthy: bool) -> Step:
@@ -96,7 +128,9 @@ def _lost(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next,
     named = isinstance(again, ToList) and held.complete and not again.quorum
     quorum = was_list or repeated or behind or isinstance(error, Invalid)
     confirmed = isinstance(again, ToList) and again.confirmed
-    goal = ToList("behind" if behind else "refused" if isinstance(error, Invalid) else "expired", quorum=quorum, confirmed=confirmed)
+    by_content = behind or (isinstance(again, ToList) and again.by_content)
+    cause: Cause = "behind" if behind else "refused" if isinstance(error, Invalid) else "expired"
+    goal = ToList(cause, quorum=quorum, confirmed=confirmed, by_content=by_content)
     held = replace(held, setback_s=now_s, setback_listed=True)
     if (repeated and not named) or (was_list and not named):
         held, delay_s = faster(rules, held, error, now_s, healthy=healthy)

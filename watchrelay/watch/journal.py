@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from typing import get_args
 
 from watchrelay import clock
 from watchrelay.errors import (
@@ -22,17 +21,19 @@ from watchrelay.errors import (
     NotFound,
     NotWatchable,
     Unauthorized,
+    Undecodable,
 )
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.watched import Gone, ListBegun, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import State, StreamStatus
+from watchrelay.printable import short
 from watchrelay.watch import states as machine
 from watchrelay.watch.failures import is_resuming
 
 log = logging.getLogger(__name__)
 
-_STATES: tuple[str, ...] = get_args(State)
 STAMP_EVERY_MS = 50
 """The two gauges of time are set at most so often: a set costs more than counting a batch."""
 
@@ -53,10 +54,12 @@ class Journal:
         self._status = status
         self._said: str | None = None
         self._troubled = False
+        self._waited_for = ""
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
         self._stamped_ms = 0
+        self._passed_over = LogLimit()
         self.objects_listed = 0
 
     # ---- the machine's transitions ----------------------------------------------------------------------------------
@@ -145,7 +148,6 @@ class Journal:
         if isinstance(self._state, machine.Listing | machine.Streaming):
             extra |= {"because": self._state.goal.cause, "mode": "pages" if isinstance(self._state, machine.Listing) else "stream"}
         status.state = state
-        self._metrics.metrics.set_state(self._stream, state, _STATES)
         log.info("stream changed state", extra=extra)
 
     def stopped(self) -> None:
@@ -219,7 +221,13 @@ class Journal:
     def skipped(self, errors: tuple[KubeError, ...]) -> None:
         """What could not be decoded was passed over: the rest flows on, and a person should look."""
         self._metrics.events_filtered_total["quarantined"].inc(len(errors))
-        log.error("undecodable object passed over", extra={"stream": self._stream, "error": str(errors[0]), "count": len(errors)})
+        now_s = asyncio.get_running_loop().time()
+        for error in errors:
+            about = error.about if isinstance(error, Undecodable) else None
+            named = "" if about is None else short("/".join(about))
+            if count := self._passed_over.due((named, str(error)), now_s):
+                extra = {"stream": self._stream, "object": named, "error": str(error), "count": count}
+                log.error("undecodable object passed over", extra=extra)
 
     def _trouble(self, event: Troubled) -> None:
         error, status = event.error, self._status
@@ -228,10 +236,9 @@ class Journal:
             log.info("history expired, listing again", extra={"stream": self._stream, "error": str(error)})
             return
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
-        status.failed(str(error), next_attempt_ms=next_ms)
+        status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
-        if isinstance(error, _WAITED_FOR) and not at_once:
-            status.waits_for = str(error)
+        self._wait_for(str(error) if isinstance(error, _WAITED_FOR) and not at_once else "")
         level = logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
         if error.reason == self._said:
             level = logging.DEBUG
@@ -246,8 +253,15 @@ class Journal:
             self._said = None
         if self._troubled:
             self._troubled = False
-            self._status.waits_for = ""
+            self._wait_for("")
             self._status.progressed()
+
+    def _wait_for(self, message: str) -> None:
+        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka is not ours to clear."""
+        status = self._status
+        if message or status.waits_for == self._waited_for:
+            status.waits_for = message or status.refused
+        self._waited_for = message
 
 
 def _goes_on(before: machine.Listing | machine.Streaming, event: machine.Event, after: machine.State) -> bool:

@@ -5,6 +5,7 @@ Room: watch. In: pages, frames, failures. Out: `Listed` and `ListDone`, then a w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from watchrelay.errors import (
@@ -23,9 +24,9 @@ from watchrelay.errors import (
     VersionTooLarge,
 )
 from watchrelay.model.frames import Bookmark, Failure, ObjectFrame
-from watchrelay.model.resources import compare
+from watchrelay.model.resources import compare, watchable
 from watchrelay.model.watched import ListDone, Listed, Troubled
-from watchrelay.watch.begin import Rules, bar_streaming, begin_list, begin_watch, next_page, relist_due_s, wait
+from watchrelay.watch.begin import Rules, bar_streaming, begin_list, begin_watch, newest_of, next_page, relist_due_s, wait
 from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
 from watchrelay.watch.states import (
     Arrived,
@@ -64,7 +65,7 @@ def step_listing(rules: Rules, state: Listing, event: Event, now_s: float) -> St
     """One page came, or did not."""
     match event:
         case Arrived(page=page):
-            return _arrived(rules, state, event, now_s) if page.resource_version not in {"", "0"} else _unwatchable(rules, state, now_s)
+            return _arrived(rules, state, event, now_s) if watchable(page.resource_version) else _unwatchable(rules, state, now_s)
         case Failed(error=Expired() as error) if state.page > 1 and not state.goal.unbounded:
             # The history ran out between pages: one page cannot outlive it. Source: client-go tools/pager.
             again, commands = begin_list(rules, state.held, replace(state.goal, unbounded=True), now_s)
@@ -87,7 +88,9 @@ def _failed(rules: Rules, held: Held, goal: ToList, error: KubeError, now_s: flo
 
 
 def _unwatchable(rules: Rules, state: Listing, now_s: float) -> Step:
-    error = NotWatchable(f"the list of {rules.plan.selection.path} has no resourceVersion: it cannot be watched; remove it from the config")
+    error = NotWatchable(
+        f"the list of {rules.plan.selection.path} has no usable resourceVersion: it cannot be watched; remove it from the config"
+    )
     return _failed(rules, state.held, state.goal, error, now_s)
 
 
@@ -96,7 +99,9 @@ def _arrived(rules: Rules, state: Listing, event: Arrived, now_s: float) -> Step
     version = state.version or page.resource_version
     if state.page == 1 and (older := _older(state.asked, version)) is not None:
         return _refuse_older(rules, replace(state, held=held), older, now_s)
-    if page.failures and not lenient(held, now_s):
+    if _went_back(held, state.goal, version):
+        return begin_list(rules, held, _by_content(state.goal), now_s)
+    if page.failures and not _passes_over(held, state.goal, now_s):
         held = replace(strike(held, now_s), strikes=2)
         return _failed(rules, held, state.goal, page.failures[0], now_s)
     if page.continue_token and page.continue_token == state.token:
@@ -107,12 +112,23 @@ def _arrived(rules: Rules, state: Listing, event: Arrived, now_s: float) -> Step
         held = strike(held, now_s)
         commands.append(Skipped(page.failures))
     if page.objects or page.failures:
-        commands.append(Deliver(Listed(page.objects, unreadable=len(page.failures))))
+        commands.append(Deliver(_listed(page.objects, page.failures)))
     count = state.count + len(page.objects)
     if page.continue_token:
         more = replace(state, held=held, page=state.page + 1, token=page.continue_token, version=version, count=count)
         return more, (*commands, next_page(more))
     return Settling(held, state.goal, version), (*commands, Settle(_done(held, state.goal, version)))
+
+
+def _passes_over(held: Held, goal: ToList, now_s: float) -> bool:
+    """Whether what cannot be decoded is passed over at once. A list that only compares is not made again for it: while the watch is closed,
+    changes pass that would count as missed."""
+    return goal.cause == "consistency" or lenient(held, now_s)
+
+
+def _listed(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> Listed:
+    damaged = tuple(error.about for error in errors if isinstance(error, Undecodable) and error.about is not None)
+    return Listed(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
 
 
 def _done(held: Held, goal: ToList, version: str) -> ListDone:
@@ -133,9 +149,18 @@ def _older(asked: str, got: str) -> KubeError | None:
     return None
 
 
+def _went_back(held: Held, goal: ToList, version: str) -> bool:
+    """Whether a list shows that the server was restored, which nothing said before: compared by version, it would hide changes."""
+    return held.complete and not goal.by_content and compare(version, held.cursor) == -1
+
+
+def _by_content(goal: ToList) -> ToList:
+    return ToList("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
+
+
 def _refuse_older(rules: Rules, state: Listing | Streaming, error: KubeError, now_s: float) -> Step:
     held, delay_s = faster(rules, state.held, error, now_s, healthy=False)
-    return wait(held, ToList("restored", quorum=True, confirmed=state.goal.confirmed), error, now_s + delay_s)
+    return wait(held, _by_content(state.goal), error, now_s + delay_s)
 
 
 # ---- streaming list -------------------------------------------------------------------------------------------------
@@ -149,7 +174,7 @@ def step_streaming(rules: Rules, state: Streaming, event: Event, now_s: float) -
         case Received():
             return _initial(rules, state, event, now_s)
         case Opened():
-            opened = replace(state, held=recovered(state.held), opened_s=now_s, added_s=now_s)
+            opened = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, added_s=now_s)
             return opened, (Read(now_s + END_MARK_WITHIN_S),)
         case Failed(error=error):
             return _stream_failed(rules, state, error, now_s)
@@ -168,7 +193,7 @@ def _initial(rules: Rules, state: Streaming, event: Received, now_s: float) -> S
         if isinstance(frame, ObjectFrame):
             objects.append(frame)
         elif isinstance(frame, Failure):
-            if not (isinstance(frame.error, Undecodable) and lenient(held, now_s)):
+            if not (isinstance(frame.error, Undecodable) and _passes_over(held, state.goal, now_s)):
                 return _stream_failed(rules, replace(state, held=held), frame.error, now_s)
             held = strike(held, now_s)
             skipped.append(frame.error)
@@ -176,13 +201,13 @@ def _initial(rules: Rules, state: Streaming, event: Received, now_s: float) -> S
             if skipped:
                 commands.append(Skipped(tuple(skipped)))
             if objects or skipped:
-                commands.append(Deliver(Listed(objects, unreadable=len(skipped))))
+                commands.append(Deliver(_listed(objects, skipped)))
             state = replace(state, held=held, count=state.count + len(objects))
             return _end_mark(rules, state, frame, tuple(event.frames[index + 1 :]), event.at_s, commands, now_s)
     if skipped:
         commands.append(Skipped(tuple(skipped)))
     if objects or skipped:
-        commands.append(Deliver(Listed(objects, unreadable=len(skipped))))
+        commands.append(Deliver(_listed(objects, skipped)))
     added_s = event.at_s if objects else state.added_s
     if now_s - added_s >= END_MARK_WITHIN_S:
         return step_streaming(rules, state, Due(), now_s)
@@ -195,10 +220,12 @@ def _end_mark(
     commands: list[Command], now_s: float,
 ) -> Step:  # fmt: skip
     version = mark.resource_version
-    if version in {"", "0"}:
+    if not watchable(version):
         return _missed(rules, state, Interrupted("the end mark of a streaming list has no resourceVersion"), now_s)
     if (older := _older(state.asked, version)) is not None:
         return _refuse_older(rules, state, older, now_s)
+    if _went_back(state.held, state.goal, version):
+        return begin_list(rules, state.held, _by_content(state.goal), now_s)
     assert state.opened_s is not None, "frames came from a watch that was never opened"
     # Servers that stream lists serve consistent lists from their cache, so asking early helps from the first watch on.
     held = replace(state.held, misses=0, bookmarked=True, late=True)
@@ -256,12 +283,14 @@ def step_settling(rules: Rules, state: Settling, event: Event, now_s: float) -> 
     """The list is believed: watch on from its version. Or not: once more, from a quorum, and then it counts (WATCH 5.8)."""
     assert isinstance(event, Verdict), f"{type(event).__name__} while a verdict is awaited"
     if not event.believed:
-        return begin_list(rules, state.held, ToList("implausible", quorum=True, confirmed=True), now_s)
+        again = ToList("implausible", quorum=True, confirmed=True, by_content=state.goal.by_content)
+        return begin_list(rules, state.held, again, now_s)
     since = _since(state.held, state.goal, state.version)
     held = replace(
         state.held,
         cursor=since or state.version,
         complete=True,
+        floor="",
         gone=False,
         absent_s=None,
         heard_s=now_s,
@@ -282,8 +311,8 @@ def step_probing(rules: Rules, state: Probing, event: Event, now_s: float) -> St
     match event:
         case Arrived(page=page):
             held = recovered(state.held)
-            if compare(page.resource_version, held.cursor) == -1:
-                return begin_list(rules, held, ToList("restored", quorum=True), now_s)
+            if compare(page.resource_version, newest_of(held.cursor, held.floor)) == -1:
+                return begin_list(rules, held, ToList("restored", quorum=True, by_content=True), now_s)
             return begin_watch(rules, held)
         case Failed(error=Unavailable() | Unauthorized() | Misconfigured() | NotFound() as error):
             return failed(rules, state.held, error, now_s=now_s, again=ToProbe(), healthy=False)

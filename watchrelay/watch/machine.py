@@ -17,6 +17,7 @@ from watchrelay.watch.begin import Rules, begin, relist_due_s
 from watchrelay.watch.failures import answered, woke
 from watchrelay.watch.listing import step_listing, step_probing, step_settling, step_streaming
 from watchrelay.watch.states import (
+    FORBIDDEN_GRACE_S,
     Absent,
     Answered,
     Event,
@@ -52,6 +53,8 @@ def start(rules: Rules, *, cursor: str = "", floor: str = "", resumed: bool = Fa
         complete=bool(cursor),
         bookmarked=bool(cursor) and rules.plan.bookmarks,
         relist_due_s=relist_due_s(rules, now_s) if cursor else math.inf,
+        watched=resumed or bool(cursor),
+        grace_s=FORBIDDEN_GRACE_S if resumed or cursor else 0.0,
     )
     then: Next = ToWatch() if cursor else ToList("resumed", quorum=True) if resumed else ToList("first")
     if first_wait_s <= 0:

@@ -26,13 +26,15 @@ Cause = Literal[
 class ToList:
     """Make a list. `quorum`: name no version, the newest state counts, also one older than ours.
 
-    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says is believed.
+    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says is believed. `by_content`: the server
+    went back, so versions may have been given twice.
     """
 
     cause: Cause
     quorum: bool = False
     unbounded: bool = False
     confirmed: bool = False
+    by_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ VOUCH_EARLY_S = 50.0
 takes minutes. So when the first one is missing, the server's present is asked for before the watch is thought frozen. That list makes the
 cache catch up: where a bookmark was missing once, it is made in time for the next watch's first, after 60 s. Source: WATCH 0, D8."""
 SECOND_BOOKMARK_S = 130.0
+FORBIDDEN_GRACE_S = 30.0
+"""A 403 for what was allowed before is retried quickly for this long: while an API server starts, its RBAC caches are empty."""
 
 # ---- what outlives a request ----------------------------------------------------------------------------------------
 
@@ -67,6 +71,8 @@ class Held:
     `complete`: a list was completed (or a cursor handed in), so relists may say "not older than".
     `floor`: a version that was published already, so that no list may show less; "" for none.
     `slow`: the delays of a failure that only a person or the cluster can mend, and which failure that is.
+    `watched`: the server accepted a watch once, of this process or of the one that wrote the log. `grace_s`: how much longer a 403 is
+    retried quickly: `FORBIDDEN_GRACE_S` since the last request that was allowed, less the delays since; 0 where none ever was.
     `strikes`: undecodable things in a row: reconnect, list again, then skip them (WATCH 6.4 class L).
     `late`: a watch's first bookmark was missing while the server lived, or the server is of those where that is to be expected.
     `misses`: streaming lists that did not reach their end mark.
@@ -78,6 +84,8 @@ class Held:
     backoff: Backoff = _FRESH
     slow: Backoff = _FRESH
     slow_reason: str = ""
+    watched: bool = False
+    grace_s: float = 0.0
     setback_s: float = -math.inf
     setback_listed: bool = False
     strikes: int = 0

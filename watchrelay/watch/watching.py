@@ -10,12 +10,13 @@ from dataclasses import replace
 from watchrelay.backoff import Backoff
 from watchrelay.errors import Interrupted, KubeError, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame
-from watchrelay.model.resources import compare
+from watchrelay.model.resources import comparable, compare, watchable
 from watchrelay.model.watched import Observed, Progressed, Troubled
-from watchrelay.watch.begin import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, resume, wait
+from watchrelay.watch.begin import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, newest_of, resume, wait
 from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
 from watchrelay.watch.states import (
     SECOND_BOOKMARK_S,
+    VOUCH_EARLY_S,
     Command,
     Deliver,
     Due,
@@ -42,6 +43,9 @@ VERY_SHORT_S = 1.0
 brought something it is none, but the next is not opened before this time is up: each change of a busy resource would open another."""
 _OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
 HEALTHY_AFTER_S = 60.0
+VOUCH_WITHIN_S = 10.0
+"""A watch that goes on from below what the log holds is not read for so long, while the server is asked for its present version: such a
+watch is not silent, so nothing else would show that the server was restored to a version between the two."""
 QUIET_STALLS = 3
 
 
@@ -51,7 +55,9 @@ def step_watching(rules: Rules, state: Watching, event: Event, now_s: float) -> 
         case Received():
             return received(rules, state, event, now_s)
         case Opened():
-            state = replace(state, held=recovered(state.held), opened_s=now_s, heard_s=now_s)
+            state = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, heard_s=now_s)
+            if newest_of(state.cursor, state.held.floor) != state.cursor:
+                return state, (Vouch(ListQuery(limit=1, plain=state.held.plain), now_s + VOUCH_WITHIN_S),)
             return state, (Read(state.due_s),)
         case Ended():
             return _ended(rules, state, now_s)
@@ -73,8 +79,10 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
     if set(map(type, frames)) == _OBJECTS_ALONE:  # the flood: nothing to sort out
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just asked of each one
         newest = objects[-1].resource_version
+        if not _advances(newest, cursor):
+            newest = next((each.resource_version for each in reversed(objects) if _advances(each.resource_version, cursor)), cursor)
     else:
-        objects, newest, marked, skipped, end = _sorted_out(frames, held, now_s)
+        objects, newest, marked, skipped, end = _sorted_out(frames, held, cursor, now_s)
         if skipped:
             held = strike(held, now_s)
             commands.append(Skipped(skipped))
@@ -83,8 +91,7 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
             state = replace(state, idle_s=idle_deadline_s(rules, held, state.timeout_s))
     if objects:
         commands.append(Deliver(Observed(objects, event.at_s)))
-    # Longer, or equally long and behind in the alphabet: newer where both are numbers, and where they are not there is no order.
-    if newest and newest != cursor and ((len(newest), newest) > (len(cursor), cursor) or compare(newest, cursor) != -1):
+    if newest != cursor:
         cursor = newest
         commands.append(Deliver(Progressed(cursor)))
     state = Watching(
@@ -103,25 +110,33 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
     return state, tuple(commands)
 
 
+def _advances(version: str, cursor: str) -> bool:
+    """Whether the cursor may move to `version`. A single one that is no number is nothing to go on from where all others are."""
+    if version == cursor or not watchable(version):
+        return False
+    return compare(version, cursor) == 1 or not comparable(cursor)
+
+
 def _sorted_out(
-    frames: list[Frame], held: Held, now_s: float
+    frames: list[Frame], held: Held, cursor: str, now_s: float
 ) -> tuple[list[ObjectFrame], str, bool, tuple[KubeError, ...], KubeError | None]:
-    """Objects, newest version, whether a bookmark came, what was passed over, and the error that ended it."""
+    """Objects, where the cursor moves to, whether a bookmark came, what was passed over, and the error that ended it."""
     objects: list[ObjectFrame] = []
     skipped: list[KubeError] = []
-    newest, marked = "", False
+    newest, marked = cursor, False
     for frame in frames:
         match frame:
             case ObjectFrame():
                 objects.append(frame)
-                newest = frame.resource_version or newest
             case Bookmark():
                 marked = True
-                newest = frame.resource_version or newest
             case Failure(error=Undecodable() as error) if lenient(held, now_s):
                 skipped.append(error)
+                continue
             case Failure(error=error):
                 return objects, newest, marked, tuple(skipped), error
+        if _advances(frame.resource_version, newest):
+            newest = frame.resource_version
     return objects, newest, marked, tuple(skipped), None
 
 
@@ -161,9 +176,15 @@ def _due(rules: Rules, state: Watching, now_s: float) -> Step:
 
 
 def _vouched(rules: Rules, state: Watching, version: str, now_s: float) -> Step:
-    """Where nothing has happened there is nothing to say: silence is no sign then. Behind our cursor: restored (WATCH 2.8)."""
-    if version and compare(version, state.cursor) == -1:
-        return begin(rules, _kept(state), ToList("restored", quorum=True), now_s)
+    """What the server's present version, asked for beside the watch, shows.
+
+    A server behind our cursor, or behind what the log holds, was restored from a backup (WATCH 2.8). At our cursor: where nothing has
+    happened there is nothing to show, so silence is no sign.
+    """
+    if version and compare(version, newest_of(state.cursor, state.held.floor)) == -1:
+        return begin(rules, _kept(state), ToList("restored", quorum=True, by_content=True), now_s)
+    if now_s - state.heard_s < VOUCH_EARLY_S:
+        return state, (Read(state.due_s),)  # asked as the watch was opened: of silence it says nothing
     if version == state.cursor:
         state = replace(state, heard_s=now_s)
     elif version and not state.held.late:

@@ -104,9 +104,9 @@ class Relay:
 
 
 @asynccontextmanager
-async def running(settings: Settings, *, source: ConfigSource | None = None) -> AsyncIterator[Relay]:
+async def running(settings: Settings, *, source: ConfigSource | None = None, make: Callable[..., Daemon] = Daemon) -> AsyncIterator[Relay]:
     """Runs a daemon, which takes the edits of `source`; what still runs at the end is stopped at once."""
-    daemon = Daemon(settings, environ={}, source=source)
+    daemon = make(settings, environ={}, source=source)
     try:
         async with asyncio.TaskGroup() as tasks:
             relay = Relay(daemon, tasks.create_task(daemon.run(), name="relay"))

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.relays import run_virtually
 from tests.support.scripted import Reply, Request, ScriptedServer
-from tests.unit.app.conftest import settings_of
+from tests.unit.app.conftest import GROUP, define, settings_of
 from tests.unit.kube.kubeconfigs import write_kubeconfig
-from watchrelay.app.connect import BAD_CONFIG, OK, UNAVAILABLE, Fact, check_everything, connected, rights_in_kafka
+from watchrelay.app.connect import BAD_CONFIG, OK, UNAVAILABLE, Fact, check_everything, connected, resolve_streams, rights_in_kafka
+from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.errors import SinkUnavailable
 
 
@@ -103,3 +105,23 @@ async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_
     said = "\n".join(map(str, facts))
     assert "is v1.34\\u001b[2J" in said
     assert "hunter2" not in said
+
+
+async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(tmp_path: Path) -> None:
+    async with SyntheticCluster() as cluster:
+        define(cluster, "gadgets")
+        (tmp_path / "config").write_text(cluster.kubeconfig())
+        entries: list[str | dict[str, Any]] = [
+            {"resource": "gadget", "id": "web", "labelSelector": "app=web"},
+            f"gadgets.{GROUP}",
+            f"*.{GROUP}",
+            "pods",
+        ]
+        streams, facts = await resolve_streams(settings_of(entries, kubernetes={"kubeconfig": str(tmp_path / "config")}))
+    assert [each.spec.id for each in streams] == ["web", "pods"]
+    (fact,) = facts
+    assert fact.code == BAD_CONFIG
+    assert str(fact).startswith(
+        f"error: stream gadgets.{GROUP} (resources[1]) can have the same objects as stream web (resources[0]) "
+        f"on the same topic k8s.test.{GROUP}.gadgets: give one of the two another `topic`, or both disjoint `namespaces`"
+    )

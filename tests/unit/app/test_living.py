@@ -21,6 +21,9 @@ NOW_MS = 1_767_323_045_000
         (1, True, 10.0, "claimed"),
         (599, True, 10.0, "claimed"),
         (601, True, 10.0, "nobody"),
+        (-299, True, 10.0, "claimed"),
+        (-301, True, 10.0, "maybe"),  # a claim of the future tells nothing: look whether more comes
+        (-86_400 * 3650, False, 10.0, "maybe"),
     ],
 )
 def test_what_is_recent_may_be_of_one_who_lives(age_s: int, claim: bool, interval_s: float, means: str) -> None:

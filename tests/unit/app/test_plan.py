@@ -84,7 +84,14 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({}, {}, "takes objects that stream first on the same topic t has too"),
         ({"namespaces": ["shop"]}, {}, "takes objects that stream first@shop"),
         ({"labelSelector": "a=b"}, {"labelSelector": "a=b"}, "takes objects"),
-        ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, ""),
+        ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, "takes objects"),
+        ({}, {"labelSelector": "a=b"}, "takes objects"),
+        ({"fieldSelector": "spec.nodeName=a"}, {"fieldSelector": "spec.nodeName=b"}, "takes objects"),
+        ({"excludeNamespaces": ["shop"]}, {"excludeNamespaces": ["pay"]}, "takes objects"),
+        ({"excludeNamespaces": ["shop"]}, {"namespaces": ["shop"]}, ""),
+        ({"name": "web"}, {"labelSelector": "a=b"}, "takes objects"),
+        ({"name": "web"}, {"fieldSelector": "metadata.name!=web"}, ""),
+        ({"name": "web"}, {"name": "db"}, ""),
         ({"namespaces": ["shop"]}, {"namespaces": ["pay"]}, ""),
         ({"topic": "elsewhere"}, {}, ""),
     ],
@@ -96,6 +103,19 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: 
     assert words in found
     assert bool(found) == bool(words)
     assert not found or f"`watchrelay retire {first.id}`" in found
+
+
+def test_another_version_of_a_resource_has_the_same_objects() -> None:
+    first, second = (
+        one({"topic": "t", "id": name}, Resource("apps", name, "deployments", "Deployment", True)).spec for name in ("v1", "v2")
+    )
+    assert "takes objects that stream v1" in clashes(second, {"v1": first.description})
+
+
+@pytest.mark.parametrize("selectors", [None, 7, [], {}, {"namespaces": 7, "fieldSelector": []}, {"namespaces": [7]}], ids=str)
+def test_selectors_that_no_relay_writes_limit_nothing(selectors: Any) -> None:
+    ours, theirs = one({"topic": "t", "id": "a", "labelSelector": "x"}).spec, one({"topic": "t", "id": "b"}).spec
+    assert "takes objects that stream b" in clashes(ours, {"b": {**theirs.description, "selectors": selectors}})
 
 
 def at(name: str, *namespaces: str) -> StreamSpec:
@@ -238,3 +258,23 @@ def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> 
         planned({"namespaces": ["shop"]}, NODES)
     with pytest.raises(ValueError, match=r"^includeSecretData is for secrets only, not for pods$"):
         planned({"includeSecretData": True}, PODS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "resource", "settings", "checked"),
+    [
+        ({}, PODS, {}, False),
+        ({}, DEPLOYMENTS, {}, False),
+        ({"drop": ["status"]}, PODS, {}, True),
+        ({"redact": ["spec.a"]}, PODS, {}, True),
+        ({}, SECRETS, {}, True),
+        ({}, Resource("apps", "v1", "controllerrevisions", "ControllerRevision", True), {}, True),
+        ({}, Resource("example.com", "v1", "widgets", "Widget", True), {}, True),
+        ({}, PODS, {"kafka": {"format": "structured"}}, True),
+        ({}, PODS, {"kafka": {"format": "debezium"}}, True),
+    ],
+)
+def test_the_depth_of_objects_is_checked_unless_their_type_bounds_it_and_nothing_decodes_them_again(
+    entry: dict[str, Any], resource: Resource, settings: dict[str, Any], checked: bool
+) -> None:
+    assert one(entry, resource, **settings).spec.plan.selection.depth_checked is checked

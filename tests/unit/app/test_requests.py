@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from watchrelay.app.requests import SNAPSHOT_MS_MAX, WAITING_MAX, Requests, answered
+from watchrelay.app.requests import ALL_WAITING_MAX, EXPIRE_S, SNAPSHOT_MS_MAX, WAITING_MAX, WARNINGS_MAX, Requests, answered
 from watchrelay.codec import Instants
 from watchrelay.sink.signalrules import SnapshotRequest
 
@@ -109,3 +109,74 @@ def test_what_waits_is_bounded() -> None:
         assert (heard[0], len(heard)) == ("r1", WAITING_MAX)
     with requests.serving(f"stream-{WAITING_MAX + 4}", heard.append):
         assert len(heard) == WAITING_MAX
+
+
+def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    requests = Requests(Control(), configured={"jobs"})
+    with caplog.at_level(logging.WARNING):
+        for number in range(20):
+            ask(requests, f"flood-{number}", *(f"stream-{number}-{each}" for each in range(WAITING_MAX)))
+    assert len(caplog.records) == 20, "one line for each request"
+    assert vars(caplog.records[0])["unknown"] == WAITING_MAX
+    ask(requests, "wanted", "pods", "jobs")
+    heard: list[str] = []
+    with requests.serving("pods", heard.append), requests.serving("jobs", heard.append):
+        assert heard == ["wanted", "wanted"], "jobs is in the config, and not described yet"
+    with requests.serving("stream-0-0", heard.append):
+        assert len(heard) == 2
+
+
+def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    requests = Requests(Control(), now_s=lambda: now_s[0])
+    with caplog.at_level(logging.WARNING):
+        for number in range(5000):
+            ask(requests, f"r{number}", f"stream-{number}")
+            ask(requests, f"s{number}", "the same")
+        assert len(caplog.records) == WARNINGS_MAX
+        now_s[0] += EXPIRE_S + 1
+        ask(requests, "later", "stream-1")
+    assert len(caplog.records) == WARNINGS_MAX + 1
+
+
+def test_a_request_expires_also_where_the_clock_of_who_wrote_it_is_ahead() -> None:
+    now_s = [0.0]
+    requests = Requests(Control(), now_s=lambda: now_s[0])
+    ask(requests, "old", written_ms=NOW_MS + 10**9)
+    now_s[0] += EXPIRE_S + 1
+    ask(requests, "new")
+    heard: list[str] = []
+    with requests.serving("pods", heard.append):
+        assert heard == ["new"]
+    now_s[0] += EXPIRE_S + 1
+    with requests.serving("pods", heard.append):
+        assert heard == ["new"]
+
+
+def test_many_requests_for_one_stream_push_out_none_for_another() -> None:
+    class Many(Control):
+        def described(self, stream: str) -> dict[str, object] | None:
+            return {}
+
+    requests = Requests(Many())
+    ask(requests, "quiet", "nodes")
+    for number in range(3 * ALL_WAITING_MAX // WAITING_MAX):
+        for each in range(WAITING_MAX + 1):
+            ask(requests, f"r{each}", f"stream-{number}")
+    assert sum(map(len, requests._open.values())) <= 3 * ALL_WAITING_MAX
+    heard: list[str] = []
+    with requests.serving("nodes", heard.append):
+        assert heard == ["quiet"]
+
+
+def test_an_index_record_dated_in_the_future_answers_only_what_it_names() -> None:
+    ahead = index("named", ended_ms=NOW_MS + 3_600_000)
+    assert answered(ahead, "named", NOW_MS, NOW_MS)
+    assert not answered(ahead, "other", NOW_MS, NOW_MS)
+    assert not answered(ahead, "other", NOW_MS - SNAPSHOT_MS_MAX - 1, NOW_MS)
+    requests = Requests(Control(pods=ahead), wall_ms=lambda: NOW_MS)
+    ask(requests, "named", backlog=True)
+    ask(requests, "other", backlog=True)
+    heard: list[str] = []
+    with requests.serving("pods", heard.append):
+        assert heard == ["other"]

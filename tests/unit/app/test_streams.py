@@ -151,7 +151,8 @@ async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_an
 async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_others_join_it(world: World) -> None:
     world.kafka.create_topic("t", 1)
     world.cluster.open_shop()
-    pods, nodes = ({"resource": name, "topic": "t"} for name in ("pods", "nodes"))
+    pods = {"resource": "pods", "topic": "t", "excludeNamespaces": ["elsewhere"]}
+    nodes, more = {"resource": "nodes", "topic": "t"}, {"resource": "pods", "topic": "t", "id": "more", "namespaces": ["elsewhere"]}
     async with running(world.settings(pods, nodes)) as relay:
         await until("both are whole", lambda: relay.row("pods").complete and relay.row("nodes").complete)
         assert relay.daemon.objections(world.settings(pods)) == []
@@ -160,9 +161,11 @@ async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_ot
     async with running(world.settings(pods)) as relay:
         await until("pods are whole", lambda: relay.row("pods").complete)
         epoch = relay.row("pods").epoch
-        relay.daemon.adopt(world.settings(pods, {**pods, "labelSelector": "app=none", "id": "more"}))
-        await until("more pods are whole", lambda: relay.row("more") and relay.row("more").complete)
+        relay.daemon.adopt(world.settings(pods, more))
+        await until("more pods are whole", lambda: relay.row("more@elsewhere") and relay.row("more@elsewhere").complete)
         assert relay.row("pods").epoch == epoch
     connection = kafka_connection(world.settings(pods), client_id="test")
     described = await descriptions(connection, control_topic(world.settings(pods)))
-    assert {stream: held["keyFormat"] for stream, held in described.items()} == dict.fromkeys(["pods", "nodes", "more"], "prefixed")
+    assert {stream: held["keyFormat"] for stream, held in described.items()} == dict.fromkeys(
+        ["pods", "nodes", "more@elsewhere"], "prefixed"
+    )

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.support import virtualtime
+from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.app.conftest import GROUP, define, settings_of, until
 from watchrelay import clock
 from watchrelay.app.daemon import Daemon
@@ -24,6 +25,7 @@ from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.credentials import load_credentials
 from watchrelay.observe.status import StreamStatus
+from watchrelay.observe.verdicts import cards, judge
 
 
 class Rig:
@@ -184,6 +186,25 @@ def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Pa
     virtually(body)
 
 
+def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with supervised(tmp_path, "pods", away=True) as rig:
+            await until("the outage is known", lambda: "kubernetes" in rig.daemon.board.problems)
+
+            async def refuse(_request: Request, reply: Reply) -> None:
+                await reply.json(401, {"kind": "Status", "code": 401, "reason": "Unauthorized"})
+
+            server = ScriptedServer(refuse)
+            server.port = int(rig.cluster.url.rpartition(":")[2])
+            async with server:
+                await until("it is known", lambda: "401" in rig.daemon.board.problems["kubernetes"])
+                verdicts = {name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()}
+                (card,) = (each for each in cards(rig.daemon.board, verdicts) if each.cause != "kafka")
+                assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
+
+    virtually(body)
+
+
 @pytest.mark.parametrize(("version", "known"), [("v1.33.4", (1, 33)), ("v1.36.0", (1, 36))])
 def test_the_version_is_known_before_the_first_stream(tmp_path: Path, version: str, known: tuple[int, int]) -> None:
     async def body() -> None:
@@ -252,5 +273,58 @@ def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_
             await asyncio.sleep(600)
             assert rig.topics == {"pods": "k8s.test.core.pods"}
             assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream ")] == []
+
+    virtually(body)
+
+
+def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = {"resource": "gadget", "id": "every"}
+    web = {"resource": f"gadgets.{GROUP}", "id": "web", "labelSelector": "app=web"}
+    reason = (
+        f"stream web (resources[1]) can have the same objects as stream every (resources[0]) on the same topic k8s.test.{GROUP}.gadgets"
+    )
+
+    async def body() -> None:
+        async with supervised(tmp_path, every, web) as rig:
+
+            def edited(*resources: dict[str, Any]) -> Any:
+                return settings_of(resources, kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")})
+
+            define(rig.cluster, "gadgets")
+            await until("gadgets are found", lambda: rig.topics)
+            await asyncio.sleep(600)
+            assert list(rig.topics) == ["every"]
+            assert rig.rows["web"].state == "waiting"
+            assert rig.rows["web"].waits_for.startswith(f"{reason}: give one of the two another `topic`, or both disjoint `namespaces`")
+            assert [record.message for record in caplog.records].count("stream waits") == 1
+            (objection,) = rig.supervisor.objections(edited(every, web))
+            assert objection[:2] == (1, reason)
+            assert objection[2].startswith("give one of the two another `topic`")
+            (turned,) = rig.supervisor.objections(edited(web, every))
+            assert turned[0] == 0, "what runs stays, wherever its entry stands"
+            apart = edited(every, {**web, "topic": "another"})
+            assert rig.supervisor.objections(apart) == []
+            rig.supervisor.adopt(apart)
+            await until("both run", lambda: rig.topics == {"every": f"k8s.test.{GROUP}.gadgets", "web": "another"})
+            assert rig.rows["web"].waits_for == ""
+
+    virtually(body)
+
+
+def test_of_a_wildcard_only_the_stream_that_has_another_entrys_objects_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        topic = f"k8s.test.{GROUP}.widgets"
+        async with supervised(tmp_path, f"*.{GROUP}", {"resource": "Widget", "id": "w", "topic": topic, "name": "one"}) as rig:
+            for plural in ("widgets", "gadgets"):
+                define(rig.cluster, plural)
+            await until("two run", lambda: len(rig.topics) == 2)
+            await asyncio.sleep(600)
+            assert rig.topics == {"w": topic, f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets"}
+            assert "(resources[0]) can have the same objects as stream w (resources[1])" in rig.rows[f"widgets.{GROUP}"].waits_for
+            rig.cluster.registry.delete("customresourcedefinitions.apiextensions.k8s.io", "", f"gadgets.{GROUP}")
+            await asyncio.sleep(600)
+            assert rig.rows[f"widgets.{GROUP}"].state == "waiting"
 
     virtually(body)

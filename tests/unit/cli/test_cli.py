@@ -57,7 +57,7 @@ def test_a_good_config_is_explained_on_stdout(config: Path, capsys: Captured) ->
     out, err = capsys.readouterr()
     assert err == ""
     assert "  pods@shop -> k8s.c.core.pods, namespace shop" in out
-    assert "  k8s.c.core.events, 6 partitions" in out
+    assert "  k8s.c.core.events, 1 partition" in out
     assert f"warning: {config}:5: resources[1].resource: ev means events here" in out
 
 

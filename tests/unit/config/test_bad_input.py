@@ -221,16 +221,17 @@ ENTRIES = {
             " (give one of the two an id, or remove it)"
         )
     ],
-    "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 1}": [
-        '5: resources[1].partitions: 1 here, but 6 in resources[0] for the same topic "t" (say the same number in both)'
+    "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 6}": [
+        '5: resources[1].partitions: 6 here, but 1 in resources[0] for the same topic "t" (say the same number in both)'
     ],
     "- {resource: pods, topic: a.b}\n- {resource: nodes, topic: a_b}": [
         '5: resources[1].topic: the topics "a.b" and "a_b" differ only in "." and "_", which Kafka refuses'
     ],
     "- {resource: pods, id: a}\n- {resource: pods, id: b}": [
         (
-            '5: resources[1].resource: the same objects as resources[0] on the same topic "k8s.c.core.pods"'
-            " (name another topic for one of the two)"
+            '5: resources[1].resource: can have the same objects as resources[0] on the same topic "k8s.c.core.pods"'
+            " (resources[0] is on line 4; give one of the two another `topic`, or both disjoint `namespaces`; "
+            "label and field selectors do not separate them: an object that changes moves from one to the other)"
         )
     ],
     "- resource: pods\n- resource: nodes\n  resource: nodes": [

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import yaml
 
 from tests.support.relays import spec_of
 from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode
-from watchrelay.commands.tail import ClientWords, as_json, as_text, print_batch, text_printer
+from watchrelay.commands.tail import ClientWords, Selection, as_json, as_name, as_text, print_batch, text_printer, yaml_printer
 from watchrelay.consumer.reader import Seen
 
 ENCODER = CloudEvents(spec_of(), 17)
@@ -120,6 +121,92 @@ def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch: pytes
     assert "\x1b[" not in text_printer(io.StringIO())(object_seen())
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in text_printer(Terminal())(object_seen())
+
+
+def keyed(key: bytes, verb: str = "modified") -> Seen:
+    seen = object_seen(verb)
+    assert isinstance(seen.record, ObjectRecord)
+    return replace(seen, record=msgspec.structs.replace(seen.record, key=key), source="/clusters/c/apis/apps/v1/deployments")
+
+
+BEAT = marker_seen(Marker("heartbeat", "99", 2, 5))
+SHOWN = [keyed(b"shop/web", "added"), keyed(b"pay/web"), keyed(b"/n1", "read"), keyed(b"pods/shop/till", "deleted"), keyed(b"odd"), BEAT]
+
+
+@pytest.mark.parametrize(
+    ("selection", "shown"),
+    [
+        (Selection(), [0, 1, 2, 3, 4]),
+        (Selection(markers=True), [0, 1, 2, 3, 4, 5]),
+        (Selection(keys=("shop/web", "/n1")), [0, 2]),
+        (Selection(keys=("*/web",)), [0, 1]),
+        (Selection(keys=("shop",)), []),
+        (Selection(namespaces=frozenset({"shop"})), [0, 3]),
+        (Selection(namespaces=frozenset({"web"})), []),
+        (Selection(types=frozenset({"added", "deleted"})), [0, 3]),
+        (Selection(types=frozenset({"heartbeat"})), [5]),
+        (Selection(markers=True, types=frozenset({"read"})), [2, 5]),
+        (Selection(keys=("*/web",), types=frozenset({"modified"}), namespaces=frozenset({"pay", "shop"})), [1]),
+    ],
+)
+def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(selection: Selection, shown: list[int]) -> None:
+    out, complaints = io.StringIO(), io.StringIO()
+    print_batch(SHOWN, as_json, out, complaints, selection)
+    assert out.getvalue().splitlines() == [as_json(SHOWN[number]) for number in shown]
+    assert complaints.getvalue() == ""
+
+
+def test_without_a_selection_no_marker_is_printed() -> None:
+    out = io.StringIO()
+    print_batch([BEAT, object_seen()], as_json, out, io.StringIO())
+    assert out.getvalue() == as_json(object_seen()) + "\n"
+
+
+def test_names_are_those_of_kubectl_with_the_namespace() -> None:
+    assert [as_name(seen) for seen in SHOWN[:5]] == [
+        f"deployments.apps/{name}" for name in ("shop/web", "pay/web", "n1", "shop/till", "odd")
+    ]
+    assert as_name(replace(SHOWN[0], source="/clusters/c/api/v1/pods")) == "pods/shop/web"
+    assert as_name(replace(SHOWN[0], source="nonsense")) == "pods/shop/web", "the stream's id"
+    assert as_name(BEAT) == "%wr/heartbeat/pods/1"
+
+
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  annotations:
+    empty: ""
+    number: "42"
+    script: |
+      set -e
+      run
+    unsafe: "\\e[1m\\u202e"
+    words: 'a: b'
+  creationTimestamp: "2026-01-02T03:04:05Z"
+  name: grün
+spec:
+  containers:
+  - args: []
+    name: c
+  weight: 1.5
+"""
+
+
+def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_for_the_rest() -> None:
+    notes = {"words": "a: b", "number": "42", "script": "set -e\nrun\n", "empty": "", "unsafe": "\x1b[1m\u202e"}
+    metadata = {"name": "grün", "creationTimestamp": "2026-01-02T03:04:05Z", "annotations": notes}
+    pod = {"kind": "Pod", "spec": {"weight": 1.5, "containers": [{"name": "c", "args": []}]}, "metadata": metadata, "apiVersion": "v1"}
+    out, complaints, printer = io.StringIO(), io.StringIO(), yaml_printer()
+    batch = [BEAT, holding(json.dumps(pod).encode()), object_seen("deleted"), holding(b"[" * 100_000), object_seen()]
+    print_batch(batch, printer, out, complaints, Selection(markers=True))
+    print_batch([object_seen()], printer, out, complaints)
+    simple = "apiVersion: v1\nkind: Pod\n"
+    beat, deleted = (f"# {as_text(seen, coloured=False)}\n" for seen in (BEAT, object_seen("deleted")))
+    assert out.getvalue() == f"{beat}{MANIFEST}{deleted}---\n{simple}---\n{simple}"
+    assert [*yaml.safe_load_all(out.getvalue())] == [pod, *[{"apiVersion": "v1", "kind": "Pod"}] * 2]
+    assert all(line.isprintable() for line in out.getvalue().splitlines())
+    assert complaints.getvalue() == "k8s.test.core.pods/1@99: the value is not JSON: it is nested too deeply\n"
 
 
 def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:

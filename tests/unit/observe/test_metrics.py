@@ -23,7 +23,7 @@ def test_every_series_has_the_label_cluster_and_those_of_the_catalogue() -> None
     metrics.tell_of_the_process()
     metrics.stream("pods", PODS)
     metrics.topic("k8s.prod-eu-1.example.core.pods")
-    metrics.set_state("pods", "watching", ("waiting", "watching"))
+    metrics.set_states({"pods": "watching"}, ("waiting", "watching"))
     exported = families(metrics)
     assert {labels.get("cluster") for samples in exported.values() for _, labels, _ in samples} == {"prod-eu-1.example"}
     assert metrics.text().count(b"cluster=") == sum(len(samples) for samples in exported.values())
@@ -62,7 +62,6 @@ def test_lag_is_a_cumulative_histogram_of_what_was_observed() -> None:
 def test_a_stream_that_left_the_config_leaves_no_series() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
-    metrics.set_state("pods", "watching", ("waiting", "watching"))
     metrics.forget("pods")
     assert all("pods" not in s[1].values() for samples in families(metrics).values() for s in samples)
 

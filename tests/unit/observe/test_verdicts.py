@@ -88,6 +88,19 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
     assert card.messages == [("", "get /api at 10.0.0.1:6443: connection refused")]
 
 
+def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
+    board = Board()
+    status = live(board, "pods")
+    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
+    board.problems.put("kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
+    _, (card,) = judged(board)
+    assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
+    status.failed("watch pods at 10.0.0.1:6443: connection refused")
+    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    _, (card,) = judged(board)
+    assert (card.level, card.cause) == ("retrying", "kubernetes"), "a later failure has a cause of its own"
+
+
 def test_the_worst_comes_first_then_what_began_first() -> None:
     board = Board()
     board.problems["restart"] = "an edit waits"

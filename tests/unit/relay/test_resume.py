@@ -138,6 +138,28 @@ def test_versions_that_cannot_be_compared_are_listed_for() -> None:
     assert decided(Log().claim(1).say("a", 7).mark("heartbeat", "x9")) == decision
 
 
+@pytest.mark.parametrize("reason", ["relist", "resume", "conflated"])
+@pytest.mark.parametrize("verb", ["deleted", "modified"])
+def test_what_a_list_brought_above_the_frontier_is_listed_for_since_no_watch_need_show_it(reason: Reason, verb: Verb) -> None:
+    def log(version: int) -> Log:
+        return Log().claim(1).mark("begin", "5").say("a", 1).mark("end", "5", begin=2).say("a", version, verb, reason=reason).claim(2)
+
+    decision = decided(log(9))
+    assert isinstance(decision, ListAndDiff)
+    assert "above the frontier" in decision.reason
+    assert decided(log(5)) == WatchFrom("5"), "the watch begins behind it"
+
+
+def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet() -> None:
+    back = Log().claim(1).say("a", 8).mark("heartbeat", "9").say("a", 4, "modified").mark("heartbeat", "5").claim(2)
+    behind = Log().claim(1).say("b", 8).mark("heartbeat", "9").claim(2)
+    for logs in ((back,), (back, behind), (behind, back)):
+        decision = decided(*logs)
+        assert isinstance(decision, ListAndDiff)
+        assert "restored from a backup" in decision.reason
+    assert decided(behind) == WatchFrom("9")
+
+
 def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
     log = Log().claim(1).say("k", 2).mark("heartbeat", "2").say("k", 2, "read", reason="snapshot").claim(2)
     (fold,) = folded(log)

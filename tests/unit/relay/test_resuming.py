@@ -59,8 +59,8 @@ def check(world: World, *, restored: bool = False) -> None:
     assert [line for line in world.judge() if not (restored and line.endswith(("was said before", "is said again")))] == []
 
 
-def filled(seed: int = 1) -> World:
-    world = World(seed, calm=Shape(partitions=PARTITIONS))
+def filled(seed: int = 1, *, bookmarks: bool = True) -> World:
+    world = World(seed, calm=Shape(partitions=PARTITIONS, bookmarks=bookmarks))
     for number, name in enumerate(NAMES):
         world.server.put(name, number, tier="front" if name in "ab" else "back")
     return world

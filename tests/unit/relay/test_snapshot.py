@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from watchrelay.model.changes import Entry
 from watchrelay.relay.snapshot import AHEAD_BYTES, BESIDE_BYTES, QUIET_S, Schedule, Snapshot
 
@@ -100,3 +102,26 @@ def test_interval_zero_means_never_by_time_but_still_on_growth() -> None:
     assert schedule.wait_s(1e9) is None
     assert not schedule.due(1e9, records=500 + 10_000 + 3 * 20, live=20)
     assert schedule.due(0.0, records=501 + 10_000 + 3 * 20, live=20)
+
+
+@pytest.mark.parametrize(
+    ("time", "wait_s"),
+    [
+        ("2026-01-02T03:04:05.000Z", (90.0, 110.0)),
+        ("2026-01-02T04:04:05.000Z", (90.0, 110.0)),
+        ("9999-12-31T23:59:59.999Z", (90.0, 110.0)),
+        ("2026-01-02T03:03:05.000Z", (30.0, 50.0)),
+        ("1970-01-01T00:00:00.000Z", (0.0, 0.0)),
+        ("noon", (0.0, 0.0)),
+        (7, (0.0, 0.0)),
+        (None, (0.0, 0.0)),
+    ],
+)
+def test_after_a_resume_it_is_due_within_an_interval_whatever_the_clock_of_the_former_writer(
+    time: object, wait_s: tuple[float, float]
+) -> None:
+    schedule = Schedule(100.0, random.Random(1))
+    schedule.resumed(1000.0, {"time": time}, wall_ms=1_767_323_045_000, records=0)
+    found = schedule.wait_s(1000.0)
+    assert found is not None
+    assert wait_s[0] <= found <= wait_s[1]

@@ -11,7 +11,7 @@ from watchrelay.codec import content_hash
 from watchrelay.model.changes import Change, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource
-from watchrelay.store.objects import Store
+from watchrelay.store.objects import Replaced, Store
 from watchrelay.store.transform import Transform
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -319,3 +319,36 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
     assert (replaced.kept, replaced.missed) == (1, 1)
     assert set(state(store)) == {"n/a", "n/b"}
     assert told(listing_changes(store, [frame("a", 3, body=1)])) == [("inferred", "n/b", "77")]
+
+
+def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> Replaced:
+    store.begin_list()
+    store.stage(frames, **odd)  # type: ignore[arg-type]  # options of `stage` by name
+    return store.replace("77")
+
+
+def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> None:
+    store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])
+    for _ in range(2):
+        replaced = relisted(store, [frame("a", 1)], damaged=[("n", "b")])
+        assert set(state(store)) == {"n/a", "n/b"}
+        assert replaced.kept == 1
+    assert told(relisted(store, [frame("a", 1)]).changes) == [("inferred", "n/b", "77")]
+
+
+def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_second() -> None:
+    store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])
+    assert relisted(store, [frame("a", 1)], unreadable=1).changes == []
+    store.apply([frame("c", 4, body=1)])
+    replaced = relisted(store, [frame("a", 1)], unreadable=1)
+    assert told(replaced.changes) == [("inferred", "n/b", "77")], "c was seen in between: one list alone does not show it"
+    assert told(relisted(store, [frame("a", 1)], unreadable=1).changes) == [("inferred", "n/c", "77")]
+
+
+def test_a_list_by_content_finds_what_a_restored_server_gave_the_same_uid_and_version() -> None:
+    store = listing(widgets(), [frame("a", 5), frame("b", 6)])
+    store.begin_list(by_content=True)
+    store.stage([frame("a", 5, body="other"), frame("b", 6)])
+    assert told(store.replace("6").changes) == [("modified", "n/a", "5")]
+    assert state(store)["n/a"] == ("uid-a", "5", "other")
+    assert listing_changes(store, [frame("a", 5, body="third"), frame("b", 6)]) == [], "later lists go by version again"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable
-from watchrelay.model.frames import Bookmark, Failure, ListQuery, ObjectFrame, Page
+from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable, VersionTooLarge
+from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Gone, ListBegun, Observed, Progressed, Troubled
+from watchrelay.model.watched import Gone, ListBegun, Listed, Observed, Progressed, Troubled
 from watchrelay.watch.begin import Rules, begin_watch
 from watchrelay.watch.machine import start, step
 from watchrelay.watch.states import (
@@ -18,6 +18,7 @@ from watchrelay.watch.states import (
     Answered,
     Arrived,
     AskServed,
+    Command,
     Deliver,
     Due,
     Ended,
@@ -90,6 +91,39 @@ def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_ho
     state, _ = step(by, state, Opened(), 1.0)
     state, commands = step(by, state, Received([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(ListQuery(limit=500, resource_version="900", version_match="NotOlderThan"))
+
+
+def resumed_below(by: Rules, present: str) -> tuple[State, tuple[Command, ...]]:
+    """A watch from 7 behind a log that goes up to 900 is open, and the server's present version is known."""
+    state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
+    state, commands = step(by, state, Opened(), 1.0)
+    assert commands == (Vouch(ListQuery(limit=1), 11.0),)
+    return step(by, state, Vouched(present), 1.5)
+
+
+def test_a_server_whose_present_is_behind_the_log_was_restored_though_it_is_ahead_of_the_cursor() -> None:
+    by = rules()
+    state, commands = resumed_below(by, "899")
+    assert isinstance(state, Listing)
+    assert (state.goal.cause, state.goal.quorum) == ("restored", True)
+    state, _ = step(by, state, Arrived(Page("899", None, [])), 2.0)
+    state, commands = step(by, state, Verdict(believed=True), 2.0)
+    assert isinstance(commands[-1], OpenWatch)
+    state, commands = step(by, state, Opened(), 2.5)
+    assert isinstance(commands[-1], Read), "the log is behind it now"
+
+
+@pytest.mark.parametrize("present", ["900", "1000", ""])
+def test_a_server_that_is_not_behind_the_log_or_does_not_answer_is_watched_on(present: str) -> None:
+    by = rules()
+    state, commands = resumed_below(by, present)
+    assert isinstance(state, Watching)
+    assert commands == (Read(state.due_s),)
+    assert state.vouch == "due", "of silence it says nothing"
+    state, _ = step(by, state, Received([Bookmark("901")], 60.0), 60.0)
+    state, commands = step(by, state, Ended(), 400.0)
+    state, commands = step(by, state, Opened(), 400.5)
+    assert isinstance(commands[-1], Read), "the watch has passed the log"
 
 
 def test_a_start_that_is_spread_sleeps_first() -> None:
@@ -301,3 +335,84 @@ def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
     by = rules()
     with pytest.raises(AssertionError, match="Arrived while a watch is open"):
         step(by, watching(by), Arrived(Page("1", None, [])), 1.0)
+
+
+@pytest.mark.parametrize("odd", ["", "0", "abc", "1e9", "0200", "9" * 30, "2" * 5_000_000])
+def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd: str) -> None:
+    by = rules()
+    idle: list[list[Frame]] = [[Bookmark(odd)], [frame("a", odd)], [Bookmark("90"), Bookmark(odd)], [frame("a", odd), frame("b", "99")]]
+    for frames in idle:
+        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        assert isinstance(state, Watching)
+        assert state.cursor == "100"
+        assert not any(isinstance(each, Deliver) and isinstance(each.event, Progressed) for each in commands)
+    moving: list[list[Frame]] = [
+        [frame("a", "105"), frame("b", odd)],
+        [frame("a", odd), Bookmark("105")],
+        [Bookmark("105"), frame("a", odd)],
+    ]
+    for frames in moving:
+        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        assert Deliver(Progressed("105")) in commands
+    state, commands = step(by, state, Ended(), 60.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "105"
+
+
+def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> None:
+    by = rules()
+    _, commands = step(by, watching(by, "v7"), Received([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0)
+    assert Deliver(Progressed("v1")) in commands
+
+
+def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the_cursor() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), Received([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0), 1.0)
+    assert isinstance(state, Waiting)
+    assert state.held.cursor == "101"
+
+
+@pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
+def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: str) -> None:
+    by = rules()
+    state, _ = start(by, now_s=0.0)
+    state, commands = step(by, state, Arrived(Page(version, None, [])), 0.0)
+    assert isinstance(commands[-1], Sleep)
+
+
+def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> None:
+    """Made again, it would count as missed what changed while the watch was closed for it."""
+    by = rules(relist_interval_s=3600.0)
+    state, commands = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
+    assert isinstance(commands[-1], FetchPage)
+    bad = Undecodable("?", about=("shop", "bad"))
+    state, commands = step(by, state, Arrived(Page("200", None, [], (bad, Undecodable("?")))), 6.0)
+    assert isinstance(commands[0], Skipped)
+    assert commands[1] == Deliver(Listed([], unreadable=1, damaged=(("shop", "bad"),)))
+    assert isinstance(commands[-1], Settle)
+    assert commands[-1].event.since == "100"
+    state, commands = step(by, state, Verdict(believed=True), 6.0)
+    assert isinstance(commands[-1], OpenWatch)
+    assert commands[-1].query.resource_version == "100"
+
+
+def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> None:
+    by = rules()
+    state, _ = step(by, watching(by), Failed(VersionTooLarge("504")), 1.0)
+    state, commands = step(by, state, Woke(), 2.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, Failed(Expired("410")), 3.0)
+    state, commands = step(by, state, Woke(), 10.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, _ = step(by, state, Arrived(Page("50", None, [])), 11.0)
+    state, commands = step(by, state, Verdict(believed=False), 11.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+
+
+def test_a_list_that_is_older_than_the_watch_was_is_made_again_by_content() -> None:
+    by = rules(relist_interval_s=3600.0)
+    state, _ = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
+    state, commands = step(by, state, Arrived(Page("90", None, [])), 6.0)
+    assert commands[0] == Deliver(ListBegun(by_content=True))
+    state, commands = step(by, state, Arrived(Page("91", None, [])), 7.0)
+    assert isinstance(commands[-1], Settle)

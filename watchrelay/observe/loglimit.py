@@ -1,0 +1,45 @@
+"""Which of many similar log lines are written: the first about each subject, then one with a count now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+LINE_EVERY_S: Final = 300.0
+"""A subject that occurs again and again is one line in this time."""
+SUBJECTS_MAX: Final = 100
+"""Subjects remembered: so many lines, and one for all other subjects together, in `LINE_EVERY_S`."""
+_OTHERS: Final = object()
+
+
+class LogLimit:
+    """Counts occurrences of subjects in bounded memory and says when one is worth a line."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[Hashable, tuple[float, int]] = {_OTHERS: (0.0, 0)}
+        """When each may be a line again, and how often it occurred since its last one."""
+
+    def due(self, subject: Hashable, now_s: float) -> int:
+        """How many occurrences a line written now stands for; 0: write none.
+
+        Args:
+            subject: What the line is about: an object and a cause.
+            now_s: Monotonic seconds.
+        """
+        subjects = self._subjects
+        if subject not in subjects and len(subjects) > SUBJECTS_MAX:
+            for known in [known for known, (next_s, _) in subjects.items() if next_s <= now_s and known is not _OTHERS]:
+                self._others(subjects.pop(known)[1])
+            if len(subjects) > SUBJECTS_MAX:
+                subject = _OTHERS
+        next_s, count = subjects.get(subject, (now_s, 0))
+        if now_s < next_s:
+            subjects[subject] = (next_s, count + 1)
+            return 0
+        subjects[subject] = (now_s + LINE_EVERY_S, 0)
+        return count + 1
+
+    def _others(self, count: int) -> None:
+        """Count occurrences of a subject that is forgotten."""
+        next_s, others = self._subjects[_OTHERS]
+        self._subjects[_OTHERS] = (next_s, others + count)
