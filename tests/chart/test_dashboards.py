@@ -65,7 +65,7 @@ def test_the_dashboard_keeps_the_conventions(board: dict[str, Any]) -> None:
     assert len(board["uid"]) <= 40
     assert (board["schemaVersion"], board["editable"], board["timezone"]) == (42, False, "")
     variables = [each["name"] for each in board["templating"]["list"]]
-    assert variables[:2] == ["datasource", "namespace"]
+    assert variables[:3] == ["datasource", "namespace", "cluster"]
     assert "watchrelay" in board["tags"]
     assert board["links"][0]["tags"] == ["watchrelay"]
     ids = [panel["id"] for panel in board["panels"]]
@@ -85,7 +85,8 @@ def test_every_panel_says_what_it_shows_in_a_unit_and_asks_for_our_job(board: di
         assert defaults["noValue"], panel["title"]
         for target in panel["targets"]:
             assert target["datasource"]["uid"] == "${datasource}"
-            assert all('job="watchrelay"' in matchers for matchers in re.findall(r"\{([^{}]*)\}", target["expr"])), target["expr"]
+            for matchers in re.findall(r"\{([^{}]*)\}", target["expr"]):
+                assert re.match(r'job="watchrelay",namespace=~"\$namespace",cluster=~?"\$cluster"', matchers), target["expr"]
             assert not re.search(r"rate\([^\[]*\[(?!\$__rate_interval)", target["expr"]), target["expr"]
             assert re.search(r"_total\b|_bucket\b", target["expr"]) or "rate(" not in target["expr"]
 

@@ -27,11 +27,11 @@ from tests.support.prometheus import Prometheus
 SCRAPE_S = 4
 """What the data source would be told of its scrape interval; `$__rate_interval` is four times that. Source: Grafana's documentation."""
 CHOSEN: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "fleet": {"namespace": ("All", ".*"), "stream": ("All", ".*")},
-    "stream": {"namespace": ("All", ".*"), "stream": ("configmaps", "configmaps")},
-    "kafka": {"namespace": ("All", ".*"), "topic": ("All", ".*")},
+    "fleet": {"namespace": ("All", ".*"), "cluster": ("All", ".*"), "stream": ("All", ".*")},
+    "stream": {"namespace": ("All", ".*"), "cluster": ("", ""), "stream": ("configmaps", "configmaps")},
+    "kafka": {"namespace": ("All", ".*"), "cluster": ("All", ".*"), "topic": ("All", ".*")},
 }
-"""By dashboard and variable: what is shown as chosen, and what stands for it in expressions."""
+"""By dashboard and variable: what is shown as chosen, and its value in expressions; "" for the cluster that was played."""
 WIDTH = 1400
 COLOURS = 128
 _RENDER = Path(__file__).with_name("render")
@@ -41,7 +41,8 @@ def asked(name: str, prometheus: Prometheus, played: Played) -> dict[str, Any]:
     """The dashboard with the answers that its panels get. Shape: `window.shot` of main.jsx."""
     board = dashboard(name)
     values = {"$__rate_interval": f"{4 * SCRAPE_S}s", "$__range": f"{round(played.end - played.start)}s"}
-    values |= {f"${variable}": value for variable, (_, value) in CHOSEN[name].items()}
+    chosen = {variable: (text or played.cluster, value or played.cluster) for variable, (text, value) in CHOSEN[name].items()}
+    values |= {f"${variable}": value for variable, (_, value) in chosen.items()}
 
     def answers(expression: str) -> list[dict[str, Any]]:
         for variable, value in values.items():
@@ -50,7 +51,7 @@ def asked(name: str, prometheus: Prometheus, played: Played) -> dict[str, Any]:
 
     panels = [{**panel, "answers": [answers(target["expr"]) for target in panel.get("targets", [])]} for panel in board["panels"]]
     marks = [second * 1000 for each in board["annotations"]["list"] if each["enable"] for second in _begins(answers(each["expr"]))]
-    shown = [(each["label"], CHOSEN[name][each["name"]][0]) for each in board["templating"]["list"] if each["type"] == "query"]
+    shown = [(each["label"], chosen[each["name"]][0]) for each in board["templating"]["list"] if each["type"] == "query"]
     times = {"from": played.start * 1000, "to": played.end * 1000, "step": SCRAPE_S}
     return {"title": board["title"], "variables": shown, **times, "marks": marks, "panels": panels, "width": WIDTH, "dark": True}
 

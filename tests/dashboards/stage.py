@@ -29,10 +29,11 @@ _PER_S = 40
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """When it was, as Unix times."""
+    """When it was, as Unix times, and the name of the cluster."""
 
     start: float
     end: float
+    cluster: str
 
 
 def play(kept: Path) -> Played:
@@ -56,7 +57,7 @@ def play(kept: Path) -> Played:
         _faults(cluster, broker, relay)
         churn.finish(deadline_s=120.0)
         measure_for(10.0)
-        played = Played(start, time.time())
+        played = Played(start, time.time(), trial.name)
     (kept / "played.json").write_text(json.dumps(asdict(played)))
     return played
 

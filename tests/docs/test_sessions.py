@@ -135,7 +135,7 @@ CLAIMS = {
     "docs/first-minute.md": "partitions hold",
     "docs/consume.md": "pods; proven: True",
     "docs/install.md": "kind: ClusterRoleBinding",
-    "docs/observe.md": 'watchrelay_stream_owned{stream="pods"} 1.0',
+    "docs/observe.md": 'watchrelay_stream_owned{cluster="demo",stream="pods"} 1.0',
     "docs/upgrade.md": "good",
 }
 """A part of what each page says its reader will see."""

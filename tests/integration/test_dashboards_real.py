@@ -53,7 +53,8 @@ def test_every_expression_has_data_and_the_alerts_follow_what_happens(
 ) -> None:
     trial = Trial(real_cluster, own_broker, tmp_path)
     relay = trial.relay("configmaps", "deployments.apps", "nosuch.example.org", defaults={"snapshotInterval": "5s"})
-    asked = queries({"$namespace": "ns", '=~"$stream"': '=~".*"', "$stream": _STREAM, "$topic": ".*"})
+    several = {'=~"$cluster"': '=~".*"', '=~"$stream"': '=~".*"'}
+    asked = queries({"$namespace": "ns", **several, "$cluster": trial.name, "$stream": _STREAM, "$topic": ".*"})
     assert len(asked) > 60
     with relay, Prometheus(tmp_path, target=f"127.0.0.1:{relay.port}", namespace="ns") as prometheus:
         relay.await_ready()

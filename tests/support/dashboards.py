@@ -9,7 +9,7 @@ from tests.support.charttools import CHART
 
 FILES = sorted((CHART / "files" / "dashboards").glob("*.json"))
 _ALWAYS = {"$__rate_interval": "1m", "$__range": "5m"}
-_SAMPLE = {"$namespace": "ns", "$stream": "pods", "$topic": ".*"}
+_SAMPLE = {"$namespace": "ns", "$cluster": "c", "$stream": "pods", "$topic": ".*"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 
 | file | source |
 |---|---|
-| helm/watchrelay/values.schema.json | the config model, values.schema.base.yaml, the comments of values.yaml |
+| helm/watchrelay/values.schema.json | the config model, values.schema.base.yaml, the comments of values.yaml, the names of the alerts |
 | helm/watchrelay/files/relay.json | the table of built-in resources, the keys that need a restart |
 | helm/watchrelay/files/dashboards/*.json | tools/dashboards |
 | helm/watchrelay/README.md | values.yaml, README.md.gotmpl (helm-docs) |
@@ -90,12 +90,19 @@ def comments(text: str) -> dict[tuple[str, ...], str]:
     return found
 
 
+def rules() -> dict[str, Any]:
+    """The alert rules."""
+    found: dict[str, Any] = yaml.safe_load((CHART / "files" / "rules" / "watchrelay.yaml").read_text())
+    return found
+
+
 def values_schema() -> dict[str, Any]:
     """The schema of values.yaml."""
     schema: dict[str, Any] = yaml.safe_load((CHART / "values.schema.base.yaml").read_text())
     config, definitions = config_schema()
     schema["properties"]["config"] = config
     schema["$defs"] |= definitions
+    schema["$defs"]["alert"] = {"enum": [rule["alert"] for group in rules()["groups"] for rule in group["rules"]]}
     if any(row.path == ("sharding", "enabled") for row in LATER):
         schema["properties"]["replicas"]["maximum"] = 1
     for path, said in comments((CHART / "values.yaml").read_text()).items():

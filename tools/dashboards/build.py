@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tools.dashboards.panel import ALL, BOUND, ONE, STREAMS, Panel, Rows
+from tools.dashboards.panel import ALL, BOUND, CLUSTER, ONE, PLACE, STREAMS, Panel, Rows
 from tools.dashboards.panels import FLEET, KAFKA, STREAM
 
 SCHEMA_VERSION: Final = 42
@@ -19,14 +19,16 @@ SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Each dashboard by the name of its file."""
+    clusters = _variable("cluster", "Cluster", f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)")
+    cluster = _variable("cluster", "Cluster", f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)", several=False)
     streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
-    stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)", several=False)
+    stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{CLUSTER}}}, stream)", several=False)
     topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
     fleet = "All streams: who relays them, how far behind they are, what is wrong."
     return {
-        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [streams], STREAMS),
-        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [stream], ONE),
-        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [topic], ALL),
+        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [clusters, streams], STREAMS),
+        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [cluster, stream], ONE),
+        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [clusters, topic], ALL),
     }
 
 
@@ -51,9 +53,9 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
     namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
     epoch = f"watchrelay_stream_epoch{{{matchers}}}"
     # A counter of claims would not do: its process claims before it is scraped for the first time.
-    claims = f"max by (stream) ({epoch}) > max by (stream) (last_over_time({epoch}[15m] offset 1m))"
+    claims = f"max by (cluster, stream) ({epoch}) > max by (cluster, stream) (last_over_time({epoch}[15m] offset 1m))"
     claimed = {"name": "Claims", "expr": claims, "enable": True, "iconColor": "blue", "titleFormat": "claimed", "step": "60s"}
-    ended = f"max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{matchers}}} > 0) * 1000"
+    ended = f"max by (cluster, stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{matchers}}} > 0) * 1000"
     snapshots = {
         "name": "Snapshots",
         "expr": ended,
@@ -62,7 +64,7 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
         "titleFormat": "snapshot",
         "useValueForTime": True,
     }
-    annotations = [{**each, "datasource": SOURCE, "textFormat": "{{stream}}"} for each in (claimed, snapshots)]
+    annotations = [{**each, "datasource": SOURCE, "textFormat": "{{cluster}}/{{stream}}"} for each in (claimed, snapshots)]
     link: dict[str, Any] = {"type": "dashboards", "title": "watchrelay", "icon": "external link", "tooltip": "", "tags": ["watchrelay"]}
     link |= {"asDropdown": True, "targetBlank": False, "includeVars": True, "keepTime": True}
     return {

@@ -6,6 +6,11 @@ from typing import Final
 
 from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, quantiles, stat
 
+_STREAM: Final = "{{cluster}}/{{stream}}"
+_LAG: Final = f"rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})"
+_SNAPSHOT: Final = f"time() - max by (cluster, stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)"
+_INTERVAL: Final = f"max by (cluster, stream) (watchrelay_snapshot_interval_seconds{{{STREAMS}}} > 0)"
+
 FLEET: Final[Rows] = (
     (
         "Overview",
@@ -15,7 +20,7 @@ FLEET: Final[Rows] = (
                 "Streams unowned",
                 "Streams that are configured and that nobody relays.",
                 "short",
-                f"count(sum by (namespace, stream) (watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
+                f"count(sum by (namespace, cluster, stream) (watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
                 bad=1,
             ),
             stat(
@@ -29,7 +34,7 @@ FLEET: Final[Rows] = (
                 "Lag, p99",
                 "From the receipt of an event to Kafka's acknowledgement.",
                 "s",
-                f"histogram_quantile(0.99, sum by (le) (rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})))",
+                f"histogram_quantile(0.99, sum by (le) ({_LAG}))",
                 bad=5,
             ),
             stat(
@@ -49,7 +54,12 @@ FLEET: Final[Rows] = (
                 "Not watching",
                 "Which streams are in another state than watching.",
                 "short",
-                ((f'sum by (stream, state) (watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0', "{{stream}}: {{state}}"),),
+                (
+                    (
+                        f'sum by (cluster, stream, state) (watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0',
+                        "{{cluster}}/{{stream}}: {{state}}",
+                    ),
+                ),
                 stacked=True,
                 counts=True,
                 empty="all streams are watching",
@@ -59,7 +69,12 @@ FLEET: Final[Rows] = (
                 "Not owned by one",
                 "Processes that own each stream, where it is not one: 0 is nobody, 2 is one too many. A claim takes a moment.",
                 "short",
-                ((f"sum by (stream) (watchrelay_stream_owned{{{STREAMS}}}) != 1", "{{stream}}"),),
+                (
+                    (
+                        f"sum by (namespace, cluster, stream) (watchrelay_stream_owned{{{STREAMS}}}) != 1",
+                        "{{namespace}}/{{cluster}}/{{stream}}",
+                    ),
+                ),
                 bad=2,
                 counts=True,
                 empty="each stream has one owner",
@@ -74,7 +89,7 @@ FLEET: Final[Rows] = (
                 "Events received",
                 "Frames of watches, by stream.",
                 "eps",
-                ((f"sum by (stream) (rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))", "{{stream}}"),),
+                ((f"sum by (cluster, stream) (rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))", _STREAM),),
                 stacked=True,
             ),
             Panel(
@@ -87,7 +102,12 @@ FLEET: Final[Rows] = (
                 "Silence of the API server",
                 "Time since the server was last heard on the stream; bookmarks come about once a minute.",
                 "s",
-                ((f"time() - max by (stream) (watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)", "{{stream}}"),),
+                (
+                    (
+                        f"time() - max by (cluster, stream) (watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)",
+                        _STREAM,
+                    ),
+                ),
                 bad=120,
             ),
             Panel(
@@ -102,7 +122,7 @@ FLEET: Final[Rows] = (
                 "Missed changes",
                 "Changes that a list found and the watch had not shown, in an hour.",
                 "short",
-                ((f"sum by (stream) (increase(watchrelay_missed_changes_total{{{STREAMS}}}[1h]))", "{{stream}}"),),
+                ((f"sum by (cluster, stream) (increase(watchrelay_missed_changes_total{{{STREAMS}}}[1h]))", _STREAM),),
                 bad=1,
                 counts=True,
             ),
@@ -110,7 +130,7 @@ FLEET: Final[Rows] = (
                 "Gate",
                 "1 while all streams stay away from an API server in trouble.",
                 "short",
-                ((f"max by (namespace) (watchrelay_endpoint_gate_closed{{{ALL}}})", "{{namespace}}"),),
+                ((f"max by (namespace, cluster) (watchrelay_endpoint_gate_closed{{{ALL}}})", "{{namespace}}/{{cluster}}"),),
                 bad=1,
                 counts=True,
                 most=1,
@@ -126,8 +146,8 @@ FLEET: Final[Rows] = (
                 "s",
                 (
                     (
-                        f"histogram_quantile(0.99, sum by (stream, le) (rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})))",
-                        "{{stream}}",
+                        f"histogram_quantile(0.99, sum by (cluster, stream, le) ({_LAG}))",
+                        _STREAM,
                     ),
                 ),
                 bad=5,
@@ -136,21 +156,26 @@ FLEET: Final[Rows] = (
                 "Queues",
                 "Part of each queue's bound that is in use.",
                 "percentunit",
-                ((f"max by (stream) (watchrelay_queue_bytes{{{STREAMS}}} / watchrelay_queue_capacity_bytes{{{STREAMS}}})", "{{stream}}"),),
+                (
+                    (
+                        f"max by (cluster, stream) (watchrelay_queue_bytes{{{STREAMS}}} / watchrelay_queue_capacity_bytes{{{STREAMS}}})",
+                        _STREAM,
+                    ),
+                ),
                 bad=0.8,
                 most=1,
             ),
             Panel(
                 "Age of the newest snapshot",
-                "Time since a snapshot of the stream ended.",
-                "s",
+                "Time since a snapshot of the stream ended, in intervals of the stream (snapshotInterval).",
+                "none",
                 (
                     (
-                        f"time() - max by (stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)",
-                        "{{stream}}",
+                        f"({_SNAPSHOT}) / {_INTERVAL}",
+                        _STREAM,
                     ),
                 ),
-                bad=10800,
+                bad=2,
             ),
         ),
     ),
@@ -230,7 +255,7 @@ FLEET: Final[Rows] = (
                 "Newest config accepted",
                 "1 if the newest edit of the config was accepted.",
                 "short",
-                ((f"min by (namespace) (watchrelay_config_last_reload_successful{{{ALL}}})", "{{namespace}}"),),
+                ((f"min by (namespace, cluster) (watchrelay_config_last_reload_successful{{{ALL}}})", "{{namespace}}/{{cluster}}"),),
                 bad=1,
                 below=True,
                 counts=True,

@@ -121,7 +121,7 @@ KAFKA: Final[Rows] = (
                 "Records queued",
                 "Records that wait for Kafka, by stream.",
                 "short",
-                ((f"sum by (stream) (watchrelay_queue_records{{{ALL}}})", "{{stream}}"),),
+                ((f"sum by (cluster, stream) (watchrelay_queue_records{{{ALL}}})", "{{cluster}}/{{stream}}"),),
                 width=12,
             ),
             Panel(

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 RATE: Final = "[$__rate_interval]"
-ALL: Final = 'job="watchrelay",namespace=~"$namespace"'
+PLACE: Final = 'job="watchrelay",namespace=~"$namespace"'
+ALL: Final = PLACE + ',cluster=~"$cluster"'
 STREAMS: Final = ALL + ',stream=~"$stream"'
-ONE: Final = ALL + ',stream="$stream"'
+CLUSTER: Final = PLACE + ',cluster="$cluster"'
+ONE: Final = CLUSTER + ',stream="$stream"'
 TOPICS: Final = ALL + ',topic=~"$topic"'
 BOUND: Final = "bound"
 """How a line looks that others should stay below."""

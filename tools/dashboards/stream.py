@@ -31,7 +31,6 @@ STREAM: Final[Rows] = (
                 "Time since a snapshot ended.",
                 "s",
                 f"time() - max(watchrelay_snapshot_last_success_timestamp_seconds{{{ONE}}} > 0)",
-                bad=10800,
             ),
             Panel(
                 "State",
@@ -61,9 +60,12 @@ STREAM: Final[Rows] = (
             ),
             Panel(
                 "Ownership",
-                "Claims, takeovers and losses since each process started.",
+                "Claims, takeovers, losses, and restarts of the stream after an unexpected error, since each process started.",
                 "short",
-                ((f"sum by (reason) (watchrelay_ownership_changes_total{{{ONE}}})", "{{reason}}"),),
+                (
+                    (f"sum by (reason) (watchrelay_ownership_changes_total{{{ONE}}})", "{{reason}}"),
+                    (f"sum(watchrelay_stream_failures_total{{{ONE}}})", "unexpected error"),
+                ),
                 width=6,
                 counts=True,
                 steps=True,

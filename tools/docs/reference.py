@@ -260,7 +260,8 @@ def metrics() -> str:
 METRICS_INTRODUCTION = """\
 Served on `/metrics` of `observe.listen`. Labels come from closed sets: no label holds the name, namespace or uid of an object. Timestamps
 are gauges in Unix time; ages are computed in PromQL (`time() - ...`). All series of a stream exist from its start, so that rates begin at
-zero. A histogram has the series `_bucket`, `_sum` and `_count`.
+zero. A histogram has the series `_bucket`, `_sum` and `_count`. `cluster` is the `cluster` of the config; the series of the process have it
+too.
 
 Beside them stand, on Linux, CPU, memory, open files and start of the process, named as by every client library:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
@@ -310,7 +311,8 @@ def alerts(rules: Mapping[str, Any]) -> str:
 ALERTS_INTRODUCTION = """\
 The chart makes them with `prometheusRule.enabled: true`; `prometheusRule.disabled` leaves some out by name. Without the operator of
 Prometheus, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
-fires and one in which it does not.
+fires and one in which it does not. A number before a comment is the default of that name in the chart's `prometheusRule.thresholds`;
+`prometheusRule.for` says by name how long an alert must hold.
 """
 
 

@@ -66,7 +66,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, *, environ: Mapping[str, str] | None = None, source: ConfigSource | None = None) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.cluster)
         self.metrics.tell_of_the_process()
         self.board = Board()
         self.readiness = Readiness(self.board)

@@ -6,12 +6,22 @@ Labels come from closed sets (a stream id, a resource, a reason): never an objec
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -76,7 +86,7 @@ class Described:
 
 
 CATALOGUE: dict[str, Described] = {
-    d.name: d
+    d.name: replace(d, labels=("cluster", *d.labels))
     for d in (
         Described("build_info", "gauge", ("version", "revision"), "1, labelled with the version that runs."),
         Described("stream_owned", "gauge", ("stream",), "1 while this process owns the stream, else 0."),
@@ -146,6 +156,7 @@ CATALOGUE: dict[str, Described] = {
             ("stream",),
             "Time that the watch was not read because the queue was full.",
         ),
+        Described("snapshot_interval_seconds", "gauge", ("stream",), "`snapshotInterval` of the stream; 0: no snapshots by time."),
         Described("snapshot_running", "gauge", ("stream",), "1 between the begin and the end of a snapshot."),
         Described("snapshot_objects", "gauge", ("stream",), "Objects in the newest complete snapshot."),
         Described("snapshot_duration_seconds", "gauge", ("stream",), "Duration of the newest complete snapshot."),
@@ -172,6 +183,8 @@ CATALOGUE: dict[str, Described] = {
     )
 }
 
+_SERIES = re.compile(rb"^(\w+)([{ ])", re.MULTILINE)
+"""The begin of a line of the text format that is a series: its name, then its labels or its value."""
 _COLLECTED = {"relay_lag_seconds", "gc_pause_seconds"}
 """They are counted outside the library, and read when somebody asks."""
 
@@ -259,6 +272,7 @@ class StreamMetrics:
         self.queue_dirty_keys = gauge("queue_dirty_keys").labels(stream)
         self.queue_capacity_bytes = gauge("queue_capacity_bytes").labels(stream)
         self.backpressure_seconds_total = counter("backpressure_seconds").labels(stream)
+        self.snapshot_interval_seconds = gauge("snapshot_interval_seconds").labels(stream)
         self.snapshot_running = gauge("snapshot_running").labels(stream)
         self.snapshot_objects = gauge("snapshot_objects").labels(stream)
         self.snapshot_duration_seconds = gauge("snapshot_duration_seconds").labels(stream)
@@ -287,10 +301,11 @@ class TopicMetrics:
 
 
 class Metrics:
-    """All metrics on a registry of their own."""
+    """All metrics on a registry of their own. `cluster` is the label that each series gets in `text`."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self, cluster: str = "") -> None:
+        self.registry = CollectorRegistry()
+        self._cluster = cluster
         self._families: dict[str, Counter | Gauge | Histogram] = {}
         self._streams: dict[str, StreamMetrics] = {}
         self._topics: dict[str, TopicMetrics] = {}
@@ -304,12 +319,19 @@ class Metrics:
             self.registry.register(collector)
 
     def _make(self, described: Described) -> Counter | Gauge | Histogram:
-        name = f"watchrelay_{described.name}"
+        name, labels = f"watchrelay_{described.name}", described.labels[1:]
         if described.kind == "counter":
-            return Counter(name, described.help, described.labels, registry=self.registry)
+            return Counter(name, described.help, labels, registry=self.registry)
         if described.kind == "gauge":
-            return Gauge(name, described.help, described.labels, registry=self.registry)
-        return Histogram(name, described.help, described.labels, registry=self.registry, buckets=DURATION_BUCKETS_S)
+            return Gauge(name, described.help, labels, registry=self.registry)
+        return Histogram(name, described.help, labels, registry=self.registry, buckets=DURATION_BUCKETS_S)
+
+    def text(self) -> bytes:
+        """What `/metrics` answers: every series has the label `cluster`, set here so that counting costs no more by it."""
+        label = b'cluster="%b"' % self._cluster.encode()
+        return _SERIES.sub(
+            lambda series: b"%b{%b%b" % (series[1], label, b"," if series[2] == b"{" else b"} "), generate_latest(self.registry)
+        )
 
     def tell_of_the_process(self) -> None:
         """Expose CPU, memory, open files, start and collections of this process too, as every client library names them."""
@@ -376,5 +398,5 @@ class Metrics:
 
     def _drop_children(self, held: StreamMetrics) -> None:
         for name, family in self._families.items():
-            if CATALOGUE[name].labels[:1] == ("stream",):
+            if "stream" in CATALOGUE[name].labels:
                 family.remove_by_labels({"stream": held.stream})

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Final, get_args
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from watchrelay.observe import page
 from watchrelay.observe.connections import VIEWER_S, Connections
@@ -140,7 +140,7 @@ class WindowServer:
     async def _metrics(self, _request: web.Request) -> web.Response:
         states = {status.stream: status.state for status in self._board.streams.values()}
         self._all_metrics.set_states(states, get_args(State))
-        return web.Response(body=generate_latest(self._all_metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return _json([status.as_json() for status in self._board.streams.values()])

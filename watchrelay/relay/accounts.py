@@ -7,8 +7,11 @@ board.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from contextlib import suppress
 
 from watchrelay import clock
+from watchrelay.codec import parse_instant
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.relay.overload import Conflator
@@ -24,8 +27,9 @@ SAY_EVERY_S = 60.0
 class Accounts:
     """The accounts of one stream; counts per batch, never per event."""
 
-    def __init__(self, metrics: StreamMetrics, topic: TopicMetrics, status: StreamStatus) -> None:
+    def __init__(self, metrics: StreamMetrics, topic: TopicMetrics, status: StreamStatus, *, snapshot_interval_s: float) -> None:
         self._metrics, self._topic, self._status = metrics, topic, status
+        metrics.snapshot_interval_seconds.set(snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
         """When the overload that was said began, and how many states have been skipped since."""
         self._say_again_s = float("-inf")
@@ -66,6 +70,19 @@ class Accounts:
             self._overload, self._say_again_s = (now_s, 0), now_s + SAY_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
             log.warning("kafka takes less than is watched: states in between are skipped, last ones are not", extra=extra)
+
+    def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
+        """Show a former writer's last snapshot.
+
+        Args:
+            index: Its index record; empty: there is none.
+            now_ms: Wall milliseconds.
+        """
+        ended = index.get("time")
+        self._status.last_snapshot = str(ended) if "time" in index else None
+        with suppress(ValueError):
+            ended_ms = min(parse_instant(str(ended).encode()), now_ms)  # its clock may be ahead of ours
+            self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
         """Tell of a snapshot whose index record is written. Units: `now_ms` wall milliseconds; `live` objects held."""

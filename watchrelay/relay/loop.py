@@ -83,7 +83,7 @@ class StreamRelay:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
         self._metrics, self._status = metrics, status
-        self._accounts = Accounts(metrics, topic_metrics, status)
+        self._accounts = Accounts(metrics, topic_metrics, status, snapshot_interval_s=spec.snapshot_interval_s)
         self._tempo = heartbeat_interval_s if isinstance(heartbeat_interval_s, Tempo) else Tempo(heartbeat_interval_s)
         self._queue_bytes, self._batch_bytes, self._pulse = queue_bytes, batch_bytes, pulse or Pulse(flush_interval_s)
         self._now_s, self._wall_ms, self._concluded = now_s, wall_ms, concluded
@@ -214,7 +214,7 @@ class StreamRelay:
         self._queues.resume(found)
         self._status.frontier = self._queues.frontier
         index = self._control.index(self.spec.id) or {}
-        self._status.last_snapshot = str(index["time"]) if "time" in index else None
+        self._accounts.resumed(index, now_ms=self._wall_ms())
         self._schedule.resumed(self._now_s(), index, wall_ms=self._wall_ms(), records=self._queues.object_records - found.said)
         if course.may_heal:
             self._heal(course.owed, unless_said=False)

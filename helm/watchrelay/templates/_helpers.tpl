@@ -1,16 +1,20 @@
 {{- define "watchrelay.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimAll "-" -}}
 {{- end -}}
 
+{{/* A name that a Service takes: releases may have dots in theirs, or begin with a digit. */}}
 {{- define "watchrelay.fullname" -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- $name := include "watchrelay.name" . -}}
+{{- $full := .Values.fullnameOverride -}}
+{{- if $full -}}
+{{- else if regexMatch "^[0-9]" .Release.Name -}}
+{{- $full = printf "%s-%s" $name .Release.Name -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- $full = .Release.Name -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- $full = printf "%s-%s" .Release.Name $name -}}
 {{- end -}}
+{{- $full | replace "." "-" | trunc 50 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "watchrelay.selectorLabels" -}}

@@ -267,9 +267,9 @@ async def test_series_of_a_row_that_is_gone_are_gone(world: World) -> None:
     world.behaviour.intercept = refuse
     async with running(world.settings("po")) as relay:
         await until("the row is there", lambda: relay.row("po"))
-        assert 'watchrelay_stream_state{state="waiting",stream="po"} 1.0' in (await relay.get("/metrics"))[1]
+        assert 'watchrelay_stream_state{cluster="test",state="waiting",stream="po"} 1.0' in (await relay.get("/metrics"))[1]
         world.behaviour.intercept = None
         await whole(relay, "pods")
         text = (await relay.get("/metrics"))[1]
         assert 'stream="po"' not in text
-        assert 'watchrelay_stream_state{state="watching",stream="pods"} 1.0' in text
+        assert 'watchrelay_stream_state{cluster="test",state="watching",stream="pods"} 1.0' in text

@@ -227,7 +227,7 @@ async def test_a_wrong_edit_shows_in_readyz_and_metrics_and_changes_nothing(
         body = await relay.get_until("/readyz", lambda body: "problems" in body)
         assert f"{file}:" in body["problems"]["reload"]
         assert "resources[1].resource" in body["problems"]["reload"]
-        assert "watchrelay_config_last_reload_successful 0.0" in (await relay.get("/metrics"))[1]
+        assert 'watchrelay_config_last_reload_successful{cluster="test"} 0.0' in (await relay.get("/metrics"))[1]
         written(file, stage, "pods", "nodes")
         await live(relay, "pods", "nodes")
         assert relay.daemon.board.problems == {}

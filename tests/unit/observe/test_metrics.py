@@ -1,6 +1,5 @@
 """The metric catalogue is what `/metrics` shows."""
 
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from watchrelay.model.resources import Resource
@@ -10,13 +9,27 @@ PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
 def families(metrics: Metrics) -> dict[str, list[tuple[str, dict[str, str], float]]]:
-    text = generate_latest(metrics.registry).decode()
+    text = metrics.text().decode()
     return {f.name: [(s.name, dict(s.labels), s.value) for s in f.samples] for f in text_string_to_metric_families(text)}
 
 
 def test_every_catalogued_metric_is_exported_with_its_help() -> None:
     exported = families(Metrics())
     assert set(exported) == {f"watchrelay_{name}" for name in CATALOGUE}
+
+
+def test_every_series_has_the_label_cluster_and_those_of_the_catalogue() -> None:
+    metrics = Metrics("prod-eu-1.example")
+    metrics.tell_of_the_process()
+    metrics.stream("pods", PODS)
+    metrics.topic("k8s.prod-eu-1.example.core.pods")
+    metrics.set_states({"pods": "watching"}, ("waiting", "watching"))
+    exported = families(metrics)
+    assert {labels.get("cluster") for samples in exported.values() for _, labels, _ in samples} == {"prod-eu-1.example"}
+    assert metrics.text().count(b"cluster=") == sum(len(samples) for samples in exported.values())
+    shown = {name: samples[0][1].keys() - {"le"} for name, samples in exported.items() if samples and name.startswith("watchrelay_")}
+    assert shown == {name: set(CATALOGUE[name.removeprefix("watchrelay_")].labels) for name in shown}
+    assert len(shown) > 30
 
 
 def test_the_process_tells_of_itself_under_the_usual_names() -> None:
@@ -56,4 +69,4 @@ def test_a_stream_that_left_the_config_leaves_no_series() -> None:
 def test_no_created_series_double_the_scrape() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
-    assert b"_created" not in generate_latest(metrics.registry)
+    assert b"_created" not in metrics.text()

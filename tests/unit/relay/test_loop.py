@@ -108,6 +108,7 @@ def test_later_snapshots_say_read_and_heartbeats_then_name_the_newest() -> None:
         beats = rig.markers("heartbeat")
         begins = {each.snapshot: at for at, each in enumerate(rig.records(0)) if isinstance(each, MarkerRecord) and each.kind == "begin"}
         assert (beats[-1].last_snapshot, beats[-1].last_snapshot_offset) == ("1-2", begins["1-2"])
+        assert rig.metrics.registry.get_sample_value("watchrelay_snapshot_interval_seconds", {"stream": "pods"}) == 60.0
         assert all(replica.proven for replica in rig.replicas())
 
     run_virtually(body())

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from aiokafka import TopicPartition
 
 from tests.simulation.broker import Log, Raw
-from tests.simulation.process import CONTROL, PLAIN, TOPIC, Config, Life, Shape
+from tests.simulation.process import CONTROL, PLAIN, STREAM, TOPIC, Config, Life, Shape
 from tests.simulation.world import World
 from tests.support.relays import run_virtually, until
-from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, parse_instant
 
 PARTITIONS = 2
 NAMES = "abcdef"
@@ -72,10 +72,16 @@ def test_a_second_life_appends_no_object_and_counts_on_from_the_same_snapshot() 
         async with living(world) as first:
             await settled(first)
         at = ends(world)
+        ended = first.metrics.gauge("snapshot_last_success_timestamp_seconds").labels(STREAM)
+        ended.set(0)  # another process has other metrics
         async with living(world) as second:
             await settled(second)
             assert second.decision == "WatchFrom"
             assert second.status.last_snapshot is not None
+            samples = {each.name: each.value for family in second.metrics.registry.collect() for each in family.samples}
+            assert samples["watchrelay_snapshot_last_success_timestamp_seconds"] * 1000 == parse_instant(
+                second.status.last_snapshot.encode()
+            )
         assert appended(world, at) == []
         beats = [each for each in records(world, 0, at[0]) if isinstance(each, MarkerRecord) and each.kind == "heartbeat"]
         assert beats[-1].last_snapshot == f"{first.epoch}-1"
