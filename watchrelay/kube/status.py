@@ -59,6 +59,8 @@ _CURES = {
 _TOO_LARGE = "ResourceVersionTooLarge"
 _UNREADY = "storage is (re)initializing"
 """The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be converted. Source: WATCH 6.4."""
+_UNPARSED = "resourceVersion: Invalid value"
+"""A watch from a version that is no number; kube-apiserver 1.36 answers 500, where it answers a list with 400."""
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
 """Source: Go net/http, server.go, what its TLS port says to plain HTTP."""
 
@@ -159,7 +161,7 @@ def _classed(code: int, status: Status, message: str, *, wait_s: float, headers:
         return VersionTooLarge(message, status=code, retry_after_s=wait_s)
     if code == 400 and _PLAIN_TO_TLS in message:
         return Invalid(f"{message} (write https:// before the server's name)", status=code, retry_after_s=wait_s)
-    if code in {400, 422}:
+    if code in {400, 422} or (code == 500 and _UNPARSED in status.message):
         return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
     if code == 429 and _UNREADY in message:
         return Interrupted(message, status=code, retry_after_s=wait_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.unit.kube.served import dumps, failure_status
@@ -18,7 +19,7 @@ from watchrelay.errors import (
     Unavailable,
     VersionTooLarge,
 )
-from watchrelay.kube.status import from_response, retry_after_s
+from watchrelay.kube.status import from_response, from_stream, retry_after_s
 
 NOW_MS = 1_795_000_000_000  # 2026-11-18T11:06:40Z
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
@@ -126,6 +127,14 @@ def test_T63_an_invalid_request_says_what_about_it_was_refused(status: object, a
     error = classed(422, status)
     assert isinstance(error, Invalid)
     assert error.about == about
+
+
+def test_a_version_that_the_server_cannot_parse_is_no_trouble_of_the_server() -> None:
+    message = 'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax'
+    for error in (classed(500, failure_status(500, "", message)), from_stream(msgspec.json.encode(failure_status(500, "", message)))):
+        assert isinstance(error, Invalid)
+        assert error.about == "version"
+    assert isinstance(classed(500, failure_status(500, "InternalError", "etcdserver: no leader")), Throttled)
 
 
 def test_a_message_is_one_short_line() -> None:
