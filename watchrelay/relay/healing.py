@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from watchrelay.codec import ObjectRecord
 from watchrelay.errors import EpochAhead, EpochSpoiled
+from watchrelay.model.changes import Entry
 from watchrelay.relay.ports import Witness
 
 SETTLE_S = 0.05
@@ -79,3 +80,11 @@ class Healer:
         self._looked += len(gaps)
         self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else SETTLE_S
         return stale
+
+
+def belonging(entry: Entry | None, partition: int) -> Entry | None:
+    """What `partition` has to hold of a key whose object is `entry`: nothing where the key belongs to another partition.
+
+    A foreign writer can put a record anywhere; the object published there too would be in no count or digest of that partition.
+    """
+    return entry if entry is not None and entry.partition == partition else None

@@ -25,7 +25,7 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.relay.accounts import Accounts
 from watchrelay.relay.alarm import Alarm
 from watchrelay.relay.course import Course
-from watchrelay.relay.healing import Healer
+from watchrelay.relay.healing import Healer, belonging
 from watchrelay.relay.inflow import SOFT_BYTES, Inflow
 from watchrelay.relay.overload import Conflator
 from watchrelay.relay.oversize import Oversize
@@ -225,7 +225,7 @@ class StreamRelay:
             return
         now_ms = self._wall_ms()
         for key, partition in owed.items():
-            entry = self._state.get(key)
+            entry = belonging(self._state.get(key), partition)
             if entry is None or not (unless_said and entry.queued):
                 self._queues.heal(key, entry, partition, time_ms=now_ms)
         log.info("stale records are healed", extra={"stream": self.spec.id, "objects": len(owed)})

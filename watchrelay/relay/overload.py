@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.records import MarkerKind, Reason, Verb
 from watchrelay.relay.dirty import Dirty, DirtyKeys
+from watchrelay.relay.healing import belonging
 from watchrelay.relay.sequencer import PARTIAL, RECORD_COST_BYTES, Fit, Lane, Queued, QueuedMarker, Sequencer
 
 LOOKED_AT = 4096
@@ -168,7 +169,7 @@ class Conflator(Sequencer):
             if not dirty or lane.waiting_bytes >= limit_bytes:
                 break
             key, waiting = dirty.popitem(last=False)
-            said = self._say(lane, key, waiting, get(key), time_ms)
+            said = self._say(lane, key, waiting, belonging(get(key), lane.partition), time_ms)
             dirty.skipped += max(0, waiting.states - said)
         if dirty:
             return False

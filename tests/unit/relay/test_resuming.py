@@ -13,6 +13,7 @@ from tests.simulation.process import CONTROL, PLAIN, STREAM, TOPIC, Config, Life
 from tests.simulation.world import World
 from tests.support.relays import run_virtually, until
 from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, parse_instant
+from watchrelay.consumer.replica import Replica
 
 PARTITIONS = 2
 NAMES = "abcdef"
@@ -285,5 +286,27 @@ def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
         said = [each.reason if isinstance(each, ObjectRecord) else each.kind for each in records(world, partition)]
         assert "healed" in said[: len(said) - said[::-1].index("end")]
         check(world)
+
+    run_virtually(body())
+
+
+def test_a_stale_record_of_a_key_of_another_partition_is_buried_where_it_stands() -> None:
+    async def body() -> None:
+        world = filled()
+        async with living(world) as life:
+            await settled(life)
+            home = next(each for each in range(PARTITIONS) if any(one.key == b"n/a" for one in log(world, each).records))
+            strange = (home + 1) % PARTITIONS
+            former = next(one for one in log(world, home).records if one.key == b"n/a" and one.value)
+            headers = tuple((name, b"0" if name == "ce_wrepoch" else value) for name, value in former.headers)
+            log(world, strange).append(asyncio.get_running_loop().time(), [(former.key, former.value, headers)])
+            await until(lambda: any(isinstance(each, ObjectRecord) and each.reason == "healed" for each in records(world, strange)))
+            await settled(life)
+        healed = [each for each in records(world, strange) if isinstance(each, ObjectRecord) and each.reason == "healed"]
+        assert [(each.key, each.verb) for each in healed] == [(b"n/a", "deleted")]
+        reader = Replica()
+        for each in records(world, strange):
+            reader.apply(each)
+        assert reader.proven
 
     run_virtually(body())
