@@ -49,6 +49,10 @@ test: install ## every test this machine can run; REAL=1 adds real Kafka and a r
 sim: install ## the whole daemon in virtual time: SEED=n plays one run and tells of it, SEEDS=10000 that many on all processors
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: fuzz
+fuzz: install ## the daemon between an odd API server and an odd writer: SEEDS=n plays that many seeds (20), SEED=n one again
+	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED) --trace,--seeds $(if $(filter file,$(origin SEEDS)),20,$(SEEDS))) $(ARGS)
+
 .PHONY: check
 check: install ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check --diff .
