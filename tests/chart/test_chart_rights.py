@@ -27,7 +27,10 @@ TABLE: dict[str, list[Entry]] = {
     ],
     "a CRD and a wildcard": [{"resource": "widgets.example.com/v1"}, {"resource": "*.x.io"}, {"resource": "gadgets.v1beta2.example.com"}],
     "a wildcard over a built-in group and one of it": [{"resource": "*.apps"}, {"resource": "pods"}],
-    "a wildcard and its group in a namespace": [{"resource": "*.x.io"}, {"resource": "things.x.io", "namespaces": ["a"], "id": "t"}],
+    "a wildcard and its group in a namespace": [
+        {"resource": "*.x.io"},
+        {"resource": "things.x.io", "namespaces": ["a"], "id": "t", "topic": "t"},
+    ],
     "namespaces": [{"resource": "pods", "namespaces": ["shop", "pay"]}, {"resource": "jobs", "namespaces": ["shop"]}],
     "cluster-wide for some namespaces": [{"resource": "cm", "namespaces": ["shop"], "scope": "cluster"}],
     "both": [
