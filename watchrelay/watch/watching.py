@@ -16,7 +16,6 @@ from watchrelay.watch.begin import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_
 from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
 from watchrelay.watch.states import (
     SECOND_BOOKMARK_S,
-    VOUCH_EARLY_S,
     Command,
     Deliver,
     Due,
@@ -43,9 +42,6 @@ VERY_SHORT_S = 1.0
 brought something it is none, but the next is not opened before this time is up: each change of a busy resource would open another."""
 _OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
 HEALTHY_AFTER_S = 60.0
-VOUCH_WITHIN_S = 10.0
-"""A watch that goes on from below what the log holds is not read for so long, while the server is asked for its present version: such a
-watch is not silent, so nothing else would show that the server was restored to a version between the two."""
 QUIET_STALLS = 3
 
 
@@ -56,8 +52,6 @@ def step_watching(rules: Rules, state: Watching, event: Event, now_s: float) -> 
             return received(rules, state, event, now_s)
         case Opened():
             state = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, heard_s=now_s)
-            if newest_of(state.cursor, state.held.floor) != state.cursor:
-                return state, (Vouch(ListQuery(limit=1, plain=state.held.plain), now_s + VOUCH_WITHIN_S),)
             return state, (Read(state.due_s),)
         case Ended():
             return _ended(rules, state, now_s)
@@ -184,8 +178,6 @@ def _vouched(rules: Rules, state: Watching, version: str, now_s: float) -> Step:
     """
     if version and compare(version, newest_of(state.cursor, state.held.floor)) == -1:
         return begin(rules, _kept(state), ToList("restored", quorum=True, by_content=True), now_s)
-    if now_s - state.heard_s < VOUCH_EARLY_S:
-        return state, (Read(state.due_s),)  # asked as the watch was opened: of silence it says nothing
     if version == state.cursor:
         state = replace(state, heard_s=now_s)
     elif version and not state.held.late:

@@ -101,32 +101,3 @@ def test_snapshots_go_on_after_a_restart_behind_a_restored_server_that_is_idle()
         check(world, restored=True)
 
     run_virtually(body())
-
-
-def test_a_server_restored_to_a_version_between_the_frontier_and_the_log_is_found_out_though_it_is_busy() -> None:
-    async def body() -> None:
-        world = filled()
-        async with living(world) as first:
-            await settled(first)
-            frontier = world.server.version
-            at = ends(world)
-            backup = dict(world.server.objects)
-            world.server.put("c", 50)
-            world.server.put("lost", 1)
-            world.server.put("a", 51)
-            for number in range(8):
-                world.server.put("b", number)
-            await until(lambda: len(appended(world, at)) >= 4)
-        server = world.server
-        server.objects, server.version, server.history = backup, frontier, []
-        server.put("a", 1234)
-        async with living(world) as second:
-            await until(lambda: bool(second.decision))
-            assert second.decision == "WatchFrom"
-            for number in range(3):
-                await asyncio.sleep(1)
-                server.put("d", number)
-            await asyncio.sleep(10)
-        check(world, restored=True)
-
-    run_virtually(body())

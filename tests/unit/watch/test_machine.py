@@ -18,7 +18,6 @@ from watchrelay.watch.states import (
     Answered,
     Arrived,
     AskServed,
-    Command,
     Deliver,
     Due,
     Ended,
@@ -91,39 +90,6 @@ def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_ho
     state, _ = step(by, state, Opened(), 1.0)
     state, commands = step(by, state, Received([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(ListQuery(limit=500, resource_version="900", version_match="NotOlderThan"))
-
-
-def resumed_below(by: Rules, present: str) -> tuple[State, tuple[Command, ...]]:
-    """A watch from 7 behind a log that goes up to 900 is open, and the server's present version is known."""
-    state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
-    state, commands = step(by, state, Opened(), 1.0)
-    assert commands == (Vouch(ListQuery(limit=1), 11.0),)
-    return step(by, state, Vouched(present), 1.5)
-
-
-def test_a_server_whose_present_is_behind_the_log_was_restored_though_it_is_ahead_of_the_cursor() -> None:
-    by = rules()
-    state, commands = resumed_below(by, "899")
-    assert isinstance(state, Listing)
-    assert (state.goal.cause, state.goal.quorum) == ("restored", True)
-    state, _ = step(by, state, Arrived(Page("899", None, [])), 2.0)
-    state, commands = step(by, state, Verdict(believed=True), 2.0)
-    assert isinstance(commands[-1], OpenWatch)
-    state, commands = step(by, state, Opened(), 2.5)
-    assert isinstance(commands[-1], Read), "the log is behind it now"
-
-
-@pytest.mark.parametrize("present", ["900", "1000", ""])
-def test_a_server_that_is_not_behind_the_log_or_does_not_answer_is_watched_on(present: str) -> None:
-    by = rules()
-    state, commands = resumed_below(by, present)
-    assert isinstance(state, Watching)
-    assert commands == (Read(state.due_s),)
-    assert state.vouch == "due", "of silence it says nothing"
-    state, _ = step(by, state, Received([Bookmark("901")], 60.0), 60.0)
-    state, commands = step(by, state, Ended(), 400.0)
-    state, commands = step(by, state, Opened(), 400.5)
-    assert isinstance(commands[-1], Read), "the watch has passed the log"
 
 
 def test_a_start_that_is_spread_sleeps_first() -> None:
