@@ -5,6 +5,7 @@ The API server is the synthetic one: what is wrong here is on Kafka's side.
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,10 @@ def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(tr
     reader.assert_right("configmaps")
 
 
+def waits_for(daemon: Daemon) -> object:
+    return daemon.stream("configmaps").get("waitsFor")
+
+
 def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_why(
     trial: Trial, kafka_broker: KafkaBroker, cluster: EmbeddedCluster, path: str
 ) -> None:
@@ -233,7 +238,7 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_
         await_equal(cluster, reader, _PATHS)
         with Daemon({**other_config, "kubernetes": {"kubeconfig": str(elsewhere.kubeconfig)}}, trial.directory, name="other") as other:
             for daemon, theirs, ours in ((other, trial.name, f"{trial.name}-other"), (relay, f"{trial.name}-other", trial.name)):
-                daemon.wait("it waits for an operator", lambda daemon=daemon: daemon.stream("configmaps").get("waitsFor"))
+                daemon.wait("it waits for an operator", partial(waits_for, daemon))
                 assert f"topic {topic} holds records of cluster {theirs}, this is cluster {ours}" in daemon.stream("configmaps")["waitsFor"]
                 assert daemon.stop() == 0
         reader.read()
