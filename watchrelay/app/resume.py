@@ -124,13 +124,13 @@ async def resume(spec: StreamSpec, relay: StreamRelay, store: Store, reader: Rea
     # Where our claim is the very first record there is nothing to read: a new topic costs no consumer.
     spans = [Span(partition, start, stop + 1 if stop else 0) for partition, (start, stop) in enumerate(places)]
     whole = await reader.spans(spans, take)
-    decision = decide(folds, config=spec.config_hash, whole=whole, anew=anew)
+    decision = decide(folds, config=spec.config_hash, whole=whole, anew=anew, bookmarks=spec.plan.bookmarks)
     if isinstance(decision, ReadAgainFromStart):
         log.warning("log is not proven by what follows its last snapshot: read from its start", extra={"stream": spec.id})
         for partition in decision.partitions:
             folds[partition] = Fold(spec.id, partition, pack=store.pack)
         await reader.spans([Span(partition, None, places[partition][1] + 1) for partition in decision.partitions], take)
-        decision = decide(folds, config=spec.config_hash, whole=range(spec.partitions))
+        decision = decide(folds, config=spec.config_hash, whole=range(spec.partitions), bookmarks=spec.plan.bookmarks)
     if isinstance(decision, FirstSnapshot) and decision.doubted:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning("log is not whole: everything is listed and said again within a snapshot", extra=extra)

@@ -258,11 +258,13 @@ class Fold:
         self.digest, self.proven = digest, True
 
 
-def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bool = False) -> Decision:
+def decide(
+    folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bool = False, bookmarks: bool = True
+) -> Decision:
     """What to do with what was read. Shape: `whole` are the partitions that were read from their very start.
 
     `anew`: the topic was made anew under its writer. What stands before the claim is what that still sent, and proves nothing, but
-    deletes of it must be said.
+    deletes of it must be said. `bookmarks`: the watch asks for them, so that one will show that everything on the log is passed.
     """
     if anew:
         return FirstSnapshot("the topic was made anew", doubted=not all(fold.empty for fold in folds))
@@ -285,7 +287,7 @@ def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bo
     if any(fold.went_back for fold in folds):
         return ListAndDiff("the server was restored from a backup since the last snapshot: versions on the log are of two histories")
     lowest = min(frontiers, key=lambda version: (len(version), version))
-    if any(compare(fold.listed, lowest) == 1 for fold in folds):
+    if not bookmarks and any(compare(fold.listed, lowest) == 1 for fold in folds):
         return ListAndDiff("a list brought changes above the frontier: without bookmarks, no watch shows that they are passed")
     return WatchFrom(lowest)
 

@@ -93,10 +93,10 @@ def folded(*logs: Log | Sequence[Decoded]) -> list[Fold]:
     return folds
 
 
-def decided(*logs: Log, whole: bool = True) -> Decision:
+def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
     """The decision about these partitions."""
     folds = folded(*logs)
-    return decide(folds, config=OURS, whole=range(len(folds)) if whole else ())
+    return decide(folds, config=OURS, whole=range(len(folds)) if whole else (), bookmarks=bookmarks)
 
 
 def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
@@ -140,14 +140,15 @@ def test_versions_that_cannot_be_compared_are_listed_for() -> None:
 
 @pytest.mark.parametrize("reason", ["relist", "resume", "conflated"])
 @pytest.mark.parametrize("verb", ["deleted", "modified"])
-def test_what_a_list_brought_above_the_frontier_is_listed_for_since_no_watch_need_show_it(reason: Reason, verb: Verb) -> None:
+def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(reason: Reason, verb: Verb) -> None:
     def log(version: int) -> Log:
         return Log().claim(1).mark("begin", "5").say("a", 1).mark("end", "5", begin=2).say("a", version, verb, reason=reason).claim(2)
 
-    decision = decided(log(9))
+    decision = decided(log(9), bookmarks=False)
     assert isinstance(decision, ListAndDiff)
     assert "above the frontier" in decision.reason
-    assert decided(log(5)) == WatchFrom("5"), "the watch begins behind it"
+    assert decided(log(5), bookmarks=False) == WatchFrom("5"), "the watch begins behind it"
+    assert decided(log(9)) == WatchFrom("5"), "a bookmark will show it"
 
 
 def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet() -> None:
