@@ -258,9 +258,7 @@ class Fold:
         self.digest, self.proven = digest, True
 
 
-def decide(
-    folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bool = False, bookmarks: bool = True
-) -> Decision:
+def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bool = False, bookmarks: bool = True) -> Decision:
     """What to do with what was read. Shape: `whole` are the partitions that were read from their very start.
 
     `anew`: the topic was made anew under its writer. What stands before the claim is what that still sent, and proves nothing, but
