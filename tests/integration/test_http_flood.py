@@ -22,7 +22,8 @@ from tests.support.window import Window, live
 FLOOD = 400
 OPEN_MAX = 100
 """What the port may have open at once: file descriptors that Kafka and the watches cannot have."""
-AT_ONCE_S = 2.0
+AT_ONCE_S = 10.0
+"""A scrape's deadline, and half of what a silent client is given: a machine that tests keep busy is no flood."""
 SLOW = {
     "nothing is sent": b"",
     "a part of the request line": b"GET /livez HT",
@@ -70,10 +71,15 @@ def served_at_once(port: int) -> None:
         assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def open_at(port: int) -> int:
-    """Connections to that port that a process has accepted. Source: proc(5), `/proc/net/tcp`; 01 is ESTABLISHED, inode 0 none's."""
+def established(port: int) -> list[str]:
+    """The inode of each established connection to that port, "0" before a process accepted it. Source: proc(5), `/proc/net/tcp`."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" and row[9] != "0" for row in rows)
+    return [row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+
+
+def open_at(port: int) -> int:
+    """Connections to that port that a process has accepted."""
+    return sum(inode != "0" for inode in established(port))
 
 
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
@@ -96,8 +102,7 @@ def test_a_connection_that_sends_or_reads_nothing_is_closed(window: Window) -> N
     """In half a minute: by a deadline of 20 s, of 10 s for events, of 1 s for bodies."""
     quiet = [connect(window.port, sent) for sent in SLOW.values()]
     try:
-        wait_until("all were accepted", lambda: open_at(window.port) == len(quiet), deadline_s=0.9)
-        wait_until("none is open", lambda: open_at(window.port) == 0, deadline_s=40.0)
+        wait_until("none is open", lambda: not established(window.port), deadline_s=40.0)
     finally:
         for each in quiet:
             each.close()
