@@ -91,6 +91,8 @@ LIST = dumps(listed(*(pod(f"p{n}") for n in range(3)), token="t"))
 @example([LINES[3], LINES[0]], [(LINES[3].index(b"object"), 0, b"\\ud800")], 400)
 @example([LINES[3], LINES[0]], [(LINES[3].index(b"Failure"), 0, b"\\ud800")], 400)
 @example([LINES[6]], [(1, 6, b"")], 400)
+@example([LINES[0], LINES[2], LINES[0]], [(365, 0, b"{"), (365, 0, b"- "), (653, 0, b"\n")], 5)
+@example([LINES[0], LINES[2]], [(0, 0, b"{"), (0, 0, b"- "), (653, 0, b"\n")], 6)
 def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
     lines: list[bytes], edits: list[tuple[int, int, bytes]], step: int
 ) -> None:

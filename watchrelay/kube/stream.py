@@ -143,6 +143,7 @@ class FrameStream:
         frames: list[Frame] = []
         seen = -1  # bytes accounted for, if nothing is blank
         blanks = 0  # and those between tokens, if written as `json.dumps` of Python does by default
+        end = -1  # of the line that was read; -1 for the last
         read = self._objects.read
         try:
             if not block.isascii():
@@ -157,8 +158,11 @@ class FrameStream:
                     frames.append(frame)
                     seen += frame.size + _AROUND + len(verb)
                 blanks += 2 * len(fields) + 2
+                end = block.find(b"\n", end + 1)
         except (*BROKEN, Odd):
             return None
+        if end >= 0:
+            return None  # a line break within an object: its halves are lines of their own, in whichever chunk they come
         if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
             deep = self._depth_checked and any(too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n"))
             return None if deep else frames
