@@ -83,6 +83,8 @@ class OddSource:
         self.open.add(ended)
         try:
             for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
+                if not self.active:
+                    break  # an object that does not exist, at a version behind the compacted one, would never be found
                 kind = rng.choice(kinds) if kinds else "living again"
                 line = LINES[kind](self.source)
                 self.tell(f"{self.plural}: {kind}: {shown(line)}")
