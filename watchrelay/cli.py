@@ -136,7 +136,7 @@ def _add_readers(commands: Any) -> None:
         "--key", metavar="KEY", action="append", default=[], type=_named, help="only these keys, such as shop/web or 'shop/*'"
     )
     tail.add_argument(
-        "--type", action="append", default=[], choices=_TYPES, help="only records of these types; may be repeated, as --key may"
+        "--type", action="append", default=[], choices=_TYPES, help="only these types, markers too; may be repeated, as --key may"
     )
     tail.add_argument("--namespace", metavar="NAMESPACE", action="append", default=[], type=_named, help="only objects of these namespaces")
 
@@ -236,7 +236,7 @@ def _add(commands: Any, name: str, summary: str, description: str, *, config: bo
         parser.add_argument("-c", "--config", metavar="FILE", help="the config file")
         parser.add_argument(
             "--set", metavar="PATH=VALUE", action="append", default=[], dest="sets", type=_set,
-            help="one setting, such as kafka.partitions=1; wins over file and environment; may be repeated",
+            help="one setting, such as kafka.partitions=3; wins over file and environment; may be repeated",
         )  # fmt: skip
     return parser
 

@@ -125,7 +125,7 @@ Unknown keys, wrong types and combinations that cannot work are refused together
 
 - **Environment**: every key can be set by a variable. `WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s` sets `kafka.topicPrefix`: words in capitals
   joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable wins over the file.
-- **Command line**: `--set kafka.partitions=1` wins over both and may be repeated; list items are written
+- **Command line**: `--set kafka.partitions=3` wins over both and may be repeated; list items are written
   `resources[0].labelSelector=app=web`.
 - **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
 
@@ -163,10 +163,11 @@ stdout is data, stderr is messages. A command that needs the config finds it as 
 
 
 CLI_JSON = """\
-## JSON of validate and topics
+## JSON of validate, topics and snapshot
 
-`validate --output json` and `topics --output json` print one object on one line. Keys are only added from release to release. What is not
-known is `null`. The exit code is the same as without `--output`.
+`validate --output json` and `topics --output json` print one object on one line, `snapshot --output json` one line for each stream, as soon
+as its snapshot is complete. Keys are only added from release to release. What is not known is `null`. The exit code is the same as without
+`--output`.
 """
 CLI_JSON_KEYS = (
     (
@@ -199,6 +200,9 @@ CLI_JSON_KEYS = (
         ),
     ),
     ("", "`checks`", "`level`, `subject`, `message` of all that is not about one topic"),
+    ("`snapshot`", "`stream`, `snapshot`, `epoch`", "the stream's id, the id of its snapshot, the epoch in which it was made"),
+    ("", "`resourceVersion`, `time`, `count`", "the version of the state, when the snapshot ended, how many objects it has"),
+    ("", "`partitions`", "`partition`, `begin`, `end` (offsets of its markers), `count`, `digest`"),
 )
 
 
@@ -239,8 +243,9 @@ EXIT_NOTES = """\
 `run`, `demo` and `tail` without `--until-end` go on until they are interrupted, and end with 0 then.
 
 `run` ends only when it is told to (0 once drained, 1 when `shutdown.drainTimeout` passed), when another relay claimed its streams (75),
-when at start its config is wrong (78) or another program has its `observe.listen` (1), or by a defect (1). An outage of the API server or
-of Kafka, a missing right, a missing resource and a refused topic do not end it.
+when at start its config is wrong (78) or another program has its `observe.listen` (1), or by a defect in what all streams share (1). An
+outage of the API server or of Kafka, a missing right, a missing resource, a refused topic and an unexpected error in one stream do not
+end it.
 
 `validate --connect` returns 69 when something cannot be reached, 78 when a person must change something (rights, topic, replication
 factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only when everything holds.
