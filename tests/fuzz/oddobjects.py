@@ -114,7 +114,7 @@ DECENT: dict[str, Change] = {
 
 
 def _too_deep(rng: Random, obj: Tree) -> None:
-    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"]])
+    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"] or obj])  # no labels: null
     place[rng.choice(["deep", "secret", "noise", "spec", "annotations"])] = deep(rng, rng.choice(DEPTHS))
 
 
