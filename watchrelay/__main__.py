@@ -11,15 +11,15 @@ import sys
 def main() -> int:
     """What `watchrelay.cli.main` returns; Ctrl-C and SIGTERM end in silence, from here to the last moment."""
     try:
-        from watchrelay import interrupts  # here, so that a Ctrl-C is heeded while all else is imported
+        from watchrelay.cli import signals  # here, so that a Ctrl-C is heeded while all else is imported
 
-        interrupts.heed(sys.argv[1:])
+        signals.heed(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
-    from watchrelay import cli
+    from watchrelay.cli import main as cli
 
     code = cli.main()
-    interrupts.settle(code)
+    signals.settle(code)
     return code
 
 

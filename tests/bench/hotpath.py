@@ -24,23 +24,23 @@ import aiohttp
 from tests.bench.rig import PARTITIONS, RELAY_CORE, Rig, SourceProcess
 from tests.bench.source import FIRST_VERSION, encoded
 from tests.bench.table import Row
-from watchrelay.app.memory import settle_collector
-from watchrelay.codec import CloudEvents, content_hash
+from watchrelay.contract.records import CloudEvents, content_hash
+from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.daemon.memory import settle_collector
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.record_batch import Packer
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.kafka.topics import Topics
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.changes import Change
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.records import Batch, WireRecord
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.relay.loop import BATCH_BYTES
-from watchrelay.relay.sequencer import Sequencer
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.recordbatch import Packer
-from watchrelay.sink.topicrules import TopicSpec
-from watchrelay.sink.topics import Topics
+from watchrelay.publish.partition_queue import Sequencer
+from watchrelay.publish.writer import BATCH_BYTES
 from watchrelay.store.objects import Store
 from watchrelay.store.pack import Packer as StorePacker
 from watchrelay.store.transform import Transform

@@ -18,17 +18,17 @@ from contextlib import suppress
 from tests.bench.memory import PODS, resident_bytes
 from tests.support.kafkabroker import KafkaBroker
 from tests.support.pods import pod_frame
-from watchrelay.app.resume import LogReader, resume
+from watchrelay.daemon.recovery import LogReader, resume
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.kafka.topics import Topics
 from watchrelay.model.resources import Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board, StreamStatus
-from watchrelay.relay.loop import StreamRelay
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.topicrules import TopicSpec
-from watchrelay.sink.topics import Topics
+from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 

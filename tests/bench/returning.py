@@ -20,7 +20,7 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.pace import measure_for
 from tests.support.process import PartError
 from tests.support.realparts import ControlPlane
-from watchrelay.watch.turnstile import LISTS_AT_ONCE
+from watchrelay.watch.admission import LISTS_AT_ONCE
 
 STREAMS = 200
 AWAY_S = 20.0

@@ -21,10 +21,10 @@ from tests.bench.readback import CONTROL
 from tests.bench.rig import RELAY_CORE, Rig
 from tests.bench.table import Row
 from tests.support.kafkabroker import KafkaBroker
-from watchrelay.commands.verify import collect_rarely
+from watchrelay.cli.verify import collect_rarely
 from watchrelay.consumer import TopicReader
-from watchrelay.consumer.auditing import Auditor
-from watchrelay.store.partition import partition_of
+from watchrelay.consumer.audit_run import Auditor
+from watchrelay.contract.partitioning import partition_of
 
 OBJECTS, RUNS = 100_000, 3
 

@@ -13,9 +13,9 @@ from aiokafka.errors import KafkaError
 
 from tests.fuzz.oddjson import NUMBERS, STRINGS, Raw, odd_value, text
 from tests.fuzz.oddserver import Tell, shown
-from watchrelay import clock
-from watchrelay.codec import content_hash
-from watchrelay.store.partition import partition_of
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import content_hash
+from watchrelay.core import clock
 
 Headers = list[tuple[str, bytes]]
 Record = tuple[bytes | None, bytes | None, Headers]

@@ -25,13 +25,13 @@ from tests.fuzz.oddobjects import alike, published, tree
 from tests.fuzz.oddserver import OddServer, OddSource
 from tests.fuzz.plan import DISCOVERY, FOREIGN, TROUBLE, Followed, Part, Plan
 from tests.fuzz.truth import Truth
-from watchrelay.app.daemon import Daemon
 from watchrelay.config import load_settings
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.objects import Objects
+from watchrelay.core.errors import Died
+from watchrelay.daemon.daemon import Daemon
 from watchrelay.demo.cluster import SyntheticCluster
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.errors import Died
 from watchrelay.observe import logs
 
 START_S, SANE_S, RIGHT_S, RESTART_S, STOP_S = 300.0, 1500.0, 1500.0, 900.0, 60.0

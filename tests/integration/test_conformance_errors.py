@@ -8,7 +8,7 @@ import pytest
 from tests.support import virtualtime
 from tests.support.following import Api, following, pod, says, status
 from tests.support.scripted import Reply, Request
-from watchrelay.model.watched import ListBegun
+from watchrelay.model.watch_events import ListBegun
 
 # tests are named for the cases of the conformance list
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support import virtualtime
 from tests.support.following import EXPIRED, TOO_LARGE, Answer, Api, following, page, pod, says, status, stream, text
 from tests.support.scripted import Reply, Request
-from watchrelay.model.watched import ListBegun, ListDone
+from watchrelay.model.watch_events import ListBegun, ListDone
 
 # tests are named for the cases of the conformance list
 

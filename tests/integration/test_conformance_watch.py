@@ -9,8 +9,8 @@ import pytest
 from tests.support import virtualtime
 from tests.support.following import EXPIRED, Answer, Api, bookmark, drop, failure, following, line, pod, repeated, says, stream
 from tests.support.scripted import Reply, Request
-from watchrelay.errors import Expired, Undecodable
-from watchrelay.model.watched import Progressed
+from watchrelay.core.errors import Expired, Undecodable
+from watchrelay.model.watch_events import Progressed
 
 # tests are named for the cases of the conformance list
 

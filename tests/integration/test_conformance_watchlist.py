@@ -21,7 +21,7 @@ from tests.support.following import (
     stream,
     text,
 )
-from watchrelay.model.watched import ListDone, Listed, Observed
+from watchrelay.model.watch_events import ListDone, Listed, Observed
 
 # tests are named for the cases of the conformance list
 

@@ -11,8 +11,8 @@ from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
 from tests.support.listed import await_equal
 from tests.support.sinkparts import batch, running_sink
 from tests.support.trial import Trial
+from watchrelay.contract.wire import Batch
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.model.records import Batch
 
 FLOODED, ROUNDS = 3, 20
 

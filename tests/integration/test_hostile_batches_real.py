@@ -18,7 +18,7 @@ from tests.support.process import wait_until
 from tests.support.published import index_of
 from tests.support.rawbatches import batch, bomb, encoded, framed, send
 from tests.support.trial import Trial
-from watchrelay.unpacking import UNPACKED_BYTES_MAX
+from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX
 
 pytestmark = pytest.mark.real
 

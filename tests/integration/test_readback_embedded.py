@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.sinkparts import QUICK, batch, running_sink
+from watchrelay.core.errors import SinkUnavailable
 from watchrelay.demo.kafka import FETCH, EmbeddedKafka
-from watchrelay.errors import SinkUnavailable
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.readback import ReadBack, Span
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.range_reader import ReadBack, Span
 
 NOT_LEADER = 6
 

@@ -15,7 +15,7 @@ from tests.support.stage import NAMES, Stage, everything, state, take
 from tests.support.story import NODES, Writer, stream
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import Change, ConsumerError, NothingPublished, TopicReader
-from watchrelay.consumer.lanes import Lanes
+from watchrelay.consumer.partitions import Lanes
 
 
 def brief(changes: Sequence[Change]) -> list[tuple[str, str, str]]:

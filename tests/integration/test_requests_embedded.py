@@ -16,22 +16,22 @@ from tests.support.process import free_port, wait_until
 from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.topicreader import read_control
 from tests.support.trial import Trial
-from watchrelay import clock
-from watchrelay.app.ask import following
-from watchrelay.app.living import retirer
-from watchrelay.app.retire import retire_by, spec_of
-from watchrelay.app.tasks import only_error
-from watchrelay.codec import Marker, MarkerRecord, ObjectRecord, encoder_for
+from watchrelay.admin.retire import retire_by, spec_of
+from watchrelay.admin.snapshot_request import following
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.reader import Seen
-from watchrelay.errors import Fenced, SinkUnavailable
-from watchrelay.model.records import Batch, Receipt
+from watchrelay.contract.records import Marker, MarkerRecord, ObjectRecord, encoder_for
+from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.core import clock
+from watchrelay.core.errors import Fenced, SinkUnavailable
+from watchrelay.daemon.ownership import retirer
+from watchrelay.daemon.tasks import only_error
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
+from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.signalrules import SnapshotRequest, signal_value
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def seen_raw(trial: Trial, resource: str) -> list[Seen]:
     """Everything on a topic that the control topic no longer describes."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from watchrelay.codec import decode
+    from watchrelay.contract.records import decode
 
     topic = trial.topic(resource)
     consumer = Consumer({"bootstrap.servers": trial.broker.bootstrap, "group.id": "raw", "enable.auto.commit": False, "log_level": 0})

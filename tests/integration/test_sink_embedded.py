@@ -15,15 +15,15 @@ from aiokafka import TopicPartition
 from aiokafka.producer.transaction_manager import TransactionManager
 
 from tests.support.sinkparts import QUICK, batch, keys_on, running_sink, until
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.demo.kafka import INIT_PRODUCER_ID, NO_LEADER, PRODUCE, EmbeddedKafka
-from watchrelay.errors import RecordTooLarge, SinkUnavailable, TopicRefused
-from watchrelay.model.records import Batch, Receipt, WireRecord
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.log_scan import highest_epoch
+from watchrelay.kafka.producer import SinkSettings
+from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.observe.status import Board
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.producer import SinkSettings
-from watchrelay.sink.scan import highest_epoch
-from watchrelay.sink.topics import Topics, TopicSpec
 
 MESSAGE_TOO_LARGE, NOT_LEADER, NOT_AUTHORIZED, OUT_OF_ORDER, NOT_ENOUGH_REPLICAS, INVALID_RECORD = 10, 6, 29, 45, 19, 87
 NETWORK_EXCEPTION, THROTTLING_QUOTA_EXCEEDED, TRANSACTION_ABORTABLE = 13, 89, 120
@@ -109,7 +109,7 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
             await until(lambda: running.errors("t").get("TopicAuthorizationFailedError", 0) >= 2)
             kafka.clear_request_errors(PRODUCE)
         assert not running.problem
-    said = [record.getMessage() for record in caplog.records if record.name == "watchrelay.sink.kafka"]
+    said = [record.getMessage() for record in caplog.records if record.name == "watchrelay.kafka.sink"]
     assert said == ["kafka does not take records", "kafka takes records again"]
 
 
@@ -405,7 +405,7 @@ async def test_nothing_of_the_client_reaches_the_log_above_debug(kafka: Embedded
     finally:
         logging.getLogger().removeHandler(everything)
     assert not [name for name, _ in everything.seen if name.startswith("aiokafka")]
-    assert ("watchrelay.sink.clientlog", logging.DEBUG) in everything.seen
+    assert ("watchrelay.kafka.client.client_log", logging.DEBUG) in everything.seen
 
 
 # ---- topics ---------------------------------------------------------------------------------------------------------

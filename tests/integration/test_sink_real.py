@@ -16,13 +16,13 @@ import pytest
 from tests.support.kafkarights import PREFIX, RIGHTS, grant
 from tests.support.realparts import KafkaBroker
 from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
-from watchrelay.errors import RecordTooLarge, SinkUnavailable, TopicRefused
-from watchrelay.model.records import Batch, Receipt, WireRecord
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.producer import SinkSettings
-from watchrelay.sink.recordbatch import Packer
-from watchrelay.sink.topics import Topics, TopicSpec
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.producer import SinkSettings
+from watchrelay.kafka.record_batch import Packer
+from watchrelay.kafka.topics import Topics, TopicSpec
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.browser import Browser, Page
 from tests.support.window import Window, live
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.observe.status import Board
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"

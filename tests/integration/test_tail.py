@@ -13,18 +13,18 @@ from aiokafka import TopicPartition
 from tests.support.anyclient import write
 from tests.support.relays import PODS, DictStore, spec_of, until
 from tests.support.telling import Teller
-from watchrelay.codec import CloudEvents, ObjectRecord
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.consumer.replica import Replica
+from watchrelay.contract.records import CloudEvents, ObjectRecord
+from watchrelay.core.errors import SinkUnavailable
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.errors import SinkUnavailable
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.relay.loop import StreamRelay
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.kafka import KafkaSink
+from watchrelay.publish.writer import StreamRelay
 
 CONTROL = "k8s.test.control"
 

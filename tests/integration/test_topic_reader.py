@@ -14,9 +14,9 @@ from tests.support.stage import NAMES, Stage, everything, state, take
 from tests.support.story import NODES, Log, Writer, resend, stream
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import Change, KafkaUnavailable, NothingPublished, PositionsLost, TopicReader
-from watchrelay.consumer.lanes import Lanes
+from watchrelay.consumer.partitions import Lanes
+from watchrelay.contract.wire import WireRecord
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.model.records import WireRecord
 
 
 def brief(changes: Sequence[Change]) -> list[tuple[str, str, bool]]:

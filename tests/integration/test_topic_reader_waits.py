@@ -12,7 +12,7 @@ from tests.support.stage import NAMES, Stage, everything, state, take
 from tests.support.story import NODES, Log, Writer, stream
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import NothingPublished, PositionsLost, TopicReader
-from watchrelay.consumer.auditing import Auditor
+from watchrelay.consumer.audit_run import Auditor
 from watchrelay.consumer.reader import TailReader
 
 

@@ -13,7 +13,7 @@ from tests.support.process import wait_until
 from tests.support.realparts import KafkaBroker
 from tests.support.topicreader import TopicReader, read_control
 from tests.support.trial import Trial
-from watchrelay.sink.topicrules import TopicSpec
+from watchrelay.kafka.topic_config import TopicSpec
 
 pytestmark = pytest.mark.real
 

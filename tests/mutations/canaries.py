@@ -7,13 +7,13 @@ from tests.mutations.step import Step
 _SECRETS = ("tests/unit/test_canary.py",)
 _CREDENTIALS = ("tests/unit/test_no_credential_is_shown.py",)
 _CONFIG = ("tests/unit/config/test_secrets_unsaid.py",)
-_EXEC = ("tests/unit/kube/test_credentials_exec.py",)
+_EXEC = ("tests/unit/kube/auth/test_credentials_exec.py",)
 
 _TRANSFORM = "watchrelay/store/transform.py"
 _STATUS = "watchrelay/kube/status.py"
 _CLIENT = "watchrelay/kube/client.py"
-_KUBECONFIG = "watchrelay/kube/kubeconfig.py"
-_PLUGIN = "watchrelay/kube/execplugin.py"
+_KUBECONFIG = "watchrelay/kube/auth/kubeconfig.py"
+_PLUGIN = "watchrelay/kube/auth/exec_plugin.py"
 
 
 def _of(tests: tuple[str, ...], file: str, rows: dict[str, tuple[str, str]]) -> tuple[Step, ...]:
@@ -135,7 +135,7 @@ _KUBE = (
             "the proxy's user in repr": ("proxy: str | None = field(default=None, repr=False)", "proxy: str | None = None"),
         },
     ),
-    *_of(_CREDENTIALS, "watchrelay/kube/tls.py", {"the key in repr": ("key: bytes = field(repr=False)", "key: bytes = field()")}),
+    *_of(_CREDENTIALS, "watchrelay/kube/auth/tls.py", {"the key in repr": ("key: bytes = field(repr=False)", "key: bytes = field()")}),
     *_of(_CREDENTIALS, _PLUGIN, {"the token in repr": ("token: str = field(repr=False)", "token: str = field()")}),
     *_of(
         (*_CREDENTIALS, *_EXEC),
@@ -192,14 +192,16 @@ _OF_CONFIG = (
     ),
     *_of(
         _CONFIG,
-        "watchrelay/config/sets.py",
+        "watchrelay/config/overrides.py",
         {
             "a --set without =": ("""f'"{_shown(text)}" has""", """f'"{text}" has"""),
             "a --set whose path is none": ("""f'"{_shown(name)}" is not""", """f'"{name}" is not"""),
         },
     ),
     *_of(
-        _CONFIG, "watchrelay/cli.py", {"an argument that nobody knows": ('if message.startswith("unrecognized arguments"):', "if False:")}
+        _CONFIG,
+        "watchrelay/cli/main.py",
+        {"an argument that nobody knows": ('if message.startswith("unrecognized arguments"):', "if False:")},
     ),
     *_of(_CONFIG, "watchrelay/config/grammar.py", {"a server with a user": ('    if "@" in text:', "    if False:")}),
     *_of(
@@ -210,7 +212,7 @@ _OF_CONFIG = (
     *_of(_CREDENTIALS, "watchrelay/config/fields.py", {"pydantic hides what it was given": ("        hide_input_in_errors=True,\n", "")}),
     *_of(
         _CREDENTIALS,
-        "watchrelay/config/apart.py",
+        "watchrelay/config/subprocess_loader.py",
         {"the daemon's own form in repr": ("return \"Secret('**********')\"", "return self._value")},
     ),
 )
@@ -218,7 +220,7 @@ _OF_CONFIG = (
 _KAFKA = (
     *_of(
         _CREDENTIALS,
-        "watchrelay/sink/clientlog.py",
+        "watchrelay/kafka/client/client_log.py",
         {
             "what a broker repeats, in the client's log": ("        line = without_secrets(line)\n", ""),
             "what a broker repeats": ('            line = line.replace(secret, "<redacted>")\n', "            pass\n"),
@@ -226,7 +228,7 @@ _KAFKA = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/sink/connection.py",
+        "watchrelay/kafka/client/connection.py",
         {
             "what a broker repeats of a password": ("        hide(password)\n", ""),
             "what a broker repeats, in the client's error": ("without_secrets(said or _plain(error))", "said or _plain(error)"),
@@ -235,7 +237,7 @@ _KAFKA = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/sink/connection.py",
+        "watchrelay/kafka/client/connection.py",
         {
             "the password in repr": ("password: str | None = field(default=None, repr=False)", "password: str | None = None"),
             "the token command in repr": (
@@ -246,7 +248,7 @@ _KAFKA = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/sink/tokens.py",
+        "watchrelay/kafka/client/tokens.py",
         {
             "long words of a token command's complaint": (
                 '_LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))',

@@ -43,7 +43,7 @@ _DECODER = _of(
         f"{_HOSTILE}::test_every_body_is_read_as_it_stands_or_refused",
         f"{_HOSTILE}::test_whatever_stands_on_a_topic_is_a_record_or_refused",
     ),
-    "watchrelay/codec.py",
+    "watchrelay/contract/records.py",
     {
         "a number may have signs and blanks": ("if not text.isdigit() or len(text) > _DIGITS_MAX:", "if len(text) > _DIGITS_MAX:"),
         "a number without end": ("if not text.isdigit() or len(text) > _DIGITS_MAX:", "if not text.isdigit():"),
@@ -79,7 +79,7 @@ _CONFIGS = (
             f"{_SHAPES}::test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line",
             f"{_HOSTILE}::test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret",
         ),
-        "watchrelay/kube/kubeconfig.py",
+        "watchrelay/kube/auth/kubeconfig.py",
         {
             "a text of any kind": (
                 '        if not isinstance(value, str):\n            self.refuse(key, f"must be a string',

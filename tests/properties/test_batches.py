@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.properties.test_hostile import FUZZ, spoiled
 from tests.support.rawbatches import CODECS, Raw, compressed, encoded, framed
-from tests.unit.test_kafkabatches import guarded, handed_on
-from watchrelay.codec import decode
-from watchrelay.errors import RecordRefused
-from watchrelay.model.headers import UNREADABLE
+from tests.unit.kafka.client.test_batches import guarded, handed_on
+from watchrelay.contract.headers import UNREADABLE
+from watchrelay.contract.records import decode
+from watchrelay.core.errors import RecordRefused
 
 _PIECES = [
     b"\x00",

@@ -21,23 +21,23 @@ from hypothesis import strategies as st
 
 from tests.support.secondreading import wrong_frames, wrong_record
 from tests.unit.kube.served import PODS, bookmark, dumps, failure_status, line, listed, pod
-from watchrelay.app.requests import answered
-from watchrelay.codec import Decoded, decode
 from watchrelay.config import load_settings
 from watchrelay.consumer.origin import ControlView
-from watchrelay.controlrecords import starting_point
-from watchrelay.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
+from watchrelay.contract.control import starting_point
+from watchrelay.contract.headers import Header
+from watchrelay.contract.records import Decoded, decode
+from watchrelay.core.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
+from watchrelay.daemon.requests import answered
+from watchrelay.kafka.control_state import ControlState
+from watchrelay.kafka.signal_records import parse_signal
 from watchrelay.kube import status
-from watchrelay.kube.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
-from watchrelay.kube.credentials import impersonation_headers
-from watchrelay.kube.execplugin import parse_credential
-from watchrelay.kube.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User, read_kubeconfig
+from watchrelay.kube.auth.credentials import impersonation_headers
+from watchrelay.kube.auth.exec_plugin import parse_credential
+from watchrelay.kube.auth.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User, read_kubeconfig
+from watchrelay.kube.discovery.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure
-from watchrelay.model.headers import Header
-from watchrelay.sink.controlstate import ControlState
-from watchrelay.sink.signalrules import parse_signal
 
 FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

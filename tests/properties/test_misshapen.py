@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from tests.properties.test_hostile import FUZZ
 from watchrelay.config import load_settings
-from watchrelay.errors import ConfigError
-from watchrelay.kube.credentials import impersonation_headers
-from watchrelay.kube.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, Cluster, User, read_kubeconfig
+from watchrelay.core.errors import ConfigError
+from watchrelay.kube.auth.credentials import impersonation_headers
+from watchrelay.kube.auth.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, Cluster, User, read_kubeconfig
 
 CANARY = "hunter2"
 _PLUGIN = {

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.app.conftest import settings_of
-from watchrelay.app.keyformats import KeyFormats
-from watchrelay.app.plan import entangled, held_up, pinned_otherwise, plan_streams
-from watchrelay.app.requests import answered
-from watchrelay.app.retire import spec_of
-from watchrelay.codec import EPOCH_MAX
-from watchrelay.commands.snapshot import line
+from tests.unit.daemon.conftest import settings_of
+from watchrelay.admin.retire import spec_of
+from watchrelay.cli.snapshot import line
 from watchrelay.consumer.origin import ControlView
-from watchrelay.controlrecords import EPOCH_BASE_MAX, parse_control
-from watchrelay.errors import RecordRefused
+from watchrelay.contract.control import EPOCH_BASE_MAX, parse_control
+from watchrelay.contract.records import EPOCH_MAX
+from watchrelay.core.errors import RecordRefused
+from watchrelay.daemon.key_formats import KeyFormats
+from watchrelay.daemon.plan import entangled, held_up, pinned_otherwise, plan_streams
+from watchrelay.daemon.requests import answered
+from watchrelay.kafka.control_state import ControlState, StreamControl
 from watchrelay.model.resources import Resource
-from watchrelay.sink.controlstate import ControlState, StreamControl
 
 LEGAL: dict[str, dict[str, Any]] = {
     "claim": {

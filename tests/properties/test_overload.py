@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.relays import DictStore, Put, Remove, spec_of
-from watchrelay.codec import DIGEST_MASK, MarkerRecord, ObjectRecord, content_hash, decode, encoder_for
+from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord, content_hash, decode, encoder_for
 from watchrelay.model.changes import Change, Upserted
 from watchrelay.model.streams import Format
-from watchrelay.relay.overload import Conflator
-from watchrelay.relay.sequencer import Lane
+from watchrelay.publish.conflation import Conflator
+from watchrelay.publish.partition_queue import Lane
 
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e"]
 PARTITIONS = 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.pods import frame_of
-from watchrelay.codec import content_hash
+from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Removed
 from watchrelay.model.frames import FrameType, ObjectFrame
 from watchrelay.model.resources import Resource

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from watchrelay.errors import (
+from watchrelay.core.errors import (
     Expired,
     Forbidden,
     Interrupted,
@@ -26,9 +26,9 @@ from watchrelay.errors import (
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
-from watchrelay.watch.begin import Rules
+from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
 from watchrelay.watch.machine import start, step
+from watchrelay.watch.requests import Rules
 from watchrelay.watch.states import (
     Answered,
     Arrived,

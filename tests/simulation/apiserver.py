@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 
 from tests.simulation.weather import Weather
-from watchrelay.errors import Expired, Interrupted, Throttled, Unavailable, VersionTooLarge
+from watchrelay.core.errors import Expired, Interrupted, Throttled, Unavailable, VersionTooLarge
 from watchrelay.kube.page import PageReader
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery

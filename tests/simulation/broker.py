@@ -17,13 +17,13 @@ from aiokafka.errors import KafkaTimeoutError
 from aiokafka.record.memory_records import MemoryRecords
 
 from tests.simulation.weather import Weather
-from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, decode
-from watchrelay.errors import SinkUnavailable
-from watchrelay.model.headers import Header
-from watchrelay.sink.clientlog import LogTail
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.producer import Cut, Generation, Refused, SinkSettings
-from watchrelay.sink.recordbatch import PackedBatch
+from watchrelay.contract.headers import Header
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, decode
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.client.client_log import LogTail
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.producer import Cut, Generation, Refused, SinkSettings
+from watchrelay.kafka.record_batch import PackedBatch
 
 Loss = Literal["truth", "proof", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take where a relay is away for longer than

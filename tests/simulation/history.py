@@ -6,7 +6,7 @@ Room: simulation.  In: records in log order, before compaction takes any.  Out: 
 from __future__ import annotations
 
 from tests.simulation.broker import Stored
-from watchrelay.codec import DIGEST_MASK, MarkerRecord, ObjectRecord
+from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord
 
 
 class Window:

@@ -32,17 +32,17 @@ from tests.simulation.process import STREAM, Control, Life
 from tests.simulation.process import Reader as Back
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.world import Kinds
-from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Ignored, Outcome, ReadAgain, Replica
-from watchrelay.controlrecords import starting_point
+from watchrelay.contract.control import starting_point
+from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.kafka.range_reader import Span
+from watchrelay.kafka.record_batch import PackedBatch
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
-from watchrelay.relay.loop import StreamRelay
-from watchrelay.relay.ports import Witness
-from watchrelay.relay.resume import Fold
-from watchrelay.sink.readback import Span
-from watchrelay.sink.recordbatch import PackedBatch
+from watchrelay.publish.ports import Witness
+from watchrelay.publish.recovery import Fold
+from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Applied, Store
 from watchrelay.store.transform import Transform
 

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.process import Life
-from watchrelay.codec import DIGEST_MASK, Marker
+from watchrelay.contract.records import DIGEST_MASK, Marker
+from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
-from watchrelay.model.records import MarkerKind
-from watchrelay.relay.dirty import STATES_MAX, Dirty, DirtyKeys
-from watchrelay.relay.loop import StreamRelay
-from watchrelay.relay.overload import Conflator
-from watchrelay.relay.ports import StateView
-from watchrelay.relay.sequencer import Cut, Lane, Queued, QueuedMarker
-from watchrelay.relay.snapshot import Snapshot
+from watchrelay.publish.conflation import Conflator
+from watchrelay.publish.dirty_keys import STATES_MAX, Dirty, DirtyKeys
+from watchrelay.publish.partition_queue import Cut, Lane, Queued, QueuedMarker
+from watchrelay.publish.ports import StateView
+from watchrelay.publish.snapshots import Snapshot
+from watchrelay.publish.writer import StreamRelay
 
 
 class OtherQueues(StreamRelay):

@@ -17,26 +17,26 @@ from tests.simulation.apiserver import Api, Server
 from tests.simulation.broker import Broker, Loss, Stored, Wire
 from tests.simulation.weather import Weather
 from tests.support.relays import PODS
-from watchrelay.app.resume import LogReader, resume
-from watchrelay.codec import Decoded, MarkerRecord
-from watchrelay.errors import Fenced
+from watchrelay.contract.records import Decoded, MarkerRecord
+from watchrelay.core.errors import Fenced
+from watchrelay.daemon.recovery import LogReader, resume
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.producer import SinkSettings
+from watchrelay.kafka.range_reader import Span
+from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.relay.loop import BATCH_BYTES, StreamRelay
-from watchrelay.relay.ports import Witness
-from watchrelay.relay.resume import FirstSnapshot, Found, WatchFrom
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.control import ControlTopic
-from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.producer import SinkSettings
-from watchrelay.sink.readback import Span
+from watchrelay.publish.ports import Witness
+from watchrelay.publish.recovery import FirstSnapshot, Found, WatchFrom
+from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
+from watchrelay.watch.admission import Turnstile
 from watchrelay.watch.loop import Watcher
-from watchrelay.watch.turnstile import Turnstile
 
 STREAM = "pods"
 TOPIC = "k8s.test.core.pods"
@@ -316,7 +316,7 @@ class Life:
             self.world.note("over", self.number, self.decision, self.fenced)
 
     async def _live(self) -> None:
-        """As `app/streams.py`."""
+        """As `daemon/stream_runner.py`."""
         self.epoch = epoch = await self.relay.claim(self._highest_epoch)
         self.claimed = True
         self.world.note("claimed", self.number, epoch)
@@ -363,7 +363,7 @@ class Life:
         return True
 
     async def _highest_epoch(self) -> int:
-        """As `sink/scan.py`."""
+        """As `kafka/log_scan.py`."""
         await asyncio.sleep(0.01)
         logs = [self.world.broker.log(TopicPartition(TOPIC, partition)) for partition in range(self.spec.partitions)]
         return max((each.said.epoch for log in logs for each in log.records if each.said is not None), default=0)

@@ -11,11 +11,11 @@ import msgspec
 
 from tests.simulation.broker import Stored
 from tests.simulation.process import STREAM
-from watchrelay.codec import MarkerRecord
-from watchrelay.consumer.lanes import Lane, Lanes
 from watchrelay.consumer.origin import Origin
+from watchrelay.consumer.partitions import Lane, Lanes
 from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, Outcome, ReadAgain, Replaced, Replica, Unproven
-from watchrelay.model.records import Position
+from watchrelay.contract.records import MarkerRecord
+from watchrelay.contract.wire import Position
 
 Read = Callable[[int, int, int], list[Stored]]
 """(partition, start, most) -> what stands there."""

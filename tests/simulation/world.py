@@ -23,8 +23,8 @@ from tests.simulation.process import CONTROL, HEARTBEAT_S, PLAIN, STREAM, TOPIC,
 from tests.simulation.readers import Lossy, Reader, Table
 from tests.simulation.weather import Weather
 from tests.support.relays import run_virtually
-from watchrelay.codec import ObjectRecord
 from watchrelay.consumer.origin import ControlView, Origin
+from watchrelay.contract.records import ObjectRecord
 
 CONFIGS = (PLAIN, Config("narrow", selector=FRONT), Config("quiet", noise=False))
 READ_EVERY_S = 0.4

@@ -21,29 +21,29 @@ from prometheus_client import generate_latest
 from tests.support.fakesink import FakeControl
 from tests.support.plainlog import Connection, Kafka, Log
 from tests.support.relays import until
-from watchrelay.app.resume import resume
-from watchrelay.codec import ObjectRecord, decode
-from watchrelay.commands.tail import as_json, as_name, as_text, yaml_printer
-from watchrelay.commands.verify import print_rows
+from watchrelay.cli.tail import as_json, as_name, as_text, yaml_printer
+from watchrelay.cli.verify import print_rows
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import Seen
-from watchrelay.errors import KubeError
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import ObjectRecord, decode
+from watchrelay.contract.wire import WireRecord
+from watchrelay.core.errors import KubeError
+from watchrelay.daemon.recovery import resume
 from watchrelay.kube.page import NotAList, PageReader
 from watchrelay.kube.status import from_response, from_stream
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure, ObjectFrame
-from watchrelay.model.records import WireRecord
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
-from watchrelay.model.watched import ListBegun, ListDone, Listed, Observed, Progressed
+from watchrelay.model.watch_events import ListBegun, ListDone, Listed, Observed, Progressed
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.relay.loop import StreamRelay
+from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
-from watchrelay.store.partition import partition_of
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import LAST_APPLIED, Transform
 

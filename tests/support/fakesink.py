@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from watchrelay.controlrecords import starting_point
-from watchrelay.errors import Fenced, RecordTooLarge
-from watchrelay.model.records import Batch, Receipt, WireRecord
+from watchrelay.contract.control import starting_point
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import Fenced, RecordTooLarge
 
 
 @dataclass(slots=True)

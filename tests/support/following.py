@@ -15,17 +15,17 @@ from random import Random
 from typing import Any
 
 from tests.support.scripted import Reply, Request, ScriptedServer
-from watchrelay.errors import KubeError
+from watchrelay.core.errors import KubeError
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.port import Endpoint
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.watch.admission import Turnstile
 from watchrelay.watch.loop import Watcher
-from watchrelay.watch.turnstile import Turnstile
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)

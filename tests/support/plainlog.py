@@ -1,6 +1,6 @@
 """A Kafka that loses nothing, as a list of records: what a writer appends, a later one reads back.
 
-Room: test support.  In: batches.  Out: the same records in order, to whoever reads the log as `app/resume.py` asks it.
+Room: test support.  In: batches.  Out: the same records in order, to whoever reads the log as `daemon/recovery.py` asks it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.fakesink import FakeSink, Faults
-from watchrelay.codec import Decoded, decode
-from watchrelay.model.records import Batch, Receipt, WireRecord
+from watchrelay.contract.records import Decoded, decode
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.kafka.range_reader import Span
+from watchrelay.kafka.written_offsets import Ledger
 from watchrelay.model.streams import StreamSpec
-from watchrelay.sink.ledger import Ledger
-from watchrelay.sink.readback import Span
 
 
 @dataclass

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tests.support.fakesink import FakeControl, FakeSink
-from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.consumer.replica import Replica
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
+from watchrelay.contract.wire import Reason
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
-from watchrelay.model.records import Reason
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.relay.loop import StreamRelay
+from watchrelay.publish.writer import StreamRelay
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 
 _VERBS = {"ADDED", "MODIFIED", "DELETED"}

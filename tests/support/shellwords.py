@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from watchrelay.cli import build_parser
+from watchrelay.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 _TARGETS = frozenset(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from watchrelay.kafkaclient import stop_consumer, tame
-from watchrelay.model.records import Batch, WireRecord
+from watchrelay.contract.wire import Batch, WireRecord
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.patches import stop_consumer, tame
+from watchrelay.kafka.producer import SinkSettings
+from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.sink.connection import KafkaConnection
-from watchrelay.sink.kafka import KafkaSink
-from watchrelay.sink.producer import SinkSettings
 
 QUICK = SinkSettings(request_timeout_s=1.0, start_timeout_s=2.0, stop_timeout_s=0.5, watchdog_s=3.0, stalled_after_s=0.4)
 """Patience cut to what a test can wait for."""

@@ -9,11 +9,11 @@ import copy
 import json
 from dataclasses import dataclass, field
 
-from watchrelay.codec import DIGEST_MASK, Marker, Trimmed, content_hash, encoder_for
-from watchrelay.model.records import MarkerKind, Reason, Verb, WireRecord
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import DIGEST_MASK, Marker, Trimmed, content_hash, encoder_for
+from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
-from watchrelay.store.partition import partition_of
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)

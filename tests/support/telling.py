@@ -12,7 +12,7 @@ from typing import Self
 from aiokafka import AIOKafkaProducer
 
 from tests.support.story import Log
-from watchrelay.kafkaclient import tame
+from watchrelay.kafka.client.patches import tame
 
 
 class Teller:

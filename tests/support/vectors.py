@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from watchrelay.codec import DIGEST_MASK, Decoded, decode
-from watchrelay.consumer.lanes import Lanes
 from watchrelay.consumer.origin import ControlView, Origin, newest_heartbeats
+from watchrelay.consumer.partitions import Lanes
 from watchrelay.consumer.replica import Changed, Ignored, Noted, Outcome, ReadAgain, Replaced, Unproven
-from watchrelay.errors import RecordRefused
-from watchrelay.model.records import WireRecord
+from watchrelay.contract.records import DIGEST_MASK, Decoded, decode
+from watchrelay.contract.wire import WireRecord
+from watchrelay.core.errors import RecordRefused
 
 
 def shown(data: bytes | None) -> Any:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tests.support.loopthread import LoopThread
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About

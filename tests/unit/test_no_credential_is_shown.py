@@ -17,22 +17,22 @@ from pydantic import ValidationError
 
 from tests.support.process import free_port
 from tests.support.scripted import Reply, Request, ScriptedServer
-from tests.unit.kube.kubeconfigs import b64, write_kubeconfig
-from tests.unit.kube.pki import Ca, tls_server
+from tests.unit.kube.auth.kubeconfigs import b64, write_kubeconfig
+from tests.unit.kube.auth.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.apart import plain
-from watchrelay.errors import ConfigError, KubeError, Misconfigured, SinkMisconfigured, SinkUnavailable
+from watchrelay.config.subprocess_loader import plain
+from watchrelay.core.errors import ConfigError, KubeError, Misconfigured, SinkMisconfigured, SinkUnavailable
+from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.connection import KafkaConnection, reason_told, unreachable
+from watchrelay.kafka.topics import Topics, TopicSpec
+from watchrelay.kube.auth.credentials import load_credentials
+from watchrelay.kube.auth.exec_plugin import parse_credential
+from watchrelay.kube.auth.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, ExecPlugin
 from watchrelay.kube.client import KubeClient
-from watchrelay.kube.credentials import load_credentials
-from watchrelay.kube.execplugin import parse_credential
-from watchrelay.kube.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, ExecPlugin
 from watchrelay.model.frames import ListQuery
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
-from watchrelay.sink.clientlog import listening
-from watchrelay.sink.connection import KafkaConnection, reason_told, unreachable
-from watchrelay.sink.topics import Topics, TopicSpec
 
 CANARY = "canary-0f-a-credential-1234567890"
 FORMS = (CANARY, base64.b64encode(CANARY.encode()).decode().rstrip("="), base64.b64encode(f"u:{CANARY}".encode()).decode())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.support.story import NODES, PODS, SERVICES, Log, Writer, resend, stream
 from tests.vectors.telling import Vector
-from watchrelay.model.records import WireRecord
+from watchrelay.contract.wire import WireRecord
 from watchrelay.model.streams import Format
 
 

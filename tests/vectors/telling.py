@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tests.support.story import Log
 from tests.support.vectors import record_of
 from watchrelay import __version__
-from watchrelay.model.records import WireRecord
+from watchrelay.contract.wire import WireRecord
 
 
 @dataclass(frozen=True, slots=True)

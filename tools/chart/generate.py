@@ -29,13 +29,13 @@ from typing import Any
 import yaml
 
 from tools.dashboards.build import dashboards
-from watchrelay.app.plan import control_spec, signal_spec
 from watchrelay.config import load_settings
 from watchrelay.config.refusals import LATER
 from watchrelay.config.schema import json_schema
 from watchrelay.config.streams import plan
+from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.builtin import BUILTIN
-from watchrelay.sink.topicrules import TopicSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "watchrelay"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tools.docs.loglines import Line
-from watchrelay.app.headers import HEADERS, MARKER_TYPES, OBJECT_TYPES, OPTIONAL, REQUIRED, TYPES
-from watchrelay.cli import EXIT_CODES, build_parser
+from watchrelay.admin.asyncapi_headers import HEADERS, MARKER_TYPES, OBJECT_TYPES, OPTIONAL, REQUIRED, TYPES
+from watchrelay.cli.main import EXIT_CODES, build_parser
 from watchrelay.config.edits import COLD
 from watchrelay.config.refusals import LATER
 from watchrelay.config.schema import json_schema
+from watchrelay.kafka.topic_config import TopicKind, TopicSpec
 from watchrelay.observe.metrics import CATALOGUE, Described
-from watchrelay.sink.topicrules import TopicKind, TopicSpec
 
 MADE = "<!-- Made by tools/docs/generate.py from {source}: `make generate-docs` writes it anew. -->\n"
 
@@ -152,7 +152,11 @@ def cli() -> str:
         if any(shared & set(action.option_strings) for action in own):
             parts.append("Also `-c FILE` and `--set PATH=VALUE`.\n")
     return page(
-        "Commands", "the command line (watchrelay/cli.py)", *parts, CLI_JSON, table(("command", "key", "value"), map(list, CLI_JSON_KEYS))
+        "Commands",
+        "the command line (watchrelay/cli/main.py)",
+        *parts,
+        CLI_JSON,
+        table(("command", "key", "value"), map(list, CLI_JSON_KEYS)),
     )
 
 
@@ -236,7 +240,7 @@ def argument(action: argparse.Action) -> list[str]:
 def exit_codes() -> str:
     """What the process returns."""
     rows = [[code(number), said] for number, said in EXIT_CODES.items()]
-    return page("Exit codes", "watchrelay/cli.py", table(("code", "meaning"), rows), EXIT_NOTES)
+    return page("Exit codes", "watchrelay/cli/main.py", table(("code", "meaning"), rows), EXIT_NOTES)
 
 
 EXIT_NOTES = """\
@@ -340,7 +344,12 @@ def headers() -> str:
     ]
     kinds = table(("in the table", "`ce_type`"), ([said, code(TYPES[said])] for said in order))
     return page(
-        "Headers", "watchrelay/app/headers.py", HEADERS_INTRODUCTION, kinds, "## By record\n", table(("header", *order, "meaning"), rows)
+        "Headers",
+        "watchrelay/admin/asyncapi_headers.py",
+        HEADERS_INTRODUCTION,
+        kinds,
+        "## By record\n",
+        table(("header", *order, "meaning"), rows),
     )
 
 
@@ -359,7 +368,7 @@ def topics() -> str:
     names = list(dict.fromkeys(name for configs in specs.values() for name in configs))
     rows = [[code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names]
     return page(
-        "Topics", "watchrelay/sink/topicrules.py", TOPICS_INTRODUCTION, table(("setting", *TOPIC_KINDS.values()), rows), TOPICS_NOTES
+        "Topics", "watchrelay/kafka/topic_config.py", TOPICS_INTRODUCTION, table(("setting", *TOPIC_KINDS.values()), rows), TOPICS_NOTES
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from watchrelay.config.loading import Loaded, find_file, load, load_settings
-    from watchrelay.config.sets import parse_set
+    from watchrelay.config.overrides import parse_set
     from watchrelay.config.settings import (
         Defaults,
         KafkaSecurity,
@@ -40,7 +40,7 @@ __all__ = [
     "parse_set",
 ]
 
-_ELSEWHERE = {"Loaded": "loading", "find_file": "loading", "load": "loading", "load_settings": "loading", "parse_set": "sets"}
+_ELSEWHERE = {"Loaded": "loading", "find_file": "loading", "load": "loading", "load_settings": "loading", "parse_set": "overrides"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from watchrelay.config import Loaded, Settings, load
-from watchrelay.config.apart import Edit
 from watchrelay.config.fields import Section
+from watchrelay.config.subprocess_loader import Edit
 from watchrelay.config.tree import Path, show
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 LISTEN: Final[Path] = ("observe", "listen")
 COLD: Final[tuple[Path, ...]] = (("cluster",), ("kubernetes",), ("kafka",), ("overload",), ("queueBytes",), LISTEN, ("sharding",))

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from watchrelay.config.finding import CONFIG_VARIABLE
-from watchrelay.config.finding import find_file as find_file
+from watchrelay.config.locate import CONFIG_VARIABLE
+from watchrelay.config.locate import find_file as find_file
 from watchrelay.config.refusals import refusals
 from watchrelay.config.settings import Settings, with_defaults
 from watchrelay.config.sources import Given, Overlaid, Source
 from watchrelay.config.translate import explain
 from watchrelay.config.tree import Path, Unreadable, read_yaml, show
 from watchrelay.config.verdicts import Refusal
-from watchrelay.errors import ConfigError, Problem
-from watchrelay.files import read_bounded
+from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.files import read_bounded
 
 FILE_BYTES_MAX: Final = 1 << 20
 """What fits in a ConfigMap; no config comes near it."""

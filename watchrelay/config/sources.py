@@ -18,11 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource
 
 from watchrelay.config.keys import ENV_PREFIX, Key, env_path, find, nearest_env
-from watchrelay.config.sets import parse_set
+from watchrelay.config.overrides import parse_set
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, Tree, Unreadable, read_yaml, scalar, show
-from watchrelay.errors import Problem
-from watchrelay.printable import counted
+from watchrelay.core.errors import Problem
+from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
 """Variables that begin like settings and are none: the config file's path, and the cache of the real test parts."""

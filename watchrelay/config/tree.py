@@ -21,7 +21,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from watchrelay.errors import Problem
+from watchrelay.core.errors import Problem
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys as written, list items by index."""

@@ -20,24 +20,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from watchrelay.codec import MarkerRecord, ObjectRecord, decode
     from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
     from watchrelay.consumer.errors import ConsumerError, KafkaUnavailable, NothingPublished, ObjectUnreadable, PositionsLost
     from watchrelay.consumer.objects import Objects
     from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
     from watchrelay.consumer.topic import TopicReader
-    from watchrelay.errors import RecordRefused
-    from watchrelay.model.records import Position
+    from watchrelay.contract.records import MarkerRecord, ObjectRecord, decode
+    from watchrelay.contract.wire import Position
+    from watchrelay.core.errors import RecordRefused
 
 _HOMES = {
-    "watchrelay.codec": ("MarkerRecord", "ObjectRecord", "decode"),
+    "watchrelay.contract.records": ("MarkerRecord", "ObjectRecord", "decode"),
     "watchrelay.consumer.changes": ("Change", "LaneState", "Problem", "Saved"),
     "watchrelay.consumer.errors": ("ConsumerError", "KafkaUnavailable", "NothingPublished", "ObjectUnreadable", "PositionsLost"),
     "watchrelay.consumer.objects": ("Objects",),
     "watchrelay.consumer.replica": ("Changed", "Held", "Ignored", "Noted", "ReadAgain", "Replaced", "Replica", "Unproven"),
     "watchrelay.consumer.topic": ("TopicReader",),
-    "watchrelay.errors": ("RecordRefused",),
-    "watchrelay.model.records": ("Position",),
+    "watchrelay.core.errors": ("RecordRefused",),
+    "watchrelay.contract.wire": ("Position",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

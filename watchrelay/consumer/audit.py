@@ -15,13 +15,13 @@ from typing import Literal
 
 import msgspec
 
-from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Held, Ignored, State
-from watchrelay.model.headers import Header
-from watchrelay.model.records import Position
+from watchrelay.contract.headers import Header
+from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.wire import Position
+from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
-from watchrelay.printable import counted
 
 Kind = Literal[
     "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions", "source", "overlap",

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from watchrelay.consumer.errors import ObjectUnreadable
-from watchrelay.envelope import BROKEN
-from watchrelay.model.records import Position, Reason
-from watchrelay.printable import printable, why_broken
+from watchrelay.contract.formats import BROKEN
+from watchrelay.contract.wire import Position, Reason
+from watchrelay.core.text import printable, why_broken
 
 ChangeVerb = Literal["added", "modified", "deleted"]
 Why = Reason | Literal["initial", "swept", "repaired", "moved", "gone"]

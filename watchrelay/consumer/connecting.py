@@ -25,10 +25,10 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from watchrelay.errors import SinkUnavailable
-from watchrelay.kafkabatches import guard
-from watchrelay.kafkaclient import SILENCE, plain_words, servers_text, stop_consumer, tame
-from watchrelay.printable import short
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.core.text import short
+from watchrelay.kafka.client.batches import guard
+from watchrelay.kafka.client.patches import SILENCE, plain_words, servers_text, stop_consumer, tame
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0

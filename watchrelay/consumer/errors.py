@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from watchrelay.errors import SinkUnavailable, WatchrelayError
+from watchrelay.core.errors import SinkUnavailable, WatchrelayError
 
 
 class ConsumerError(WatchrelayError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from watchrelay.consumer.changes import parsed
-from watchrelay.consumer.lanes import Lanes
+from watchrelay.consumer.partitions import Lanes
 
 
 class Objects(Mapping[str, Any]):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from watchrelay.codec import Decoded, MarkerRecord
-from watchrelay.controlrecords import EPOCH_BASE_MAX, epoch_base_too_high, parse_control, starting_point
-from watchrelay.errors import RecordRefused
-from watchrelay.printable import short
+from watchrelay.contract.control import EPOCH_BASE_MAX, epoch_base_too_high, parse_control, starting_point
+from watchrelay.contract.records import Decoded, MarkerRecord
+from watchrelay.core.errors import RecordRefused
+from watchrelay.core.text import short
 
 
 @dataclass(frozen=True, slots=True)

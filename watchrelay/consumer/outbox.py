@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from watchrelay.consumer.changes import Saved, Why
 from watchrelay.consumer.replica import Changed, Held
-from watchrelay.model.records import Position
+from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
 """From here on the changes of a partition that nobody takes are folded to one per object, so that they never outgrow the state."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from watchrelay.consumer.changes import Change, ChangeVerb, Saved, Why
-from watchrelay.consumer.lanes import Lane
 from watchrelay.consumer.outbox import Cause, Item
+from watchrelay.consumer.partitions import Lane
 from watchrelay.consumer.replica import Changed
 
 

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.codec import Decoded, decode, parse_instant
 from watchrelay.consumer.connecting import SILENT_AFTER_S, STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
-from watchrelay.consumer.there import partitions_there, what_is_missing
-from watchrelay.controlrecords import parse_control
-from watchrelay.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafkaclient import servers_text, stop_consumer, what_to_check
-from watchrelay.model.headers import Header
+from watchrelay.consumer.topic_metadata import partitions_there, what_is_missing
+from watchrelay.contract.control import parse_control
+from watchrelay.contract.headers import Header
+from watchrelay.contract.records import Decoded, decode, parse_instant
+from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.kafka.client.patches import servers_text, stop_consumer, what_to_check
 
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500

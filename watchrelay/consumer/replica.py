@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from watchrelay.codec import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
-from watchrelay.model.records import Position
+from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.wire import Position
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):

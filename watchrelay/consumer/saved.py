@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from watchrelay.codec import DIGEST_MASK, PARTITIONS_MAX
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
-from watchrelay.consumer.lanes import Lane, Lanes
 from watchrelay.consumer.origin import Described, Origin
-from watchrelay.controlrecords import is_count
-from watchrelay.printable import counted, short
+from watchrelay.consumer.partitions import Lane, Lanes
+from watchrelay.contract.control import is_count
+from watchrelay.contract.records import DIGEST_MASK, PARTITIONS_MAX
+from watchrelay.core.text import counted, short
 
 _DIGEST = re.compile("[0-9a-f]{16}")
 _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)

@@ -15,7 +15,6 @@ import msgspec
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
-from watchrelay.codec import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.consumer.changes import Change, LaneState, Problem, Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
@@ -28,17 +27,18 @@ from watchrelay.consumer.connecting import (
 )
 from watchrelay.consumer.cursors import Cursors
 from watchrelay.consumer.errors import NothingPublished, own_errors
-from watchrelay.consumer.finding import Finder
-from watchrelay.consumer.lanes import Lane, Lanes
+from watchrelay.consumer.locate import Finder
 from watchrelay.consumer.objects import Objects
 from watchrelay.consumer.origin import Described
+from watchrelay.consumer.partitions import Lane, Lanes
 from watchrelay.consumer.pending import Pending
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
 from watchrelay.consumer.saved import Owed, saved_from
-from watchrelay.consumer.there import what_is_unproven
-from watchrelay.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafkaclient import servers_text, stop_consumer
+from watchrelay.consumer.topic_metadata import what_is_unproven
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
+from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.kafka.client.patches import servers_text, stop_consumer
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by asking. Longer than a heartbeat interval."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.demo.apiserver import ApiServer, Behaviour
 from watchrelay.demo.objects import NAMESPACES, numbered_pod
 from watchrelay.demo.registry import make_registry

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from watchrelay.errors import WatchrelayError
+from watchrelay.core.errors import WatchrelayError
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
 """API keys for `push_request_errors`. Source: Kafka protocol guide, "Api Keys"."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.demo.catalog import CRDS, Catalog, Served
 from watchrelay.demo.objects import suffix, uid
 from watchrelay.demo.selectors import EXTRA_FIELDS

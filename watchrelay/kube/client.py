@@ -1,6 +1,6 @@
 """Requests to the API server: lists, watches and discovery.
 
-Room: kube. In: selections and queries of the watch, credentials. Out: pages and frames; every failure is a class of `errors.py`.
+Room: kube. In: selections and queries of the watch, credentials. Out: pages and frames; every failure is a class of `core/errors.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from watchrelay import clock
-from watchrelay.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
+from watchrelay.core import clock
+from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
 from watchrelay.kube import status
+from watchrelay.kube.auth.transport import JSON, connector_for, is_socks, says_json, tls_without_endpoint, user_agent
 from watchrelay.kube.frame import BROKEN
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.port import Credentials, Endpoint
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
-from watchrelay.kube.transport import JSON, connector_for, is_socks, says_json, tls_without_endpoint, user_agent
 from watchrelay.kube.watching import OpenWatch, leave
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection

@@ -14,7 +14,7 @@ import re
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from watchrelay.errors import KubeError, Undecodable
+from watchrelay.core.errors import KubeError, Undecodable
 from watchrelay.kube.frame import (
     BROKEN,
     Fields,

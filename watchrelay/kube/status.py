@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from watchrelay.errors import (
+from watchrelay.core.errors import (
     Expired,
     Forbidden,
     Interrupted,

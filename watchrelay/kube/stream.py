@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from watchrelay.errors import Undecodable
+from watchrelay.core.errors import Undecodable
 from watchrelay.kube import status
 from watchrelay.kube.frame import (
     BROKEN,

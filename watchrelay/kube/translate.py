@@ -1,4 +1,4 @@
-"""Exceptions of aiohttp, ssl and the system -> errors of `errors.py`, in words for operators.
+"""Exceptions of aiohttp, ssl and the system -> errors of `core/errors.py`, in words for operators.
 
 Room: kube. In: what a request raised. Out: one line that says where, what, and the cure where one is known.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import client_exceptions as raised
 
-from watchrelay.errors import KubeError, Misconfigured, Unavailable, Unreachable
+from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
 
 EXPECTED = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ssl.CertificateError)
 """All that a request may raise because of the server or the way to it; anything else is a bug of ours."""

@@ -12,7 +12,7 @@ from typing import Self
 
 import aiohttp
 
-from watchrelay.errors import Interrupted, KubeError
+from watchrelay.core.errors import Interrupted, KubeError
 from watchrelay.kube.stream import FrameStream
 from watchrelay.kube.translate import EXPECTED, translate
 from watchrelay.model.frames import Frame, WatchQuery

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from watchrelay.errors import KubeError
+from watchrelay.core.errors import KubeError
 
 FrameType = Literal["ADDED", "MODIFIED", "DELETED"]
 

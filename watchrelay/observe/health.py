@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from watchrelay.core.text import counted
 from watchrelay.observe.status import Board, StreamStatus
-from watchrelay.printable import counted
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.overview import About, Overview, as_text, overview
 from watchrelay.observe.status import Board

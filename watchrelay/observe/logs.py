@@ -10,8 +10,8 @@ import logging
 import sys
 from typing import IO, Any, Literal
 
-from watchrelay import clock
-from watchrelay.printable import printable
+from watchrelay.core import clock
+from watchrelay.core.text import printable
 
 LogFormat = Literal["json", "console", "auto"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from watchrelay import clock
+from watchrelay.core import clock
+from watchrelay.core.text import printable
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.status import Board, StreamStatus
 from watchrelay.observe.verdicts import LEVELS, Card, Verdict, cards, headline, judge
-from watchrelay.printable import printable
 
 _SETTLED_MS = 1_000
 """A wait for an acknowledgement is told from here on: shorter ones come and go with every batch."""

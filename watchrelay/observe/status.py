@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from watchrelay import clock
+from watchrelay.core import clock
+from watchrelay.core.text import short
 from watchrelay.observe.pace import Pace
-from watchrelay.printable import short
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 

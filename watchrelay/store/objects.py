@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from watchrelay.codec import content_hash
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, Packer
-from watchrelay.store.partition import partition_of
 from watchrelay.store.transform import Transform
 
 GUARD_OBJECTS: Final = 100

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from watchrelay import clock
+from watchrelay.contract.wire import Reason
+from watchrelay.core import clock
 from watchrelay.model.changes import Change
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.records import Reason
 from watchrelay.model.resources import compare
-from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.store.objects import Store

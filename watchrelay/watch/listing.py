@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from watchrelay.errors import (
+from watchrelay.core.errors import (
     Expired,
     Forbidden,
     Interrupted,
@@ -25,9 +25,9 @@ from watchrelay.errors import (
 )
 from watchrelay.model.frames import Bookmark, Failure, ObjectFrame
 from watchrelay.model.resources import compare, watchable
-from watchrelay.model.watched import ListDone, Listed, Troubled
-from watchrelay.watch.begin import Rules, bar_streaming, begin_list, begin_watch, newest_of, next_page, relist_due_s, wait
-from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
+from watchrelay.model.watch_events import ListDone, Listed, Troubled
+from watchrelay.watch.errors import failed, faster, lenient, recovered, strike
+from watchrelay.watch.requests import Rules, bar_streaming, begin_list, begin_watch, newest_of, next_page, relist_due_s, wait
 from watchrelay.watch.states import (
     Arrived,
     Command,

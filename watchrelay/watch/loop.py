@@ -14,16 +14,17 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol, assert_never
 
-from watchrelay.errors import KubeError
+from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Watched
+from watchrelay.model.watch_events import Watched
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch.begin import Rules
-from watchrelay.watch.journal import Journal
+from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Passage, Turnstile
 from watchrelay.watch.machine import at_work, start, step
+from watchrelay.watch.reporting import Journal
+from watchrelay.watch.requests import Rules
 from watchrelay.watch.states import (
     Answered,
     Arrived,
@@ -50,7 +51,6 @@ from watchrelay.watch.states import (
     Watching,
     Woke,
 )
-from watchrelay.watch.turnstile import LARGE_LIST_OBJECTS, Passage, Turnstile
 
 
 class Source(Protocol):

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
-from watchrelay.watch.begin import Rules, begin, relist_due_s
-from watchrelay.watch.failures import answered, woke
+from watchrelay.watch.errors import answered, woke
 from watchrelay.watch.listing import step_listing, step_probing, step_settling, step_streaming
+from watchrelay.watch.requests import Rules, begin, relist_due_s
 from watchrelay.watch.states import (
     FORBIDDEN_GRACE_S,
     Absent,

@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from watchrelay.backoff import Backoff
-from watchrelay.errors import KubeError
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import KubeError
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
-from watchrelay.model.watched import ListDone, Watched
+from watchrelay.model.watch_events import ListDone, Watched
 
 Cause = Literal[
     "first", "expired", "behind", "undecodable", "implausible", "consistency", "restored", "returned", "refused", "resumed", "continue"

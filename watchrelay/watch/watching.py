@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchrelay.backoff import Backoff
-from watchrelay.errors import Interrupted, KubeError, Undecodable
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import Interrupted, KubeError, Undecodable
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame
 from watchrelay.model.resources import comparable, compare, watchable
-from watchrelay.model.watched import Observed, Progressed, Troubled
-from watchrelay.watch.begin import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, newest_of, resume, wait
-from watchrelay.watch.failures import failed, faster, lenient, recovered, strike
+from watchrelay.model.watch_events import Observed, Progressed, Troubled
+from watchrelay.watch.errors import failed, faster, lenient, recovered, strike
+from watchrelay.watch.requests import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, newest_of, resume, wait
 from watchrelay.watch.states import (
     SECOND_BOOKMARK_S,
     Command,

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from watchrelay.app.ask import Taken
-from watchrelay.app.retire import Plan
-from watchrelay.commands.retire import confirmed
-from watchrelay.commands.snapshot import Progress, as_json, line
+from watchrelay.admin.retire import Plan
+from watchrelay.admin.snapshot_request import Taken
+from watchrelay.cli.retire import confirmed
+from watchrelay.cli.snapshot import Progress, as_json, line
 
 
 class Terminal(io.StringIO):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from watchrelay import __version__, cli
-from watchrelay.errors import Fenced, Forbidden, SinkError, SinkMisconfigured, SinkUnavailable, Unauthorized, Unavailable
+from watchrelay import __version__
+from watchrelay.cli import main as cli
+from watchrelay.core.errors import Fenced, Forbidden, SinkError, SinkMisconfigured, SinkUnavailable, Unauthorized, Unavailable
 
 GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, namespaces: [shop]}\n  - {resource: ev}\n"
 
@@ -37,9 +38,9 @@ def command(monkeypatch: pytest.MonkeyPatch, config: Path) -> Callable[[Callable
     """Runs `watchrelay topics` with a body of the test's own."""
 
     def run(body: Callable[[], int]) -> int:
-        module = types.ModuleType("watchrelay.commands.topics")
+        module = types.ModuleType("watchrelay.cli.topics")
         module.run = lambda args: body()  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "watchrelay.commands.topics", module)
+        monkeypatch.setitem(sys.modules, "watchrelay.cli.topics", module)
         return cli.main(["topics", "-c", str(config)])
 
     return run
@@ -331,7 +332,7 @@ def test_closed_standard_streams_are_no_error_and_what_belongs_to_one_never_appe
 
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
-        "import sys; from watchrelay.cli import main; main(['--version']); main(['--help']); "
+        "import sys; from watchrelay.cli.main import main; main(['--version']); main(['--help']); "
         "heavy = {'asyncio', 'pydantic', 'yaml', 'aiohttp', 'aiokafka', 'msgspec', 'logging', 'json'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )

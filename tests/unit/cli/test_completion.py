@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchrelay.cli import build_parser, main
+from watchrelay.cli.main import build_parser, main
 
 Captured = pytest.CaptureFixture[str]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.embedded import EmbeddedBroker, EmbeddedCluster
-from watchrelay import cli
+from watchrelay.cli import main as cli
 
 CONFIG = """\
 cluster: c

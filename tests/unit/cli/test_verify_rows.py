@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 
-from watchrelay.commands.verify import Row, print_rows
+from watchrelay.cli.verify import Row, print_rows
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.origin import Origin
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from watchrelay.config import load_settings
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n"
 """Three lines; what a case adds to them begins on line 4."""

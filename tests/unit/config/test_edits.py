@@ -11,7 +11,7 @@ import yaml
 
 from watchrelay.config import Loaded, load
 from watchrelay.config.edits import LISTEN, take
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 _BASE: dict[str, Any] = {
     "cluster": "test",

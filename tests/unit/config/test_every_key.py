@@ -14,7 +14,7 @@ from watchrelay.config.keys import env_name, env_path, every_key
 from watchrelay.config.refusals import LATER, later_paths
 from watchrelay.config.settings import with_defaults
 from watchrelay.config.tree import read_yaml
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 BASE: dict[str, Any] = {"cluster": "c", "kafka.bootstrapServers": ["k:9092"], "resources[0].resource": "pods"}
 

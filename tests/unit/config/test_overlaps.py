@@ -12,7 +12,7 @@ from watchrelay.config.advice import warnings
 from watchrelay.config.loading import load_settings
 from watchrelay.config.settings import ResourceEntry, Settings
 from watchrelay.config.streams import plan, reach_of
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 from watchrelay.model.reach import Overlaps, Reach
 
 SPACES = st.lists(st.sampled_from("abc"), max_size=2, unique=True)

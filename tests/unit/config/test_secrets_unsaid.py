@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kube.kubeconfigs import load
-from watchrelay.cli import main
-from watchrelay.errors import ConfigError
+from tests.unit.kube.auth.kubeconfigs import load
+from watchrelay.cli.main import main
+from watchrelay.core.errors import ConfigError
 
 CANARY = "canary0fap4ssword"
 NUMBER = "86753098675309"

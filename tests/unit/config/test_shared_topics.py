@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.app.conftest import settings_of
+from tests.unit.daemon.conftest import settings_of
 from watchrelay.config.streams import shared_topics
 from watchrelay.model.resources import Resource
 

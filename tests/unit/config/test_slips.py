@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from watchrelay.config.loading import load_settings
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 KAFKA, PODS = "kafka: {bootstrapServers: [k:9092]}", "resources: [{resource: pods}]"
 

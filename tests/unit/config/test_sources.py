@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from watchrelay.config import Settings, load, load_settings, parse_set
-from watchrelay.errors import ConfigError
+from watchrelay.core.errors import ConfigError
 
 FILE = """\
 cluster: file

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from watchrelay import cli
-from watchrelay.commands.tail import may_come
-from watchrelay.commands.verify import never_published
+from watchrelay.cli import main as cli
+from watchrelay.cli.tail import may_come
+from watchrelay.cli.verify import never_published
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.advice import warnings
 from watchrelay.config.streams import plan

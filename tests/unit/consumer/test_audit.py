@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.story import NODES, Log, Writer, resend, stream
-from watchrelay.codec import decode
 from watchrelay.consumer.audit import Audit, Problem, Stale, bare_hash
 from watchrelay.consumer.origin import Origin
-from watchrelay.model.records import WireRecord
-from watchrelay.store.partition import partition_of
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import decode
+from watchrelay.contract.wire import WireRecord
 
 
 def begun(*names: str) -> tuple[Log, Writer]:

@@ -6,7 +6,7 @@ import pytest
 
 from watchrelay.consumer import Change, ObjectUnreadable
 from watchrelay.consumer.changes import Problem, Problems
-from watchrelay.model.records import Position
+from watchrelay.contract.wire import Position
 
 
 def change(value: bytes | None, old: bytes | None = None) -> Change:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from watchrelay.consumer.changes import Saved, Why
 from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
 from watchrelay.consumer.replica import Changed, Held
-from watchrelay.model.records import Position
+from watchrelay.contract.wire import Position
 
 
 def held(value: int) -> Held:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from watchrelay.codec import MarkerRecord, ObjectRecord, content_hash
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
-from watchrelay.model.records import MarkerKind, Position, Verb
+from watchrelay.contract.records import MarkerRecord, ObjectRecord, content_hash
+from watchrelay.contract.wire import MarkerKind, Position, Verb
 
 
 class Writer:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.support.relays import spec_of
-from watchrelay.codec import CloudEvents, Marker, ObjectRecord, decode
-from watchrelay.commands.tail import ClientWords, Selection, as_json, as_name, as_text, print_batch, text_printer, yaml_printer
+from watchrelay.cli.tail import ClientWords, Selection, as_json, as_name, as_text, print_batch, text_printer, yaml_printer
 from watchrelay.consumer.reader import Seen
+from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode
 
 ENCODER = CloudEvents(spec_of(), 17)
 AT_MS = 1_767_323_045_006

@@ -14,7 +14,7 @@ from tests.support.certs import Authority
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.socks import SocksProxy
 from tests.unit.kube.served import PODS, STREAM, KnownCredentials, client_of, dumps, failure_status, listed, pod
-from watchrelay.errors import (
+from watchrelay.core.errors import (
     Expired,
     Forbidden,
     Invalid,

@@ -22,9 +22,9 @@ from tests.unit.kube.served import (
     pod,
     watch_from,
 )
-from watchrelay.errors import Expired, Interrupted, KubeError, NotAcceptable, Throttled, Unavailable, Undecodable
+from watchrelay.core.errors import Expired, Interrupted, KubeError, NotAcceptable, Throttled, Unavailable, Undecodable
+from watchrelay.kube.auth.transport import open_socket
 from watchrelay.kube.client import KubeClient
-from watchrelay.kube.transport import open_socket
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, WatchQuery
 from watchrelay.model.resources import Selection
 

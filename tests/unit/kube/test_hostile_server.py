@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.kube.served import PODS, STREAM, client_of, dumps, failure_status, line, listed, pod, watch_from
-from watchrelay.errors import KubeError, Unavailable, Undecodable
+from watchrelay.core.errors import KubeError, Unavailable, Undecodable
 from watchrelay.kube import status
-from watchrelay.kube.catalog import NotDiscovery, parse_aggregated, parse_core_versions, parse_group_versions, parse_resources
 from watchrelay.kube.client import DOCUMENT_BYTES_MAX
+from watchrelay.kube.discovery.catalog import NotDiscovery, parse_aggregated, parse_core_versions, parse_group_versions, parse_resources
 from watchrelay.kube.page import ITEM_BYTES_MAX, PageReader, TooLong
 from watchrelay.kube.stream import LINE_MAX, FrameStream
 from watchrelay.model.frames import Failure, ListQuery, ObjectFrame

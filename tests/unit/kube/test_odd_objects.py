@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.kube.served import PODS, WIDGETS, bookmark, dumps, line, listed, pod
-from watchrelay.errors import Undecodable
+from watchrelay.core.errors import Undecodable
 from watchrelay.kube.frame import DEPTH_MAX
 from watchrelay.kube.page import NotAList, PageReader
 from watchrelay.kube.stream import FrameStream

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.unit.kube.served import PODS, WIDGETS, dumps, line, listed, pod
-from watchrelay.errors import Undecodable
+from watchrelay.core.errors import Undecodable
 from watchrelay.kube.page import NotAList, PageReader
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import ObjectFrame, Page

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.kube.served import dumps, failure_status
-from watchrelay.errors import (
+from watchrelay.core.errors import (
     Expired,
     Forbidden,
     Invalid,

@@ -7,17 +7,7 @@ import json
 import pytest
 
 from tests.unit.kube.served import PODS, WIDGETS, bookmark, dumps, failure_status, line, pod
-from watchrelay.errors import (
-    Expired,
-    Forbidden,
-    Interrupted,
-    Invalid,
-    KubeError,
-    NotFound,
-    Unauthorized,
-    Undecodable,
-    VersionTooLarge,
-)
+from watchrelay.core.errors import Expired, Forbidden, Interrupted, Invalid, KubeError, NotFound, Unauthorized, Undecodable, VersionTooLarge
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
 from watchrelay.model.resources import Selection

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.window import live
-from watchrelay import clock
+from watchrelay.core import clock
 from watchrelay.observe.status import Board, State, StreamStatus
 from watchrelay.observe.verdicts import ADVICE, BEHIND_AFTER_MS, LEVELS, Card, cards, headline, judge
 

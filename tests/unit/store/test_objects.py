@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.pods import frame_of, pod_frame
 from tests.unit.store.frames import WIDGETS, entries, frame, listing, state, widgets
-from watchrelay.codec import content_hash
+from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
-from watchrelay.errors import Interrupted
+from watchrelay.contract.wire import Reason
+from watchrelay.core.errors import Interrupted
 from watchrelay.model.changes import Change
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.records import Reason
-from watchrelay.model.watched import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled
+from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.store.objects import Store

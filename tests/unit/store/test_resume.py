@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
-from watchrelay.codec import content_hash
+from watchrelay.contract.partitioning import partition_of
+from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Entry, Removed
 from watchrelay.store.objects import Store
-from watchrelay.store.partition import partition_of
 from watchrelay.store.transform import Transform
 
 

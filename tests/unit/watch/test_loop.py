@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from tests.support import virtualtime
-from watchrelay.errors import Expired, Interrupted
+from watchrelay.core.errors import Expired, Interrupted
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Observed, Watched
+from watchrelay.model.watch_events import Observed, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
+from watchrelay.watch.admission import Turnstile
 from watchrelay.watch.loop import Watcher
-from watchrelay.watch.turnstile import Turnstile
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from watchrelay.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable, VersionTooLarge
+from watchrelay.core.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable, VersionTooLarge
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watched import Gone, ListBegun, Listed, Observed, Progressed, Troubled
-from watchrelay.watch.begin import Rules, begin_watch
+from watchrelay.model.watch_events import Gone, ListBegun, Listed, Observed, Progressed, Troubled
 from watchrelay.watch.machine import start, step
+from watchrelay.watch.requests import Rules, begin_watch
 from watchrelay.watch.states import (
     Absent,
     Answered,

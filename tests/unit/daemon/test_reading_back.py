@@ -1,0 +1,218 @@
+"""Room: app.  In: streams whose topics hold something, not all of which may be read.  Out: which of them go on, and what their rows say."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tests.support.fakesink import FakeControl, FakeSink
+from tests.support.relays import PODS, spec_of, until, virtual
+from tests.support.sinkparts import QUICK, batch, running_sink
+from tests.unit.daemon.conftest import settings_of
+from watchrelay.contract.wire import WireRecord
+from watchrelay.core import clock
+from watchrelay.core.errors import SinkForbidden, SinkUnavailable
+from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.plan import plan_streams
+from watchrelay.daemon.recovery import AT_ONCE, LogReader
+from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.stream_runner import StreamRunner
+from watchrelay.demo.kafka import EmbeddedKafka
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.range_reader import ReadBack, Span
+from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
+from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
+from watchrelay.model.resources import Selection
+from watchrelay.observe.health import Readiness
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import OVER, Board, StreamStatus
+from watchrelay.publish.tempo import Tempo
+from watchrelay.watch.admission import Turnstile
+
+NO_READ = "kafka at b:1 is not usable: Not authorized to read from topic t (grant READ on it or its prefix)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusing(KafkaConnection):
+    """A way to Kafka on which the first consumers are refused, by default all of them. Shape: `asked` has an item per consumer."""
+
+    bootstrap_servers: tuple[str, ...] = ("b:1",)
+    refusals: float = math.inf
+    asked: list[None] = field(default_factory=list)
+
+    def arguments(self) -> dict[str, Any]:
+        self.asked.append(None)
+        if len(self.asked) <= self.refusals:
+            raise SinkForbidden(NO_READ)
+        return super().arguments()
+
+
+class Sink(FakeSink):
+    """What a stream asks of the sink beside `deliver`."""
+
+    def limit(self, topic: str, message_bytes: int) -> None:
+        pass
+
+    def open(self, topic: str, stream: str, lost: Callable[[str], None], *, made: bool) -> bool:
+        return False
+
+    def close(self, topic: str, stream: str) -> None:
+        pass
+
+    def strange(self, topic: str, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        return [(start, stop)]
+
+
+class Control(FakeControl):
+    """A control topic that is read, and describes nothing."""
+
+    async def caught_up(self) -> None:
+        pass
+
+    def described(self, stream: str) -> None:
+        return None
+
+    def described_streams(self) -> dict[str, dict[str, object]]:
+        return {}
+
+
+class Topics:
+    """All topics are there."""
+
+    def expect(self, specs: Iterable[TopicSpec]) -> None:
+        """Topics of one shape need no comparison."""
+
+    async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
+        return TopicFacts(spec.name, spec.partitions, 1, 1 << 20, checked=True, created=False, warnings=())
+
+
+class Empty:
+    """An API server that holds no objects."""
+
+    async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
+        return Page("5", None, [])
+
+    @asynccontextmanager
+    async def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+        yield _silence()
+
+
+async def _silence() -> AsyncIterator[list[Frame]]:
+    await asyncio.get_running_loop().create_future()
+    yield []
+
+
+class Process:
+    """The streams `names` of one process, all of pods, each on a topic of its own. Those of `former` hold a record already."""
+
+    def __init__(self, names: Sequence[str], former: Sequence[str], connection: KafkaConnection) -> None:
+        entries = [{"resource": "pods", "id": name, "topic": f"t-{name}", "initialList": "paged"} for name in names]
+        settings = settings_of(entries)
+        sink, control = Sink(), Control()
+        for name in former:
+            sink.log(f"t-{name}", 0).append(WireRecord(b"a", b"1", []))
+        self.board = Board()
+        self.rooms = Rooms(
+            settings,
+            Metrics(),
+            self.board,
+            cast("Any", Empty()),
+            Turnstile(),
+            connection,
+            cast("Any", sink),
+            cast("Any", control),
+            cast("Any", Topics()),
+            Requests(control=cast("Any", control)),
+            "me",
+            Tempo(10.0),
+        )
+        self.rooms.control_made.set()
+        planned = [each for entry in settings.resources for each in plan_streams(settings, entry, PODS, prefixed=False)]
+        self.runners = [StreamRunner(each, self.rooms) for each in planned]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
+        """Inside the block the streams run; told to stop, they end. The rows of the board."""
+        async with asyncio.TaskGroup() as tasks:
+            lives = [tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners]
+            yield self.board.streams
+            for runner in self.runners:
+                runner.stop(deadline_s=clock.now_s() + 1.0)
+            await asyncio.wait(lives)
+
+
+@virtual
+async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_other() -> None:
+    refused, others = [f"refused-{number}" for number in range(AT_ONCE)], ["new-1", "new-2"]
+    process = Process([*refused, *others], refused, Refusing())
+    async with process.running() as rows:
+        await until(lambda: all(rows[name].complete for name in others))
+        assert {(rows[name].state, rows[name].waits_for) for name in refused} == {("resuming", NO_READ)}
+        ready, body = Readiness(process.board, started=True).check()
+        assert ready
+        assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
+
+
+@virtual
+async def test_no_stream_is_read_back_before_its_turn() -> None:
+    connection = Refusing()
+    process = Process(["pods"], ["pods"], connection)
+    for _ in range(AT_ONCE):
+        await process.rooms.reading_back.acquire()
+    async with process.running() as rows:
+        await until(lambda: rows["pods"].state == "resuming")
+        await asyncio.sleep(60.0)
+        assert not connection.asked
+        process.rooms.reading_back.release()
+        await until(lambda: bool(connection.asked))
+
+
+@virtual
+async def test_a_turn_is_held_by_an_attempt_and_given_back_for_the_pause_behind_it() -> None:
+    turn, connection = asyncio.Semaphore(1), Refusing()
+    failures = list[bool]()
+    reading = ReadBack(
+        connection, "t", [Span(0, None, 1)], lambda _partition, _records: None, failed=lambda *_: failures.append(turn.locked()), turn=turn
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reading.run(), name="reading")
+        await until(lambda: len(failures) == 3)
+        async with turn:
+            asked = len(connection.asked)
+            await asyncio.sleep(60.0)
+            assert len(connection.asked) == asked, "it was tried without a turn"
+        await until(lambda: len(failures) == 4)
+        task.cancel()
+    assert not any(failures)
+
+
+async def _holding(kafka: EmbeddedKafka, topic: str, *names: str) -> None:
+    kafka.create_topic(topic, 1)
+    async with running_sink(kafka.bootstrap, QUICK) as running:
+        await running.sink.deliver(batch(topic, 0, *names))
+
+
+async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_no_more(kafka: EmbeddedKafka) -> None:
+    await _holding(kafka, "t-pods", "a", "b")
+    process = Process(["pods"], ["pods"], Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2))
+    async with process.running() as rows:
+        await until(lambda: rows["pods"].complete)
+        assert NO_READ in [each.said for each in rows["pods"].story]
+        assert (rows["pods"].waits_for, rows["pods"].last_error, rows["pods"].next_attempt_ms) == ("", None, None)
+
+
+async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(kafka: EmbeddedKafka) -> None:
+    topic, status = spec_of().topic, StreamStatus("pods")
+    await _holding(kafka, topic, "a")
+
+    def failed(error: SinkUnavailable, wait_s: float) -> None:
+        status.not_read(str(error), next_attempt_ms=1, person=False)
+
+    connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
+    await LogReader(spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.was_read).read(0, 0, 1)
+    assert [each.said for each in status.story] == [NO_READ, OVER]
+    assert (status.last_error, status.next_attempt_ms) == (None, None)

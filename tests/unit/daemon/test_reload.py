@@ -1,0 +1,236 @@
+"""The config file under editors, kubelets and mistakes. Virtual time; the relay is one that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import virtualtime
+from tests.support.mount import Mount
+from watchrelay.config import Settings, load
+from watchrelay.config.subprocess_loader import plain
+from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+
+WITHIN_S = 15.0
+"""So late at most an edit is taken. Source: the exact meanings of reload."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The config of a relay of pods."""
+    file = tmp_path / "watchrelay.yaml"
+    file.write_text(config("pods"))
+    return file
+
+
+def config(*resources: str, **more: Any) -> str:
+    raw = {"cluster": "test", "kafka": {"bootstrapServers": ["a:1"]}, "resources": [{"resource": each} for each in resources], **more}
+    return yaml.safe_dump(raw, sort_keys=False)
+
+
+class Remembers:
+    """Puts everything in force that it does not object to. Shape: `adopted` are the resources of each adopted settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.connected = True
+        self.adopted: list[list[str]] = []
+        self.objects: list[Objection] = []
+
+    def objections(self, settings: Settings) -> list[Objection]:
+        return self.objects
+
+    def adopt(self, settings: Settings) -> None:
+        self.settings = settings
+        self.adopted.append([entry.resource for entry in settings.resources])
+
+
+class Rig:
+    """A reloader at work on `file`, and what shows of it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        loaded = load(str(file), environ={})
+        self.relay, self.metrics, self.board = Remembers(plain(loaded.settings)), Metrics(), Board()
+        describe(loaded.settings, self.metrics)
+        self.reloader = Reloader(ConfigSource(str(file), (), environ={}), self.relay, metrics=self.metrics, board=self.board)
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text)
+
+    def take_away(self) -> None:
+        self.file.unlink()
+
+    async def edited(self, *resources: str, **more: Any) -> None:
+        """The file says this, and has for so long that it must have been taken."""
+        self.write(config(*resources, **more))
+        await asyncio.sleep(WITHIN_S)
+
+    def sample(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"watchrelay_{name}")
+
+    @property
+    def hashes(self) -> list[str]:
+        return [sample.labels["hash"] for family in self.metrics.gauge("config_info").collect() for sample in family.samples]
+
+
+@asynccontextmanager
+async def reloading(file: Path) -> AsyncIterator[Rig]:
+    rig = Rig(file)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(rig.reloader.run(), name="config")
+        yield rig
+        task.cancel()
+
+
+def virtually(body: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await body()
+
+    virtualtime.run(main())
+
+
+def test_a_mounted_config_map_that_is_swapped_is_taken(tmp_path: Path) -> None:
+    async def body() -> None:
+        mount = Mount(tmp_path / "config.yaml", config("pods"))
+        async with reloading(mount.file) as rig:
+            mount.swap(config("pods", "nodes"))
+            await asyncio.sleep(WITHIN_S)
+            assert rig.relay.adopted == [["pods", "nodes"]]
+            mount.swap(config("nodes"))
+            await asyncio.sleep(WITHIN_S)
+            assert rig.relay.adopted == [["pods", "nodes"], ["nodes"]]
+
+    virtually(body)
+
+
+def test_a_file_that_is_written_over_or_replaced_is_taken(file: Path) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            await rig.edited("nodes")
+            assert rig.relay.adopted == [["nodes"]]
+            other = file.with_name("4913~")
+            other.write_text(config("pods"))
+            other.rename(file)
+            await asyncio.sleep(WITHIN_S)
+            assert rig.relay.adopted == [["nodes"], ["pods"]]
+
+    virtually(body)
+
+
+def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            text = config("nodes", "pods")
+            for end in range(0, len(text) + 7, 7):
+                rig.write(text[:end])
+                await asyncio.sleep(0.9)
+            assert not rig.board.problems
+            await asyncio.sleep(WITHIN_S)
+            assert rig.relay.adopted == [["nodes", "pods"]]
+
+    with caplog.at_level(logging.ERROR):
+        virtually(body)
+    assert not caplog.records
+
+
+def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            accepted = rig.sample("config_last_reload_success_timestamp_seconds")
+            former = rig.hashes
+            rig.write(config("pods", "pods", heartbeatInterval="5", resorces=[]))
+            await asyncio.sleep(10 * WITHIN_S)
+            said = rig.board.problems["reload"]
+            assert f"{file}:" in said
+            for word in ("heartbeatInterval", "5s", "resorces", "did you mean resources", "duplicate"):
+                assert word in said
+            assert rig.sample("config_last_reload_successful") == 0
+            assert (rig.sample("config_last_reload_success_timestamp_seconds"), rig.hashes) == (accepted, former)
+            await rig.edited("pods")
+            assert rig.board.problems == {}
+            assert rig.sample("config_last_reload_successful") == 1
+            assert rig.relay.adopted == [], "what stands there again is in force already"
+
+    virtually(body)
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.message for record in errors] == ["config is wrong, the former one stays in force"], "said once, not at each look"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "\x00", "[]", "cluster: " + "x" * (1 << 20)], ids=["empty", "broken", "binary", "list", "huge"]
+)
+def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.write(text)
+            await asyncio.sleep(WITHIN_S)
+            assert str(file) in rig.board.problems["reload"]
+            assert rig.relay.adopted == []
+
+    virtually(body)
+
+
+def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(file: Path) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.take_away()
+            await asyncio.sleep(WITHIN_S)
+            assert "there is no such file" in rig.board.problems["reload"]
+            await rig.edited("nodes")
+            assert rig.board.problems == {}
+            assert rig.relay.adopted == [["nodes"]]
+
+    virtually(body)
+
+
+def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            edited: dict[str, Any] = {"queueBytes": "1MiB", "observe": {"listen": "127.0.0.1:1"}}
+            await rig.edited("nodes", **edited)
+            assert rig.relay.adopted == [["nodes"]]
+            assert rig.board.problems == {
+                "restart": "a restart is needed for what was edited in queueBytes, observe.listen: "
+                "the former values stay in force until then"
+            }
+            await rig.edited("nodes", "pods", **edited)
+            assert rig.relay.settings.queue_bytes == 64 << 20
+            assert rig.sample("config_last_reload_successful") == 1
+            await rig.edited("nodes")
+            assert rig.board.problems == {}
+
+    virtually(body)
+    assert [record.message for record in caplog.records].count("config was edited in what only a restart can change") == 1
+
+
+def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.relay.objects = [(1, "cannot be", "keep it")]
+            await rig.edited("pods", "nodes")
+            assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.board.problems["reload"]
+            assert rig.relay.adopted == []
+
+    virtually(body)
+
+
+def test_asked_to_it_looks_at_once_and_whatever_the_stat_says(file: Path) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            await asyncio.sleep(3.5)
+            rig.write(config("nodes"))
+            rig.reloader.ask()
+            await asyncio.sleep(0.1)
+            assert rig.relay.adopted == [["nodes"]]
+
+    virtually(body)

@@ -1,0 +1,206 @@
+"""What clients may write is handed on as aiokafka hands it on; what nobody should write becomes a record that says so."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cramjam
+import pytest
+import zstandard
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+
+from tests.support.rawbatches import CODECS, Raw, batch, bomb, compressed, encoded, framed
+from watchrelay.contract.headers import varint
+from watchrelay.contract.records import decode
+from watchrelay.core.errors import RecordRefused
+from watchrelay.kafka.client.batches import FETCHED_BYTES_MAX, HEADERS_MAX, Batches
+from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX, Broken, TooLarge, Unpacker
+
+LEGAL: list[Raw] = [
+    (b"shop/a", b"{}" * 300, [(b"ce_type", b"x"), ("ü€".encode(), None), (b"", b"")]),
+    (None, None, []),
+    (b"", b"", [(b"h", b"\xff\x00")]),
+    *((b"shop/%d" % number, bytes(range(256)) * 20, [(b"n", b"%d" % number)]) for number in range(200)),
+]
+MIB = 1 << 20
+
+
+def handed_on(data: bytes, make: Callable[[bytes], Any], *, start: int = 0) -> list[Any]:
+    """The records that a consumer gets of one answer, fetched from offset `start` on."""
+    return list(PartitionRecords(TopicPartition("t", 0), make(data), [], start, None, None, True, READ_COMMITTED))
+
+
+def guarded(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 0) -> list[Any]:
+    return handed_on(data, lambda fetched: Batches(fetched, Unpacker(limit_bytes)), start=start)
+
+
+def why(record: Any) -> str:
+    """Why a record is refused, "" where it is not one that stands in for another."""
+    with pytest.raises(RecordRefused) as caught:
+        decode(record.key, record.value, record.headers)
+    assert str(caught.value).isprintable()
+    return "" if "not a record of watchrelay" in str(caught.value) else str(caught.value)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("start", [0, 3])
+def test_what_clients_write_is_handed_on_as_before(codec: str, start: int) -> None:
+    data = batch(LEGAL, codec=codec) + batch(LEGAL[:1], codec=codec, base=len(LEGAL)) + batch(LEGAL, codec=codec, base=1000)[:-1]
+    expected = handed_on(data, MemoryRecords, start=start)
+    assert len(expected) == len(LEGAL) + 1 - start
+    assert guarded(data, start=start) == expected
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_larger_than_ours_is_taken_apart_into_the_same_records(codec: str) -> None:
+    records = [*LEGAL, (b"shop/large", b"{" * 1024 * 1024 * 3, [])]
+    data = batch(records, codec=codec, base=7)
+    assert guarded(data, start=7) == handed_on(data, MemoryRecords, start=7)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda plain: zstandard.ZstdCompressor(write_content_size=False).compress(plain),
+        lambda plain: compressed(plain[:99], "zstd") + compressed(plain[99:], "zstd"),
+        lambda plain: zstandard.ZstdCompressor(write_checksum=True).compress(plain),
+    ],
+    ids=["no size", "two frames", "checksum"],
+)
+def test_every_form_of_zstd_is_read(body: Callable[[bytes], bytes]) -> None:
+    plain = b"".join(encoded(record, index) for index, record in enumerate(LEGAL))
+    assert guarded(framed(body(plain), len(LEGAL), codec="zstd")) == guarded(batch(LEGAL))
+
+
+def test_members_of_gzip_blocks_of_lz4_and_plain_snappy_are_read() -> None:
+    plain, unpacker = bytes(range(256)) * 40_000, Unpacker()
+    told = {
+        "gzip": gzip.compress(plain[:500]) + gzip.compress(plain[500:]),
+        "lz4": bytes(cramjam.lz4.compress(plain)),
+        "snappy": bytes(cramjam.snappy.compress_raw(plain)),
+    }
+    assert all(bytes(unpacker.unpack(CODECS[codec], memoryview(data))) == plain for codec, data in told.items())
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_exactly_the_limit_is_unpacked_and_a_byte_more_is_not(codec: str) -> None:
+    plain = bytes(3 * MIB)
+    assert len(Unpacker(3 * MIB).unpack(CODECS[codec], memoryview(compressed(plain, codec)))) == 3 * MIB
+    with pytest.raises(TooLarge):
+        Unpacker(3 * MIB - 1).unpack(CODECS[codec], memoryview(compressed(plain, codec)))
+
+
+BOMBS: dict[str, bytes] = {
+    **{codec: compressed(bytes(64 * MIB), codec) for codec in ("gzip", "snappy", "lz4", "zstd")},
+    "zstd, no size": zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 * MIB)),
+    "zstd, many frames": compressed(bytes(MIB), "zstd") * 64,
+    "snappy, plain": bytes(cramjam.snappy.compress_raw(bytes(64 * MIB))),
+    "snappy, a size that is a lie": b"\xff\xff\xff\xff\x0f" + b"\0" * 9,
+    "lz4, many frames": compressed(bytes(MIB), "lz4") * 64,
+}
+lying = bytearray(BOMBS["zstd"])
+struct.pack_into("<I", lying, 5, 1000)  # the frame's content size, in four bytes
+BOMBS["zstd, a size that is a lie"] = bytes(lying)
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_no_bomb_takes_more_memory_than_its_limit(kind: str) -> None:
+    data, unpacker = memoryview(BOMBS[kind]), Unpacker(4 * MIB)
+    tracemalloc.start()
+    try:
+        with pytest.raises((TooLarge, Broken)):
+            unpacker.unpack(CODECS[kind.partition(",")[0]], data)
+        assert tracemalloc.get_traced_memory()[1] < 10 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(codec: str) -> None:
+    bombs = bomb(codec, 9, base=1)
+    data = batch(LEGAL[:1], base=0) + bombs + batch(LEGAL[:1], base=2)
+    before, told, behind = guarded(data, limit_bytes=8 * MIB)
+    assert (before.offset, told.offset, behind.offset) == (0, 1, 2)
+    assert why(told) == (
+        f"a batch (offset 1) of {len(bombs):,} bytes, {codec}, unpacks to more than 8,388,608 bytes, and no relay writes that: "
+        "passed over; find out who else may write to this topic"
+    )
+
+
+def test_whoever_begins_in_the_middle_of_a_bomb_is_told_too() -> None:
+    records: Sequence[Raw] = [(b"k", bytes(MIB), [])] * 12
+    told, behind = guarded(batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17), limit_bytes=8 * MIB, start=11)
+    assert (told.offset, behind.offset) == (16, 17)
+    assert "(offsets 5 to 16)" in why(told)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_header_whose_name_is_not_utf_8_costs_its_record_alone(codec: str) -> None:
+    records: list[Raw] = [LEGAL[0], (b"shop/b", b"{}", [(b"ce_type", b"x"), (b"ce_\xff\x1b[2J", b"v")]), LEGAL[0]]
+    first, told, last = guarded(batch(records, codec=codec))
+    assert why(told) == r"a record that has a header whose name is not UTF-8: b'ce_\xff\x1b[2J'"
+    assert (told.key, told.offset) == (None, 1)
+    assert [first, last] == [record for record in guarded(batch([LEGAL[0]] * 3)) if record.offset != 1]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("padding", [b"", bytes(2 * MIB)], ids=["ordinary", "large"])
+def test_a_record_with_headers_without_measure_is_not_handed_on(codec: str, padding: bytes) -> None:
+    records: list[Raw] = [(b"k", padding, [(b"", b"")] * HEADERS_MAX), (b"k", b"", [(b"", b"")] * (HEADERS_MAX + 1)), LEGAL[0]]
+    legal, told, last = guarded(batch(records, codec=codec))
+    assert (len(legal.headers), last.key) == (HEADERS_MAX, b"shop/a")
+    assert why(told) == "a record that has 257 headers: 256 are taken"
+
+
+def test_a_hundred_million_headers_are_counted_and_not_made() -> None:
+    told = varint(50 * MIB)
+    body = b"\0\0\0\x01\x01" + told + bytes(100 * MIB)
+    data = framed(compressed(varint(len(body)) + body, "zstd"), 1, codec="zstd")
+    assert len(data) < 20_000
+    (record,) = guarded(data)
+    assert why(record) == "a record that has 52428800 headers: 256 are taken"
+
+
+def test_many_batches_within_the_limit_are_handed_on_a_fetch_at_a_time() -> None:
+    one = bomb("zstd", 20)
+    data = b"".join(struct.pack(">q", offset) + one[8:] for offset in range(9))
+    start, fetches = 0, 0
+    while start < 9:
+        records = guarded(data[start * len(one) :], start=start)
+        assert sum(len(record.value) for record in records) <= FETCHED_BYTES_MAX + 20 * MIB
+        start, fetches = records[-1].offset + 1, fetches + 1
+    assert (start, fetches) == (9, 3)
+
+
+def test_a_batch_that_no_codec_can_unpack_is_told_and_passed_over() -> None:
+    data = framed(b"no zstd at all", 3, codec="zstd") + batch(LEGAL[:1], base=3)
+    told, behind = guarded(data)
+    assert (told.offset, behind.offset) == (2, 3)
+    assert why(told).startswith("a batch (offsets 0 to 2) of 75 bytes, zstd, cannot be unpacked (")
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_bomb_in_a_format_of_old_is_told_and_a_legal_message_read(magic: int) -> None:
+    def message(size: int) -> bytes:
+        builder = LegacyRecordBatchBuilder(magic, 1, 99 * MIB)
+        builder.append(0, 7, b"k", bytes(size))
+        return bytes(builder.build())
+
+    assert [record.value for record in guarded(message(1000))] == [bytes(1000)]
+    (told,) = guarded(message(9 * MIB), limit_bytes=8 * MIB)
+    assert "unpacks to more than 8,388,608 bytes" in why(told)
+
+
+@pytest.mark.parametrize("delta", [3, 1 << 30, 0])
+def test_a_record_with_the_offset_of_another_does_not_lead_readers_astray(delta: int) -> None:
+    body = encoded(LEGAL[0], 0) + encoded((b"k", b"v", []), delta) + encoded(LEGAL[0], 2)
+    first, told, last = guarded(framed(body, 3, base=5))
+    assert (first.offset, told.offset, last.offset) == (5, 6, 7)
+    assert why(told) == f"a record that says that its offset is {5 + delta}, in a batch of offsets 5 to 7"

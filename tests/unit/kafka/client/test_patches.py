@@ -1,0 +1,320 @@
+"""Room: none, below them all.  In: clients that start, ask and end badly.  Out: claims about what is left and what the caller hears."""
+
+import asyncio
+import contextlib
+import gc
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.structs import BrokerMetadata
+
+from tests.support.virtualtime import run
+from watchrelay.kafka.client.patches import end_apart, plain_words, space_metadata_requests, stop_consumer, tame
+
+# ---- the end of a consumer ---------------------------------------------------------------------------------------------
+
+
+class Client:
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Consumer:
+    """As aiokafka's: `stop()` ends the fetches, then the client."""
+
+    def __init__(self, fetches_end: Callable[[], Awaitable[None]]) -> None:
+        self._client = Client()
+        self._fetches_end = fetches_end
+
+    async def stop(self) -> None:
+        await self._fetches_end()
+        await self._client.close()
+
+
+async def in_a_retry_pause() -> None:
+    """A fetch that sleeps after an error, cancelled and awaited without more care."""
+    async with asyncio.TaskGroup() as group:
+        fetch = group.create_task(asyncio.sleep(3600.0))
+        await asyncio.sleep(0)
+        fetch.cancel()
+        await fetch
+
+
+async def with_an_error() -> None:
+    raise KafkaConnectionError("gone")
+
+
+async def never() -> None:
+    await asyncio.sleep(3600.0)
+
+
+@pytest.mark.parametrize(("fetches_end", "within_s"), [(in_a_retry_pause, 60.0), (with_an_error, 60.0), (never, 0.0)])
+def test_a_consumer_that_ends_badly_is_still_closed_and_its_owner_goes_on(
+    fetches_end: Callable[[], Awaitable[None]], within_s: float
+) -> None:
+    async def main() -> bool:
+        consumer = Consumer(fetches_end)
+        await stop_consumer(consumer, within_s=within_s)
+        return consumer._client.closed
+
+    assert asyncio.run(main())
+
+
+async def until_cancelled() -> None:
+    """A loop of aiokafka's, which ends well when it is cancelled."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(3600.0)
+
+
+async def cancel_and_await(task: asyncio.Task[None]) -> None:
+    """As aiokafka ends its tasks: a cancellation of the caller goes to the task that is awaited, and ends there."""
+    task.cancel()
+    await task
+
+
+def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]) -> bool:
+    """Whether the owner hears of its cancellation in whichever turn of the loop it comes while it ends something."""
+
+    async def heard(turns: int) -> bool:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(until_cancelled())
+            await asyncio.sleep(0)
+            owner = group.create_task(ends(task))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            told = owner.cancel()
+            await asyncio.wait([owner])
+            task.cancel()
+            return owner.cancelled() or not told
+
+    return all(asyncio.run(heard(turns)) for turns in range(8))
+
+
+def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_heard() -> None:
+    assert not always_heard(cancel_and_await), "what is guarded against"
+    assert always_heard(lambda task: end_apart(lambda: cancel_and_await(task), within_s=60.0, what="producer"))
+
+
+def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
+    async def close(task: asyncio.Task[None], *, tamed: bool) -> None:
+        client = AIOKafkaClient()
+        if tamed:
+            tame(client)
+        client._sync_task = task
+        await client.close()
+
+    assert not always_heard(lambda task: close(task, tamed=False)), "what is guarded against"
+    assert always_heard(lambda task: close(task, tamed=True))
+
+
+def test_the_owners_own_cancellation_is_kept() -> None:
+    async def main() -> bool:
+        async with asyncio.TaskGroup() as group:
+            owner = group.create_task(stop_consumer(Consumer(never), within_s=3600.0))
+            await asyncio.sleep(0)
+            owner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await owner
+        return owner.cancelled()
+
+    assert asyncio.run(main())
+
+
+# ---- metadata requests ---------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.asked_s: list[float] = []
+        self.broken = False
+
+    async def _metadata_update(self, cluster: object, topics: object) -> bool:
+        self.asked_s.append(asyncio.get_running_loop().time())
+        if self.broken:
+            raise RuntimeError("no broker")
+        return True
+
+
+def asked_in_two_seconds(client: Asked) -> list[float]:
+    async def main() -> list[float]:
+        began_s = asyncio.get_running_loop().time()
+        space_metadata_requests(client)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.05):
+                while True:
+                    with contextlib.suppress(RuntimeError):
+                        await client._metadata_update(None, None)
+        return [asked_s - began_s for asked_s in client.asked_s]
+
+    return run(main())
+
+
+def test_the_first_request_leaves_at_once_and_the_others_keep_their_distance() -> None:
+    asked = asked_in_two_seconds(Asked())
+    assert asked[0] == 0.0
+    assert len(asked) == 21
+    assert min(later - earlier for earlier, later in pairwise(asked)) > 0.099
+
+
+def test_requests_that_fail_keep_their_distance_too() -> None:
+    client = Asked()
+    client.broken = True
+    assert len(asked_in_two_seconds(client)) == 21
+
+
+# ---- a start that is given up --------------------------------------------------------------------------------------------
+
+API_VERSIONS = 18
+
+
+@asynccontextmanager
+async def half_a_broker() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
+    """It says which requests it knows and answers no other: its address, when it was asked more, when the client hung up."""
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                if int.from_bytes(request[:2], "big") != API_VERSIONS:
+                    asked.set()
+                    continue
+                known = b"".join(part.to_bytes(2, "big") for part in (3, 0, 1, API_VERSIONS, 0, 0))
+                answer = request[4:8] + b"\0\0" + (2).to_bytes(4, "big") + known
+                writer.write(len(answer).to_bytes(4, "big") + answer)
+        left.set()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked, left
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("kind", [AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer])
+async def test_a_start_that_is_cancelled_while_it_waits_for_the_first_metadata_leaves_no_connection(kind: Any) -> None:
+    async with half_a_broker() as (address, asked, left):
+        client = kind(bootstrap_servers=address)
+        tame(getattr(client, "_client", None) or client.client)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            async with asyncio.TaskGroup() as group:
+                starting = group.create_task(client.start())
+                await asked.wait()
+                starting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await starting
+            assert starting.cancelled()
+            async with asyncio.timeout(5.0):
+                await left.wait()
+            await (client.close() if kind is AIOKafkaAdminClient else client.stop())
+            del client, starting
+            gc.collect()
+
+
+# ---- connections that the client forgets ---------------------------------------------------------------------------------
+
+
+class Line:
+    """A connection as the client sees it: open or at its end, and closed or not."""
+
+    def __init__(self, *, at_end: bool = False) -> None:
+        self.at_end, self.closed = at_end, False
+
+    def connected(self) -> bool:
+        return not (self.at_end or self.closed)
+
+    def close(self, reason: object = None) -> "asyncio.Future[None]":
+        self.closed = True
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+@asynccontextmanager
+async def client_with_a_broker() -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
+    """A client that was told of one broker, node 1, which takes connections and answers when allowed; the events: asked, allowed."""
+    asked, allowed = asyncio.Event(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            asked.set()
+            await allowed.wait()
+            answer = request[4:8] + b"\0\0" + (1).to_bytes(4, "big") + API_VERSIONS.to_bytes(2, "big") + b"\0\0\0\0"
+            writer.write(len(answer).to_bytes(4, "big") + answer)
+            await reader.read()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    client: Any = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
+    client.cluster._brokers[1] = BrokerMetadata(1, "127.0.0.1", server.sockets[0].getsockname()[1], None)
+    tame(client)
+    try:
+        yield client, asked, allowed
+    finally:
+        allowed.set()
+        await client.close()
+        server.close()
+
+
+async def test_a_connection_that_the_broker_ended_is_closed_before_the_next_takes_its_place() -> None:
+    async with client_with_a_broker() as (client, _, allowed):
+        allowed.set()
+        ended = Line(at_end=True)
+        client._conns[1, 0] = ended
+        fresh = await client._get_conn(1, group=0)
+        assert ended.closed
+        assert fresh.connected()
+        assert client._conns[1, 0] is fresh
+
+
+async def test_a_connection_made_while_the_client_closes_is_closed_too() -> None:
+    async with client_with_a_broker() as (client, asked, allowed):
+        making = asyncio.get_running_loop().create_task(client.ready(1, group=0), name="make a connection")
+        await asked.wait()
+        await client.close()
+        allowed.set()
+        with pytest.raises(KafkaConnectionError, match="closed"):
+            await making
+        assert not client._conns[1, 0].connected()
+
+
+async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed() -> None:
+    async with client_with_a_broker() as (client, _, _):
+
+        async def failed() -> None:
+            raise asyncio.InvalidStateError
+
+        line = Line()
+        client._conns[1, 0] = line
+        client._sync_task = asyncio.get_running_loop().create_task(failed(), name="metadata")
+        await asyncio.wait([client._sync_task])
+        await client.close()
+        assert line.closed
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KafkaConnectionError("Unable to bootstrap from [('127.0.0.1', 1, <AddressFamily.AF_UNSPEC: 0>)]"), "no broker answers"),
+        (TimeoutError(), "no answer in time"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TopicAuthorizationFailedError("k8s.a"), "k8s.a"),
+        (ValueError("two\nlines"), "two lines"),
+    ],
+)
+def test_an_error_is_told_without_class_names_or_values_of_the_language(error: Exception, words: str) -> None:
+    assert plain_words(error) == words

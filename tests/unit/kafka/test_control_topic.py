@@ -1,0 +1,155 @@
+"""Room: sink.  In: a control topic in memory that is lost and made anew.  Out: claims about what is said again, and how epochs go on."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.virtualtime import run
+from watchrelay.contract.control import control_value, parse_control_value
+from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.core.errors import TopicLost
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_state import Value
+from watchrelay.kafka.control_topic import ControlTopic
+
+DESCRIBED: Value = {"topic": "t", "partitions": 1}
+INDEX: Value = {"snapshot": "9-1", "epoch": 0, "partitions": [{"partition": 0, "begin": 7}]}
+
+
+class Topic:
+    """The topic and its tail: what is appended is read at once, unless `deaf`."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, Value | None]] = []
+        self.deaf = False
+        self.control = ControlTopic(KafkaConnection(bootstrap_servers=("nowhere:1",)), "control", self, holder="h")
+        self.begin()
+
+    def begin(self) -> None:
+        self.control.began(len(self.records))
+        self.control.moved(len(self.records))
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        (record,) = batch.records
+        offset = len(self.records)
+        self.records.append((record.key.decode(), None if record.value is None else parse_control_value(record.value)))
+        if not self.deaf:
+            self.control.take(SimpleNamespace(offset=offset, key=record.key, value=record.value, headers=()))
+            self.control.moved(offset + 1)
+        await asyncio.sleep(0)
+        return Receipt([offset])
+
+    def lose(self) -> None:
+        self.records.clear()
+        self.control.started_over()
+
+    async def claim(self, stream: str = "pods") -> int:
+        origin = await self.control.origin(stream, 1)
+        return await self.control.claim(stream, DESCRIBED, starting_point=origin, highest_epoch=self.nothing)
+
+    async def nothing(self) -> int:
+        return 0
+
+
+def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> None:
+    async def body() -> None:
+        topic = Topic()
+        assert not await topic.control.restore(), "nothing was lost"
+        for _ in range(3):
+            epoch = await topic.claim()
+        await topic.control.write("snapshot", "pods", {**INDEX, "epoch": epoch})
+        topic.lose()
+        assert topic.control.described("pods") == {**DESCRIBED, "epochBase": 1}, "until then the lost one is believed"
+        assert not topic.control.outclaimed("pods", epoch)
+        topic.begin()
+        assert await topic.control.restore()
+        assert topic.records == [("stream/pods", {**DESCRIBED, "epochBase": epoch + 1}), ("snapshot/pods", {**INDEX, "epoch": epoch})]
+        assert await topic.claim() > epoch
+        claim = topic.records[-1][1]
+        assert claim is not None
+        assert claim["from"] == {"snapshot": "9-1", "begin": [7]}
+        assert await topic.control.origin("pods", 1) == claim["from"], "the index is of a former epoch"
+        assert not await topic.control.restore()
+
+    run(body())
+
+
+def test_what_others_said_on_the_new_topic_stands() -> None:
+    async def body() -> None:
+        topic = Topic()
+        epoch = await topic.claim()
+        await topic.claim("nodes")
+        topic.lose()
+        topic.begin()
+        said: list[tuple[str, Value]] = [("stream", {**DESCRIBED, "epochBase": 50}), ("claim", {"instance": "x", "from": None})]
+        for kind, value in said:
+            topic.control.take(
+                SimpleNamespace(offset=len(topic.records), key=f"{kind}/pods".encode(), value=control_value(value), headers=())
+            )
+            topic.records.append((f"{kind}/pods", value))
+        await topic.control.restore()
+        assert [key for key, _ in topic.records] == ["stream/pods", "claim/pods", "stream/nodes"]
+        assert topic.control.outclaimed("pods", epoch), "somebody else took it over"
+
+    run(body())
+
+
+def test_a_stream_that_was_retired_is_not_brought_back() -> None:
+    async def body() -> None:
+        topic = Topic()
+        await topic.claim()
+        await topic.control.forget("pods")
+        topic.lose()
+        topic.begin()
+        assert await topic.control.restore()
+        assert topic.records == []
+
+    run(body())
+
+
+def test_a_topic_lost_again_before_it_was_restored_is_restored_from_the_first() -> None:
+    async def body() -> None:
+        topic = Topic()
+        epoch = await topic.claim()
+        topic.lose()
+        topic.lose()
+        topic.begin()
+        await topic.control.restore()
+        assert topic.records == [("stream/pods", {**DESCRIBED, "epochBase": epoch + 1})]
+        topic.lose()
+        topic.begin()
+        await topic.control.restore()
+        assert topic.records == [("stream/pods", {**DESCRIBED, "epochBase": epoch + 1})]
+
+    run(body())
+
+
+def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
+    async def body() -> None:
+        topic = Topic()
+        await topic.claim()
+        topic.deaf = True
+
+        async def lost() -> None:
+            with pytest.raises(TopicLost, match="starts over before offset 2 was read"):
+                await topic.claim()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lost())
+            await asyncio.sleep(1)
+            topic.lose()
+
+    run(body())
+
+
+def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so() -> None:
+    async def body() -> None:
+        topic = Topic()
+        await topic.claim()
+        topic.records.clear()
+        topic.deaf = True
+        with pytest.raises(TopicLost, match="a claim stands at offset 0, and 2 were read before it"):
+            await topic.claim()
+
+    run(body())

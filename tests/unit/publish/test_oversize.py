@@ -1,0 +1,128 @@
+"""Objects too large for the topic: trimmed, told apart, and with the hash of what stands there. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import pytest
+
+from tests.support.fakesink import FakeSink
+from tests.support.relays import Rig, run_virtually, until
+from watchrelay.contract.records import content_hash
+from watchrelay.contract.wire import Batch, Receipt
+from watchrelay.core.errors import RecordTooLarge
+
+KEYS = [b"shop/%d" % number for number in range(40)]
+
+
+def test_an_object_that_the_broker_refuses_is_published_in_part_and_digests_stay_right() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        rig.sink.limit_bytes = 400
+        large = json.dumps({"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}).encode()
+        huge = json.dumps({"kind": "Pod", "metadata": {"name": "b"}, "spec": "s" * 900}).encode()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say([*rig.store.put(KEYS[0], b"1"), *rig.store.put(b"shop/a", large), *rig.store.put(b"shop/b", huge)])
+            rig.say(rig.store.put(b"shop/a", b'{"small":1}'))
+            await asyncio.sleep(30)
+        trimmed = {record.key: record.trimmed for record in rig.objects() if record.trimmed}
+        assert trimmed == {b"shop/a": "fields", b"shop/b": "stub"}
+        assert [record.value for record in rig.objects() if record.key == b"shop/a"][-1] == b'{"small":1}'
+        assert all(replica.proven for replica in rig.replicas())
+        assert rig.markers("heartbeat")[-1].count == 3
+
+    run_virtually(body())
+
+
+LARGE = json.dumps({"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}).encode()
+
+
+def assert_hashes_are_of_their_values(rig: Rig) -> None:
+    for record in rig.objects():
+        if record.value is not None:
+            assert record.value_hash == content_hash(record.key, record.value), record
+    assert all(replica.proven for replica in rig.replicas())
+
+
+@pytest.mark.parametrize("again", [b'{"small":1}', LARGE.replace(b'"s', b'"t')])
+def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(again: bytes) -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        rig.sink.limit_bytes = 400
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(b"shop/a", LARGE))
+            await asyncio.sleep(30)
+            rig.sink.limit_bytes = None
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(30)
+            rig.say(rig.store.put(b"shop/a", again))
+            await asyncio.sleep(30)
+        assert [(record.verb, record.trimmed) for record in rig.objects()] == [("added", "fields"), ("read", "fields"), ("modified", "")]
+        assert rig.rebuilt() == {b"shop/a": again}
+        rig.assert_hashes()
+
+    run_virtually(body())
+
+
+def test_an_object_refused_while_it_is_queued_once_more_is_said_alike_both_times() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, sink=RefusesOnce())
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            await asyncio.sleep(1)
+            rig.say(rig.store.put(b"shop/a", LARGE))
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(11)
+            rig.sink.limit_bytes = 400
+            rig.sink.up.set()
+            await asyncio.sleep(30)
+            rig.say(rig.store.remove(b"shop/a"))
+            await asyncio.sleep(30)
+        of_it = [(record.verb, record.trimmed) for record in rig.objects() if record.key == b"shop/a"]
+        assert of_it == [("added", "fields"), ("read", "fields"), ("deleted", "")]
+        rig.assert_hashes()
+
+    run_virtually(body())
+
+
+class RefusesOnce(FakeSink):
+    """Its topic takes more after the first refusal."""
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        try:
+            return await super().deliver(batch)
+        except RecordTooLarge:
+            self.limit_bytes = None
+            raise
+
+
+def test_an_object_known_to_be_too_large_is_trimmed_before_it_is_queued_in_snapshots_too() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, max_message_bytes=4000)
+        large = json.dumps({"kind": "Pod", "metadata": {"name": "a"}, "spec": random.Random(1).randbytes(4000).hex()}).encode()
+        rig.store.put(b"shop/a", large)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(b"shop/b", large))
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(30)
+        assert [(record.key, record.verb, record.trimmed) for record in rig.objects()] == [
+            (b"shop/a", "added", "stub"),
+            (b"shop/b", "added", "stub"),
+            (b"shop/a", "read", "stub"),
+            (b"shop/b", "read", "stub"),
+        ]
+        assert all(replica.proven for replica in rig.replicas())
+        assert rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() == 4
+
+    run_virtually(body())

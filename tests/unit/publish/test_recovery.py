@@ -1,0 +1,313 @@
+"""Room: unit tests.  In: short logs, written out.  Out: what a new writer makes of each; cases are named as in the contract's reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchrelay.consumer.replica import Replica
+from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.contract.wire import MarkerKind, Reason, Verb
+from watchrelay.publish.recovery import (
+    Decision,
+    FirstSnapshot,
+    Fold,
+    ListAndDiff,
+    ReadAgainFromStart,
+    WatchFrom,
+    decide,
+    found,
+    interleaved,
+)
+
+OURS = "ours"
+
+
+class Log:
+    """Writes a log and keeps count, as a right writer does. Shape: `stale` writes without counting."""
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch, self.sequence = epoch, 0
+        self.live: dict[bytes, int] = {}
+        self.records: list[Decoded] = []
+
+    def say(
+        self,
+        key: str,
+        version: int | str,
+        verb: Verb = "added",
+        *,
+        reason: Reason = "watch",
+        epoch: int = 0,
+        sequence: int = 0,
+        stale: bool = False,
+    ) -> Log:
+        """One object record."""
+        name = key.encode()
+        self.sequence += not stale
+        value = None if verb == "deleted" else b"%b@%b" % (name, str(version).encode())
+        value_hash = 0 if value is None else hash((key, version)) & DIGEST_MASK
+        if not stale:
+            self.live.pop(name, None)
+            if value is not None:
+                self.live[name] = value_hash
+        place = (epoch or self.epoch, sequence or self.sequence)
+        self.records.append(ObjectRecord("pods", *place, verb, name, value, value_hash, f"u-{key}", str(version), reason, "t"))
+        return self
+
+    def delete(self, key: str, version: int, reason: Reason = "watch") -> Log:
+        """A delete."""
+        return self.say(key, version, "deleted", reason=reason)
+
+    def mark(
+        self, kind: MarkerKind, frontier: str = "", *, config: str = OURS, off: int = 0, begin: int = 0, last: tuple[str, int] = ("", 0)
+    ) -> Log:
+        """A marker; `off` is added to what it counts."""
+        self.sequence += 1
+        digest = sum(self.live.values()) & DIGEST_MASK
+        snapshot = f"{self.epoch}-1" if kind in {"begin", "end"} else ""
+        self.records.append(
+            MarkerRecord(
+                "pods", self.epoch, self.sequence, kind, 0, "t", config, 1, frontier, len(self.live) + off, digest, "", snapshot, begin,
+                last_snapshot=last[0], last_snapshot_offset=last[1] if last[0] else None,
+            )
+        )  # fmt: skip
+        return self
+
+    def claim(self, epoch: int, *, config: str = OURS) -> Log:
+        """A new writer."""
+        self.epoch, self.sequence = epoch, 0
+        return self.mark("claim", config=config)
+
+
+def folded(*logs: Log | Sequence[Decoded]) -> list[Fold]:
+    """One partition each."""
+    folds = []
+    for partition, log in enumerate(logs):
+        fold = Fold("pods", partition, pack=lambda value, _version: value)
+        fold.apply(log.records if isinstance(log, Log) else log)
+        folds.append(fold)
+    return folds
+
+
+def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
+    """The decision about these partitions."""
+    folds = folded(*logs)
+    return decide(folds, config=OURS, whole=range(len(folds)) if whole else (), bookmarks=bookmarks)
+
+
+def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
+    log = Log().claim(1).mark("begin", "0").say("a", 1).say("b", 2).mark("end", "5", begin=2).say("a", 6, "modified").mark("heartbeat", "7")
+    log.delete("b", 8).claim(2)
+    assert decided(log) == WatchFrom("7")
+    (fold,) = folded(log)
+    result = found([fold], WatchFrom("7"))
+    assert {key: (entry.resource_version, entry.packed, entry.queued) for key, entry in result.states[0].items()} == {
+        b"a": ("6", b"a@6", 0)
+    }
+    assert (result.skip, result.newest, result.owed) == ({b"b": "8"}, "8", {})
+    assert (result.lanes[0].count, result.lanes[0].digest) == (1, log.live[b"a"])
+    assert result.lanes[0].last_snapshot == ("1-1", 0)
+
+
+def test_the_lowest_frontier_counts_and_numbers_are_compared_as_numbers() -> None:
+    assert decided(Log().claim(1).say("a", 1).mark("heartbeat", "100"), Log().claim(1).say("b", 2).mark("heartbeat", "99")) == WatchFrom(
+        "99"
+    )
+
+
+def test_nothing_on_the_log_is_a_first_snapshot() -> None:
+    assert isinstance(decided(Log().claim(3)), FirstSnapshot)
+    waiting = decided(Log().claim(1).mark("heartbeat", "0").claim(2))
+    assert waiting == FirstSnapshot("nothing was published before")
+
+
+@pytest.mark.parametrize("frontier", ["0", ""])
+def test_a_partition_without_frontier_is_listed_for(frontier: str) -> None:
+    whole = Log().claim(1).say("a", 1).mark("heartbeat", "9")
+    assert decided(whole, Log().claim(1).mark("heartbeat", frontier)) == ListAndDiff("a partition has no frontier")
+    assert decided(whole, Log().claim(1)) == ListAndDiff("a partition has no frontier")
+
+
+def test_versions_that_cannot_be_compared_are_listed_for() -> None:
+    decision = ListAndDiff("resourceVersions cannot be compared")
+    assert decided(Log().claim(1).say("a", "x7").mark("heartbeat", "9")) == decision
+    assert decided(Log().claim(1).say("a", 7).mark("heartbeat", "x9")) == decision
+
+
+@pytest.mark.parametrize("reason", ["relist", "resume", "conflated"])
+@pytest.mark.parametrize("verb", ["deleted", "modified"])
+def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(reason: Reason, verb: Verb) -> None:
+    def log(version: int) -> Log:
+        return Log().claim(1).mark("begin", "5").say("a", 1).mark("end", "5", begin=2).say("a", version, verb, reason=reason).claim(2)
+
+    decision = decided(log(9), bookmarks=False)
+    assert isinstance(decision, ListAndDiff)
+    assert "above the frontier" in decision.reason
+    assert decided(log(5), bookmarks=False) == WatchFrom("5"), "the watch begins behind it"
+    assert decided(log(9)) == WatchFrom("5"), "a bookmark will show it"
+
+
+def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet() -> None:
+    back = Log().claim(1).say("a", 8).mark("heartbeat", "9").say("a", 4, "modified").mark("heartbeat", "5").claim(2)
+    behind = Log().claim(1).say("b", 8).mark("heartbeat", "9").claim(2)
+    for logs in ((back,), (back, behind), (behind, back)):
+        decision = decided(*logs)
+        assert isinstance(decision, ListAndDiff)
+        assert "restored from a backup" in decision.reason
+    assert decided(behind) == WatchFrom("9")
+
+
+def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
+    log = Log().claim(1).say("k", 2).mark("heartbeat", "2").say("k", 2, "read", reason="snapshot").claim(2)
+    (fold,) = folded(log)
+    assert decide([fold], config=OURS, whole=()) == WatchFrom("2")
+    assert fold.entries[b"k"].resource_version == "2", "the change at 3 is newer, and will be said"
+
+
+def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_them_here() -> None:
+    log = Log().claim(1).mark("heartbeat", "1").say("k", 3).claim(4).mark("heartbeat", "3").say("late", 9, epoch=1, sequence=77, stale=True)
+    (fold,) = folded(log)
+    assert set(fold.entries) == {b"k"}
+    assert fold.proven
+
+
+def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None:
+    log = Log().claim(1).say("k", 3).mark("heartbeat", "3").claim(2).delete("k", 5)
+    log.say("k", 3, "read", reason="snapshot", epoch=1, sequence=4, stale=True).mark("heartbeat", "6").claim(3)
+    (fold,) = folded(log)
+    assert (fold.entries, fold.gone, fold.proven) == ({}, {b"k": "5"}, True)
+    assert found([fold], WatchFrom("6")).owed == {b"k": 0}
+
+
+@pytest.mark.parametrize(
+    ("configs", "same"),
+    [(("ours", "ours"), True), (("other", "ours"), False), (("ours", "other"), False), (("other", "other"), False)],
+    ids=str,
+)
+def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be_ours(configs: tuple[str, str], same: bool) -> None:
+    marker, claim = configs
+    log = Log().claim(1, config=marker).say("k", 1).mark("heartbeat", "5", config=marker).claim(2, config=claim).say("k", 6).claim(3)
+    assert decided(log) == (WatchFrom("5") if same else ListAndDiff("the stream's config is another", configured=True))
+
+
+def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> None:
+    log = (
+        Log().claim(1).mark("heartbeat", "4").say("d", 6).delete("d", 7).say("d", 8).delete("d", 9).mark("claim").delete("old", 3).claim(2)
+    )
+    (fold,) = folded(log)
+    result = found([fold], WatchFrom("4"))
+    assert (result.skip, result.newest) == ({b"d": "9"}, "9")
+
+
+def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
+    log = Log().claim(1).say("a", 1).say("b", 2).delete("b", 3)
+    again = [log.records[1], log.records[2], log.records[3]]
+    (fold,) = folded([*log.records, *again])
+    assert list(fold.stale) == [b"a"], "a table is right, but compaction takes the true record for its copy, which readers pass over"
+    (fold,) = folded([*log.records, again[1]])
+    assert list(fold.stale) == [b"b"], "a late first copy shows a dead object"
+    later = Log().claim(1).say("a", 1).say("a", 2, "modified")
+    (fold,) = folded([*later.records, later.records[1]])
+    assert list(fold.stale) == [b"a"]
+    (fold,) = folded([*later.records, later.records[1], *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records])
+    assert not fold.stale, "said again behind it already"
+
+
+def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
+    log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
+    (fold,) = folded(log)
+    assert (fold.gone, fold.newest) == ({}, "")
+    assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[0].gone == {b"k": "9"}
+
+
+def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> None:
+    bad = Log().claim(1).say("a", 1).mark("heartbeat", "5", off=1).claim(2)
+    good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
+    assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
+    assert decided(good, bad) == FirstSnapshot("the log does not agree with its own digests", doubted=True)
+    assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot("the log does not agree with its own digests", doubted=True)
+
+
+def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state() -> None:
+    log = Log().claim(1).say("dead", 1).say("alive", 2)
+    log.live.clear()
+    log.claim(2).mark("begin", "0").say("alive", 2, reason="snapshot").mark("end", "5", begin=2).claim(3)
+    (fold,) = folded(log)
+    assert (set(fold.entries), fold.proven, fold.digest) == ({b"alive"}, True, sum(log.live.values()) & DIGEST_MASK)
+    assert decided(log) == WatchFrom("5")
+
+
+def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_ours_alone() -> None:
+    log = Log().claim(1).say("a", 1).mark("heartbeat", "5")
+    fold = Fold("nodes", 0, pack=lambda value, _version: value)
+    fold.apply(log.records)
+    assert (fold.empty, fold.highest) == (True, 0)
+    assert folded(log)[0].highest == 1
+
+
+def test_objects_said_since_the_last_snapshot_are_counted() -> None:
+    log = Log().claim(1).say("a", 1).mark("begin", "1").say("a", 1, "read").mark("end", "2", begin=3).say("b", 3).say("c", 4)
+    assert folded(log)[0].said == 3
+
+
+def test_entries_of_all_partitions_take_turns() -> None:
+    folds = folded(Log().say("a", 1).say("b", 1).say("c", 1), Log().say("d", 1))
+    assert [key for key, _ in interleaved([fold.entries for fold in folds])] == [b"a", b"d", b"b", b"c"]
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), KEYS, st.integers(1, 9)),
+        st.tuples(st.just("delete"), KEYS, st.integers(1, 9)),
+        st.tuples(st.sampled_from(["begin", "end", "heartbeat", "claim", "again", "lose", "zombie"]), KEYS, st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+
+
+def written(steps: list[tuple[str, str, int]]) -> Log:
+    """A log of right and wrong records."""
+    log, begin = Log().claim(1), 0
+    for what, key, number in steps:
+        if what == "say":
+            log.say(key, number)
+        elif what == "delete":
+            log.delete(key, number)
+        elif what == "claim":
+            log.claim(log.epoch + number)
+            begin = 0
+        elif what == "again":
+            log.records.extend(log.records[-number - 1 :])
+        elif what == "lose":
+            del log.records[-1:]
+        elif what == "zombie":
+            log.say(key, number, epoch=max(1, log.epoch - number), sequence=number + 1, stale=True)
+        else:
+            begin = log.sequence + 1 if what == "begin" else begin
+            log.mark(what, "5", begin=begin if what == "end" else 0)  # type: ignore[arg-type]  # the rest are markers
+    return log
+
+
+@given(STEPS)
+def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(steps: list[tuple[str, str, int]]) -> None:
+    log = written(steps)
+    (fold,) = folded(log)
+    replica = Replica()
+    shown = replica._shown
+    for record in log.records:
+        ignored = shown.admit(record.epoch, record.sequence)
+        if ignored is not None:
+            continue
+        if isinstance(record, ObjectRecord):
+            shown.put(record)
+        elif record.kind == "end" and not shown.agrees(record):
+            shown.sweep(record)
+    assert {key: (entry.hash, entry.packed) for key, entry in fold.entries.items()} == {
+        key: (held.value_hash, held.value) for key, held in shown.held.items()
+    }
+    assert (fold.digest & DIGEST_MASK, fold.epoch, fold.last) == (shown.digest & DIGEST_MASK, shown.epoch, shown.last)

@@ -1,0 +1,118 @@
+"""Room: unit tests.  In: offsets of acknowledgements, and what stands between them.  Out: the keys to heal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.relays import run_virtually
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
+from watchrelay.publish.repair import PAUSE_MAX_S, SETTLE_S, Healer
+
+
+def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
+    return ObjectRecord("pods", epoch, sequence, "added", key.encode(), b"{}", 1, "u", "5", "watch", "t")
+
+
+class Between:
+    """What is not ours, by partition and offset."""
+
+    def __init__(self, *strange: tuple[int, int, Decoded], ours: tuple[int, ...] = ()) -> None:
+        self.records = {(partition, offset): record for partition, offset, record in strange}
+        self.ours = set(ours)
+        self.reads = 0
+
+    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
+
+    async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
+        self.reads += 1
+        return [(offset, self.records[partition, offset]) for offset in range(start, stop) if (partition, offset) in self.records]
+
+
+def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_named() -> None:
+    async def body() -> None:
+        late_copy, former, resend = said("late", 5, 3), said("former", 4, 900), said("resend", 5, 9)
+        between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend))
+        healer = Healer("pods", 5, between, [10, 20])
+        healer.acked(0, [10, 11], 7)
+        healer.acked(1, [20], 1)
+        assert healer.may_end("5-1", said=True)
+        healer.acked(0, [15, 16], 9)
+        assert not healer.may_end("5-2", said=True)
+        assert await healer.found() == {b"late": 0, b"former": 0}
+        assert healer.may_end("5-2", said=True)
+        assert between.reads == 3
+
+    run_virtually(body())
+
+
+def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
+    async def body() -> None:
+        healer = Healer("pods", 5, Between((0, 11, said("k", 4, 1))), [10])
+        healer.acked(0, [10, 12], 7)
+        assert await healer.found() == {b"k": 0}
+
+    run_virtually(body())
+
+
+def test_what_other_streams_of_this_process_wrote_is_not_read() -> None:
+    async def body() -> None:
+        between = Between(ours=(10, 11))
+        healer = Healer("pods", 5, between, [10])
+        healer.acked(0, [12], 1)
+        assert await healer.found() == {}
+        assert between.reads == 0
+
+    run_virtually(body())
+
+
+def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_a_snapshot() -> None:
+    async def body() -> None:
+        healer = Healer("pods", 5, Between(), [0])
+        now_s = asyncio.get_running_loop().time
+        for round_ in range(12):
+            healer.acked(0, [round_ * 4 + 1], round_ + 1)
+            assert not healer.may_end(f"5-{round_}", said=True)
+            began_s = now_s()
+            await healer.found()
+            assert now_s() - began_s == pytest.approx(min(PAUSE_MAX_S, SETTLE_S * 2**round_))
+            healer.acked(0, [round_ * 4 + 3], round_ + 1)
+            assert healer.may_end(f"5-{round_}", said=True), "a gap that came later does not count"
+
+    run_virtually(body())
+
+
+def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
+    async def body() -> None:
+        claim = MarkerRecord("pods", 6, 1, "claim", 0, "t", "c", 1)
+        healer = Healer("pods", 5, Between((0, 10, claim)), [10])
+        healer.acked(0, [11], 1)
+        with pytest.raises(Fenced, match="epoch 6"):
+            await healer.found()
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize(("sequence", "spoilt"), [(1, False), (4, False), (5, False), (6, True), (10**15, True)])
+def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(sequence: int, spoilt: bool) -> None:
+    async def body() -> None:
+        healer = Healer("pods", 5, Between((0, 10, said("a", 5, sequence))), [10])
+        healer.acked(0, [11, 12], 4)
+        if spoilt:
+            with pytest.raises(EpochSpoiled, match=f"partition 0 holds a record with sequence {sequence}, the newest of this relay has 5"):
+                await healer.found()
+        else:
+            assert await healer.found() == ({b"a": 0} if sequence < 4 else {})
+
+    run_virtually(body())
+
+
+def test_a_topic_of_two_clusters_is_told_as_such_and_not_as_a_newer_writer() -> None:
+    shared = ExceptionGroup("", [ExceptionGroup("", [Shared("two clusters")]), Fenced("a newer claim")])
+    assert isinstance(fenced_by(shared, "a newer writer"), Shared)
+    assert str(fenced_by(shared, "a newer writer")) == "two clusters"
+    assert str(fenced_by(ExceptionGroup("", [Fenced("a newer claim")]), "a newer writer")) == "a newer writer"

@@ -1,0 +1,40 @@
+"""Room: unit tests.  In: a log whose deletes are values.  Out: where a tombstone is owed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.support.relays import spec_of
+from watchrelay.contract.records import ObjectRecord, decode, encoder_for
+from watchrelay.contract.wire import WireRecord
+from watchrelay.model.streams import StreamSpec
+from watchrelay.publish.recovery import Fold
+
+
+def deleted(sequence: int, *, tombstone: bool = False) -> WireRecord:
+    encoder = encoder_for(_spec(), 1)
+    return encoder.object(0, sequence, b"n/a", None, "deleted", "watch", "u", "7", 0, 1, "", tombstone)
+
+
+def _spec() -> StreamSpec:
+    return dataclasses.replace(spec_of(), format="structured")
+
+
+@pytest.mark.parametrize(
+    ("records", "owed"),
+    [
+        ([deleted(1)], True),
+        ([deleted(1), deleted(2, tombstone=True)], False),
+        ([deleted(1), deleted(2, tombstone=True), deleted(1)], True),
+        ([deleted(1), deleted(2, tombstone=True), deleted(1), deleted(2, tombstone=True)], False),
+    ],
+)
+def test_a_tombstone_is_owed_where_the_last_record_of_a_dead_key_is_a_value(records: list[WireRecord], owed: bool) -> None:
+    fold = Fold("pods", 0, pack=lambda _value, _version: b"")
+    for record in records:
+        said = decode(*record)
+        assert isinstance(said, ObjectRecord)
+        fold.apply([said])
+    assert (b"n/a" in fold.stale) == owed

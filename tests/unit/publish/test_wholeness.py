@@ -1,0 +1,153 @@
+"""When a restarted writer may say that Kafka holds the whole state: not before what tells it is acknowledged, and soon after that."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.relays import Rig, run_virtually, until
+from watchrelay.publish.recovery import Found, LaneFound, WatchFrom
+from watchrelay.publish.writer import BEAT_SLOTS, FIRST_BEAT_S
+
+HEARTBEAT_S = 10.0
+SOON_S = 2 * FIRST_BEAT_S
+
+
+@asynccontextmanager
+async def restarted() -> AsyncIterator[Rig]:
+    """A relay that goes on from an empty log."""
+    rig = Rig(partitions=2, heartbeat_interval_s=HEARTBEAT_S)
+    await rig.relay.claim(rig.highest_epoch)
+    lane = LaneFound(0, 0, "100", ("1-1", 0))
+    rig.relay.resume(Found(WatchFrom("100"), (lane, lane), ({}, {}), {}, "100", {}))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(rig.relay.run(), name="run")
+        await asyncio.sleep(0)
+        yield rig
+        running.cancel()
+
+
+async def before_the_beat(rig: Rig, wait_s: float) -> None:
+    """Returns so long before the next regular heartbeat."""
+    now_s = asyncio.get_running_loop().time()
+    place = zlib.crc32(rig.spec.id.encode()) % BEAT_SLOTS / BEAT_SLOTS
+    beat_s = rig.relay._tempo.next_s(now_s + wait_s, place)
+    await asyncio.sleep(beat_s - now_s - wait_s)
+
+
+async def whole_soon(rig: Rig) -> None:
+    await asyncio.sleep(SOON_S)
+    assert rig.status.complete
+
+
+async def beat_on_its_way(rig: Rig) -> None:
+    """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a second."""
+    rig.relay.followed()
+    rig.status.list_due = True
+    rig.sink.up.clear()
+    await before_the_beat(rig, 0.1)
+
+
+def list_done(rig: Rig, *names: bytes) -> None:
+    """A list is complete, and found these objects."""
+    for name in names:
+        rig.say(rig.store.put(name, b"1"), reason="resume")
+    rig.sync()
+    rig.status.list_due = False
+
+
+def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_accepted() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await before_the_beat(rig, HEARTBEAT_S - 1)
+            rig.relay.followed()
+            await whole_soon(rig)
+
+    run_virtually(body())
+
+
+def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await before_the_beat(rig, FIRST_BEAT_S / 2)
+            rig.relay.followed()
+            rig.status.list_due = True  # the history had run out
+            await asyncio.sleep(3 * HEARTBEAT_S)
+            assert rig.markers("heartbeat")
+            assert not rig.status.complete
+            rig.sink.up.clear()
+            list_done(rig, b"shop/a")
+            await asyncio.sleep(3 * HEARTBEAT_S)
+            assert not rig.status.complete
+            rig.sink.up.set()
+            await whole_soon(rig)
+            assert rig.rebuilt() == rig.store.values()
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize("followed_s", [0.1, 2.0], ids=["in the first half second", "later"])
+def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_list(followed_s: float) -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            rig.sink.up.clear()
+            await before_the_beat(rig, 0.05)
+            rig.relay.followed()
+            await asyncio.sleep(followed_s)
+            rig.status.list_due = True
+            rig.sink.up.set()
+            await until(lambda: bool(rig.markers("heartbeat")))
+            await asyncio.sleep(SOON_S)
+            assert not rig.status.complete
+            list_done(rig, b"shop/a")
+            await whole_soon(rig)
+
+    run_virtually(body())
+
+
+def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await beat_on_its_way(rig)
+            await asyncio.sleep(0.2)
+            assert all(lane.outstanding for lane in rig.relay._queues.lanes), "heartbeats are on their way"
+            list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
+            rig.sink.faults.delay_s = 1.0
+            rig.sink.up.set()
+            await until(lambda: rig.status.complete)
+            assert rig.rebuilt() == rig.store.values()
+
+    run_virtually(body())
+
+
+def test_a_list_that_is_given_up_for_the_watch_leaves_the_stream_whole_soon() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await before_the_beat(rig, HEARTBEAT_S - 1)
+            rig.relay.followed()
+            rig.status.list_due = True
+            await asyncio.sleep(SOON_S)
+            rig.status.list_due = False
+            await asyncio.sleep(2 * HEARTBEAT_S)
+            assert not rig.status.complete, "the watch is not accepted yet"
+            rig.relay.followed()
+            await whole_soon(rig)
+
+    run_virtually(body())
+
+
+def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_do() -> None:
+    async def body() -> None:
+        async with restarted() as rig:
+            await beat_on_its_way(rig)
+            await asyncio.sleep(HEARTBEAT_S + 0.2)
+            assert [len(lane.queue) for lane in rig.relay._queues.lanes] == [1, 1], "one is on its way, one waits"
+            list_done(rig, b"shop/a")
+            rig.sink.up.set()
+            await whole_soon(rig)
+
+    run_virtually(body())

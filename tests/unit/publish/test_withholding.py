@@ -1,0 +1,238 @@
+"""A topic whose limit takes nothing of some records: what is withheld, and what waits. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import random
+
+import pytest
+
+from tests.support.fakesink import FakeSink
+from tests.support.relays import Rig, run_virtually, spec_of, until
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core.errors import RecordTooLarge
+
+
+class Strict(FakeSink):
+    """Its limit counts all of a record: key, headers and value."""
+
+    most_bytes: int | None = None
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        for index, record in enumerate(batch.records):
+            if self.most_bytes is not None and size(record) > self.most_bytes:
+                raise RecordTooLarge("too large", index=index)
+        return await super().deliver(batch)
+
+
+def size(record: WireRecord) -> int:
+    return len(record.key) + len(record.value or b"") + sum(len(name) + len(value) for name, value in record.headers)
+
+
+def strict(most_bytes: int | None, **options: object) -> tuple[Rig, Strict]:
+    sink = Strict()
+    sink.most_bytes = most_bytes
+    return Rig(partitions=1, sink=sink, **options), sink  # type: ignore[arg-type]  # options of Rig by name
+
+
+def pod(name: str, filling: int = 0) -> bytes:
+    return json.dumps({"kind": "Pod", "metadata": {"name": name, "uid": "u" * filling}}).encode()
+
+
+def withheld(rig: Rig) -> float:
+    return float(rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "withheld")._value.get())
+
+
+def read(state: dict[bytes, bytes]) -> dict[bytes, object]:
+    return {key: json.loads(value) for key, value in state.items()}
+
+
+FITS = 1200
+"""Every marker, and small objects."""
+
+
+@pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
+def test_an_object_of_which_nothing_fits_is_withheld_and_the_others_and_the_digests_are_right(format_: str) -> None:
+    limit = FITS if format_ == "cloudevents" else 2 * FITS
+
+    async def body() -> None:
+        rig, _ = strict(limit, spec=dataclasses.replace(spec_of(partitions=1), format=format_))  # type: ignore[arg-type]  # one of three
+        rig.store.put(b"shop/first", pod("first", 5000))
+        rig.store.put(b"shop/other", pod("other"))
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say([*rig.store.put(b"shop/a", pod("a")), *rig.store.put(b"shop/b", pod("b", 5000)), *rig.store.put(b"shop/c", pod("c"))])
+            await asyncio.sleep(30)
+            assert set(rig.rebuilt()) == {b"shop/other", b"shop/a", b"shop/c"}
+            assert rig.markers("heartbeat")[-1].count == 3
+            rig.say(rig.store.put(b"shop/a", pod("a", 5000)))
+            await asyncio.sleep(30)
+            assert set(rig.rebuilt()) == {b"shop/other", b"shop/c"}, "what the log held of it is deleted"
+            rig.say([*rig.store.put(b"shop/a", pod("a", 1)), *rig.store.put(b"shop/b", pod("b", 1)), *rig.store.remove(b"shop/first")])
+            await asyncio.sleep(30)
+            assert set(rig.rebuilt()) == {b"shop/other", b"shop/a", b"shop/b", b"shop/c"}
+            rig.say([*rig.store.remove(b"shop/a"), *rig.store.remove(b"shop/b")])
+            await asyncio.sleep(30)
+        assert rig.rebuilt() == {b"shop/other": pod("other"), b"shop/c": pod("c")}
+        assert all(replica.proven for replica in rig.replicas())
+        assert withheld(rig) == 3
+        rig.assert_hashes()
+        verbs = [record.verb for record in rig.objects() if record.key == b"shop/b"]
+        assert verbs[:1] == ["added"]
+
+    run_virtually(body())
+
+
+def test_a_snapshot_tries_again_what_was_withheld() -> None:
+    async def body() -> None:
+        rig, sink = strict(FITS)
+        rig.store.put(b"shop/a", pod("a", 5000))
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            assert rig.rebuilt() == {}
+            sink.most_bytes = None
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(30)
+        (record,) = rig.objects()
+        assert (record.verb, record.key) == ("added", b"shop/a")
+        assert rig.replicas()[0].proven
+        rig.assert_hashes()
+
+    run_virtually(body())
+
+
+def test_an_object_whose_key_alone_does_not_fit_comes_and_goes_and_holds_up_nothing() -> None:
+    async def body() -> None:
+        rig, _ = strict(FITS)
+        long = b"shop/" + b"x" * 5_000_000
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            for value in (pod("x"), pod("x", 5), pod("x", 5000)):
+                rig.say(rig.store.put(long, value))
+                await asyncio.sleep(1)
+            rig.say(rig.store.put(long, pod("x"), uid="another"))
+            rig.say(rig.store.remove(long))
+            rig.say(rig.store.put(b"shop/a", pod("a")))
+            await asyncio.sleep(30)
+            assert await rig.relay.drain(10.0)
+        assert rig.rebuilt() == {b"shop/a": pod("a")}
+        assert rig.replicas()[0].proven
+
+    run_virtually(body())
+
+
+def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        rig, sink = strict(100)
+        async with asyncio.TaskGroup() as tasks:
+            claim = tasks.create_task(rig.relay.claim(rig.highest_epoch))
+            await asyncio.sleep(600)
+            assert not claim.done()
+            assert "raise max.message.bytes of topic" in rig.status.waits_for
+            sink.most_bytes = None
+            await claim
+            assert rig.status.waits_for == ""
+            running = tasks.create_task(rig.relay.run())
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            sink.most_bytes = 100
+            rig.say(rig.store.put(b"shop/a", pod("a")))
+            await asyncio.sleep(600)
+            assert rig.status.waits_for
+            sink.most_bytes = None
+            await asyncio.sleep(60)
+            running.cancel()
+        assert rig.status.waits_for == ""
+        assert rig.rebuilt() in ({b"shop/a": pod("a")}, {})
+        assert rig.replicas()[0].proven
+
+    with caplog.at_level(logging.ERROR):
+        run_virtually(body())
+    assert [record.message for record in caplog.records if "takes no record" in record.message] != []
+    assert len(caplog.records) < 10
+
+
+def test_each_object_that_is_published_in_part_is_one_line_and_its_updates_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        rig.sink.limit_bytes = 100
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            for number in range(300):
+                large = json.dumps({"kind": "Pod", "metadata": {"name": "a"}, "spec": "s" * (200 + number)}).encode()
+                rig.say(rig.store.put(b"shop/a", large))
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(30)
+        assert len([record for record in rig.objects() if record.trimmed]) == 300
+        assert rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() >= 300
+
+    with caplog.at_level(logging.WARNING):
+        run_virtually(body())
+    lines = [record for record in caplog.records if "too large" in record.message]
+    assert 1 <= len(lines) <= 4
+
+
+def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
+    async def body() -> None:
+        rig, sink = strict(FITS)
+        sink.limit_bytes = 100
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            for number in range(50):
+                name = f"p{number}"
+                large = json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": "s" * 300}).encode()
+                rig.say(rig.store.put(b"shop/" + name.encode(), large if number % 2 else pod(name, 5000)))
+            await asyncio.sleep(30)
+            queues = rig.relay._queues
+            assert len(queues.parts) >= 25
+            assert len(queues.unpublished) == 25
+            for number in range(50):
+                rig.say(rig.store.remove(b"shop/p%d" % number))
+            rig.relay.request_snapshot("again")
+            await asyncio.sleep(30)
+            assert (queues.parts, queues.unpublished, queues.trimmed) == ({}, set(), {})
+        assert rig.rebuilt() == {}
+        assert rig.replicas()[0].proven
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_changes_while_the_limit_does_readers_prove_what_stands_there(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def body() -> None:
+        rig, sink = strict(FITS, queue_bytes=rng.choice((8_000, 64 << 20)))
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            for _ in range(200):
+                key = b"shop/%d" % rng.randrange(6)
+                if rng.random() < 0.3 and key in rig.store.entries:
+                    rig.say(rig.store.remove(key))
+                else:
+                    filling = rng.choice((0, 0, 3000, 6000)) + rng.randrange(9)
+                    rig.say(rig.store.put(key, pod("x", filling), uid=rng.choice("uv")))
+                if rng.random() < 0.05:
+                    sink.most_bytes = rng.choice((FITS, FITS, 5000))
+                if rng.random() < 0.05:
+                    rig.relay.request_snapshot("r")
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.choice((0.0, 0.01, 3.0)))
+            sink.most_bytes = None
+            await asyncio.sleep(60)
+            rig.relay.request_snapshot("last")
+            await asyncio.sleep(60)
+        assert read(rig.rebuilt()) == read(rig.store.values())
+        assert all(replica.proven for replica in rig.replicas())
+        rig.assert_hashes()
+
+    run_virtually(body())

@@ -1,0 +1,427 @@
+"""The writer of one stream, against an in-memory Kafka in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from tests.support.fakesink import FakeControl, FakeSink, Faults
+from tests.support.relays import DictStore, Rig, run_virtually, until
+from watchrelay.contract.records import MarkerRecord, ObjectRecord
+from watchrelay.core.errors import Fenced
+from watchrelay.publish.snapshots import REQUESTS_WAITING
+
+KEYS = [b"shop/%d" % number for number in range(40)]
+
+
+def filled(store: DictStore, count: int = 40, size: int = 10) -> None:
+    for key in KEYS[:count]:
+        store.put(key, b'"%s"' % (key * (size // len(key) + 1)))
+
+
+def test_a_claim_puts_a_marker_on_every_partition_and_waits_for_the_acknowledgements() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=3)
+        rig.sink.up.clear()
+        async with asyncio.TaskGroup() as tasks:
+            claim = tasks.create_task(rig.relay.claim(rig.highest_epoch))
+            await asyncio.sleep(100)
+            assert not claim.done()
+            rig.sink.up.set()
+        assert [(marker.epoch, marker.sequence) for marker in rig.markers("claim")] == [(1, 1)] * 3
+        assert rig.status.epoch == 1
+
+    run_virtually(body())
+
+
+def test_the_first_snapshot_says_added_between_begin_and_end_and_completes_the_stream() -> None:
+    async def body() -> None:
+        rig = Rig()
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: bool(rig.control.indexes))
+        assert {record.verb for record in rig.objects()} == {"added"}
+        assert {record.reason for record in rig.objects()} == {"snapshot"}
+        assert {marker.frontier for marker in rig.markers("begin")} == {"0"}
+        assert {marker.frontier for marker in rig.markers("end")} == {str(rig.store.version)}
+        assert rig.rebuilt() == rig.store.values()
+        assert rig.status.complete
+        assert rig.status.frontier == str(rig.store.version)
+        index = rig.control.indexes["pods"]
+        assert index["snapshot"] == "1-1"
+        assert index["count"] == 40
+        for place in index["partitions"]:  # type: ignore[attr-defined]
+            log = rig.records(place["partition"])
+            begin, end = log[place["begin"]], log[place["end"]]
+            assert isinstance(begin, MarkerRecord)
+            assert isinstance(end, MarkerRecord)
+            assert (begin.kind, end.kind, end.begin_offset, end.begin_sequence) == ("begin", "end", place["begin"], begin.sequence)
+
+    run_virtually(body())
+
+
+def test_an_empty_stream_has_markers_with_count_zero() -> None:
+    async def body() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+        assert [marker.count for marker in rig.markers("end")] == [0, 0]
+
+    run_virtually(body())
+
+
+def test_live_events_do_not_wait_for_a_snapshot() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, sink=FakeSink(Faults(delay_s=0.1), random.Random(1)))
+        for number in range(3000):
+            rig.store.put(b"shop/n%d" % number, b"x" * 4000)
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(0.5)
+            rig.say(rig.store.put(b"shop/live", b'"now"'))
+            await until(lambda: any(record.key == b"shop/live" for record in rig.objects()))
+            said = len(rig.objects())
+            assert not rig.status.complete
+            assert said < 1500
+            await until(lambda: rig.status.complete, steps=10_000)
+        assert rig.rebuilt() == rig.store.values()
+
+    run_virtually(body())
+
+
+def test_later_snapshots_say_read_and_heartbeats_then_name_the_newest() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, snapshot_interval_s=60.0)
+        filled(rig.store, 3)
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(75)
+            await until(lambda: rig.control.indexes["pods"]["snapshot"] == "1-2")
+            await asyncio.sleep(20)
+        assert [record.verb for record in rig.objects()] == ["added"] * 3 + ["read"] * 3
+        assert {record.reason for record in rig.objects()} == {"snapshot"}
+        beats = rig.markers("heartbeat")
+        begins = {each.snapshot: at for at, each in enumerate(rig.records(0)) if isinstance(each, MarkerRecord) and each.kind == "begin"}
+        assert (beats[-1].last_snapshot, beats[-1].last_snapshot_offset) == ("1-2", begins["1-2"])
+        assert rig.metrics.registry.get_sample_value("watchrelay_snapshot_interval_seconds", {"stream": "pods"}) == 60.0
+        assert all(replica.proven for replica in rig.replicas())
+
+    run_virtually(body())
+
+
+def test_a_snapshot_follows_when_the_log_has_grown() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        filled(rig.store, 1)
+        async with rig.running():
+            rig.sync()
+            for number in range(10_010):
+                rig.say(rig.store.put(KEYS[0], b"%d" % number))
+            await asyncio.sleep(30)
+            await until(lambda: rig.control.indexes["pods"]["snapshot"] == "1-2")
+
+    run_virtually(body())
+
+
+def test_a_requested_snapshot_is_made_and_its_index_record_names_the_request() -> None:
+    async def body() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: bool(rig.control.indexes))
+            rig.relay.request_snapshot("r-1")
+            await asyncio.sleep(15)
+            assert rig.control.indexes["pods"]["requests"] == ["r-1"]
+
+    run_virtually(body())
+
+
+def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_not_kept() -> None:
+    async def body() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: bool(rig.control.indexes))
+            for number in range(REQUESTS_WAITING + 100):
+                rig.relay.request_snapshot(f"r-{number}")
+            named: list[str] = []
+            for _ in range(30):
+                await asyncio.sleep(5)
+                index = rig.control.indexes["pods"]
+                named += [each for each in index["requests"] if each not in named]  # type: ignore[attr-defined]
+        assert named == [f"r-{number}" for number in range(100, REQUESTS_WAITING + 100)]
+
+    run_virtually(body())
+
+
+def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> None:
+    async def body() -> None:
+        rig = Rig(heartbeat_interval_s=5.0)
+        filled(rig.store)
+        async with rig.running():
+            await asyncio.sleep(7)
+            assert {marker.frontier for marker in rig.markers("heartbeat")} == {"0"}
+            assert {marker.seen for marker in rig.markers("heartbeat")} == {""}
+            rig.sync()
+            rig.relay.heard(1_767_323_045_006)
+            await asyncio.sleep(30)
+            rig.relay.progressed("5000")
+            await asyncio.sleep(5)
+        assert len(rig.markers("heartbeat")) in {16, 17, 18}
+        newest = [rig.markers("heartbeat")[-1], next(m for m in reversed(rig.markers("heartbeat")) if m.partition == 0)]
+        assert {marker.frontier for marker in newest} == {"5000"}
+        assert sum(marker.count for marker in newest) == 40
+        assert newest[0].seen == "2026-01-02T03:04:05.006Z"
+        assert rig.status.frontier == "5000"
+
+    run_virtually(body())
+
+
+def test_while_kafka_is_away_heartbeats_do_not_pile_up() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, heartbeat_interval_s=1.0)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            before = len(rig.markers("heartbeat"))
+            await asyncio.sleep(1000)
+            rig.sink.up.set()
+            await asyncio.sleep(0.5)
+            assert len(rig.markers("heartbeat")) - before <= 3
+
+    run_virtually(body())
+
+
+def test_a_full_queue_makes_the_watch_wait_and_counts_the_time() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1, queue_bytes=20_000, conflate=False)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            said = 0
+
+            async def say_for_ever() -> None:
+                nonlocal said
+                while True:
+                    await rig.relay.room()
+                    rig.say(rig.store.put(KEYS[said % 40], b"%d" % said))
+                    said += 1
+
+            async with asyncio.TaskGroup() as tasks:
+                saying = tasks.create_task(say_for_ever())
+                await asyncio.sleep(50)
+                saying.cancel()
+            assert 20 < said < 80
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(rig.relay.room())
+                await asyncio.sleep(10)
+                assert not waiting.done()
+                rig.sink.up.set()
+            assert rig.metrics.counter("backpressure_seconds").labels("pods")._value.get() >= 10
+            await until(lambda: rig.rebuilt() == rig.store.values())
+
+    run_virtually(body())
+
+
+def test_one_batch_per_partition_is_on_its_way_and_a_burst_leaves_in_one_step() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=2)  # FakeSink asserts the first half
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            await asyncio.sleep(0.1)
+            before = len(rig.sink.batches)
+            for key in KEYS:
+                rig.say(rig.store.put(key, b"1"))
+            await asyncio.sleep(0.001)
+            assert len(rig.sink.batches) - before == 2
+            assert len(rig.objects()) == 40
+
+    run_virtually(body())
+
+
+async def outclaimed(rig: Rig, *, then_say: bool) -> None:
+    async with rig.running():
+        rig.sync()
+        await until(lambda: rig.status.complete)
+        rig.control.claimed_elsewhere("pods")
+        if then_say:
+            rig.say(rig.store.put(KEYS[0], b"1"))
+        await asyncio.sleep(1000)
+
+
+def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
+    async def body() -> None:
+        rig = Rig(heartbeat_interval_s=5.0)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(ExceptionGroup) as caught:
+            await outclaimed(rig, then_say=False)
+        assert caught.group_contains(Fenced, match="stream pods: a newer writer owns it")
+        assert asyncio.get_running_loop().time() - began_s <= 5.2
+
+    run_virtually(body())
+
+
+def test_a_newer_claim_is_noticed_at_the_next_receipt() -> None:
+    async def body() -> None:
+        rig = Rig(heartbeat_interval_s=1000.0)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(ExceptionGroup) as caught:
+            await outclaimed(rig, then_say=True)
+        assert caught.group_contains(Fenced)
+        assert asyncio.get_running_loop().time() - began_s <= 0.2
+
+    run_virtually(body())
+
+
+def test_being_fenced_during_the_claim_is_said_as_such() -> None:
+    async def body() -> None:
+        rig = Rig()
+        rig.sink.fenced = True
+        with pytest.raises(Fenced):
+            await rig.relay.claim(rig.highest_epoch)
+
+    run_virtually(body())
+
+
+def test_a_drain_sends_what_is_queued_then_a_last_heartbeat_and_takes_nothing_new() -> None:
+    async def body() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            held = rig.store.values()
+            draining = asyncio.TaskGroup()
+            async with draining:
+                drained = draining.create_task(rig.relay.drain(10.0))
+                await asyncio.sleep(0)
+                rig.say(rig.store.put(KEYS[1], b"late"))
+            assert drained.result()
+        assert rig.rebuilt() == held
+        for partition in range(2):
+            last = rig.records(partition)[-1]
+            assert isinstance(last, MarkerRecord)
+            assert last.kind == "heartbeat"
+            assert last.frontier != str(rig.store.version)
+
+    run_virtually(body())
+
+
+def test_a_drain_that_kafka_does_not_answer_says_no_at_its_deadline() -> None:
+    async def body() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.sink.up.clear()
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            began_s = asyncio.get_running_loop().time()
+            assert not await rig.relay.drain(7.0)
+            assert 7.0 <= asyncio.get_running_loop().time() - began_s < 7.1
+
+    run_virtually(body())
+
+
+def test_acknowledged_records_are_counted_by_kind() -> None:
+    async def body() -> None:
+        rig = Rig(partitions=1)
+        filled(rig.store, 2)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.say(rig.store.put(KEYS[0], b"1"))
+            rig.say(rig.store.remove(KEYS[1]))
+            await asyncio.sleep(1)
+            assert rig.metrics.gauge("queue_records").labels("pods")._value.get() <= 2
+        acked = rig.metrics.counter("records_acked")
+        counts = {kind: acked.labels(rig.spec.topic, kind)._value.get() for kind in ("event", "snapshot", "tombstone", "marker")}
+        assert counts["snapshot"] == 2
+        assert (counts["event"], counts["tombstone"]) == (1, 1)
+        assert sum(rig.metrics.lag("pods").counts) == 2
+
+    run_virtually(body())
+
+
+def test_a_new_claim_starts_from_the_snapshot_of_the_newest_writer_only() -> None:
+    async def body() -> None:
+        control, sink = FakeControl(), FakeSink()
+        first = Rig(control=control, sink=sink)
+        async with first.running():
+            first.sync()
+            await until(lambda: bool(control.indexes))
+        second = Rig(control=control, sink=sink)
+        async with second.running():
+            pass
+        third = Rig(control=control, sink=sink)
+        async with third.running():
+            pass
+        assert [origin for _, origin in control.claims] == [None, *[{"snapshot": "1-1", "begin": [1, 1]}] * 2]
+
+    run_virtually(body())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cancelled_at_any_moment_it_has_advanced_no_further_than_the_log(seed: int) -> None:
+    async def body() -> None:
+        rig = Rig(sink=FakeSink(Faults(delay_s=0.01), random.Random(seed)))
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            for number in range(seed * 3):
+                rig.say(rig.store.put(KEYS[number % 40], b"%d" % number))
+                await asyncio.sleep(0.001)
+        for partition in range(2):
+            sequences = [record.sequence for record in rig.records(partition)]
+            assert sequences == list(range(1, len(sequences) + 1))
+        if rig.status.frontier is not None:
+            assert all(any(isinstance(record, ObjectRecord) for record in rig.records(partition)) for partition in range(2))
+            assert rig.status.frontier in {marker.frontier for marker in rig.markers("end") + rig.markers("heartbeat")}
+
+    run_virtually(body())
+
+
+def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> None:
+    noise = random.Random(1).randbytes(4000)
+
+    async def body() -> None:
+        sink = FakeSink(faults=Faults(delay_s=0.2))
+        rig = Rig(partitions=1, queue_bytes=4 << 20, conflate=False, sink=sink, heartbeat_interval_s=1.0)
+        filled(rig.store)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            busy, waited = True, 0
+
+            async def load() -> None:
+                nonlocal waited
+                for number in itertools.count():
+                    before_s = asyncio.get_running_loop().time()
+                    await rig.relay.room()
+                    waited += asyncio.get_running_loop().time() > before_s
+                    if not busy:
+                        return
+                    rig.say(rig.store.put(b"busy/%d" % (number % 5), b"%d" % number + noise))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(load(), name="load")
+                await asyncio.sleep(2)
+                assert waited > 10, "the load is none"
+                rig.relay.request_snapshot("under load")
+                await asyncio.sleep(6)
+                ended, said = rig.markers("end"), len(rig.objects())
+                busy = False
+            await asyncio.sleep(10)
+        assert [marker.snapshot for marker in ended] == ["1-1", "1-2"]
+        assert said > 4000, "the watch is read on"
+        assert rig.rebuilt() == rig.store.values()
+        rig.assert_hashes()
+
+    run_virtually(body())

@@ -1,0 +1,51 @@
+"""What the log says of objects that are passed over, however often they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from tests.support.virtualtime import run
+from watchrelay.core.errors import Undecodable
+from watchrelay.model.resources import Resource
+from watchrelay.observe.loglimit import SUBJECTS_MAX
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import StreamStatus
+from watchrelay.watch.reporting import Journal
+
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+
+
+def bad(name: str, why: str = "deep") -> Undecodable:
+    return Undecodable(f"a watch line cannot be decoded: {why}", about=("shop", name))
+
+
+def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+
+    async def scene() -> None:
+        journal = Journal("pods", metrics.stream("pods", PODS), StreamStatus("pods"))
+        for _ in range(600):
+            journal.skipped((bad("a"), bad("b")))
+            await asyncio.sleep(1)
+        journal.skipped((bad("a", "not UTF-8"),))
+
+    with caplog.at_level(logging.ERROR):
+        run(scene())
+    lines = [(record.__dict__["object"], record.__dict__["count"]) for record in caplog.records]
+    assert lines == [("shop/a", 1), ("shop/b", 1), ("shop/a", 300), ("shop/b", 300), ("shop/a", 1)]
+    assert metrics.counter("events_filtered").labels("pods", "", "v1", "pods", "quarantined")._value.get() == 1201
+
+
+def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        journal = Journal("pods", Metrics().stream("pods", PODS), StreamStatus("pods"))
+        for number in range(5000):
+            journal.skipped((bad(f"p{number}" + "x" * 5000),))
+
+    with caplog.at_level(logging.ERROR):
+        run(scene())
+    assert 1 < len(caplog.records) <= SUBJECTS_MAX + 1
+    assert all(len(record.__dict__["object"]) <= 300 for record in caplog.records)

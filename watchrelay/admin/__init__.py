@@ -1,0 +1,1 @@
+"""What an operator's command does and ends."""

@@ -1,0 +1,267 @@
+"""The config's topics as an AsyncAPI 3.0 document: what a consumer can expect, readable by machines.
+
+Room: app. In: settings. Out: a document of plain values. Neither a cluster nor Kafka is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from watchrelay import __version__
+from watchrelay.admin.asyncapi_headers import MARKER_TYPES, OBJECT_TYPES, headers_schema
+from watchrelay.config import Settings
+from watchrelay.config.streams import Planned, plan, shared_topics
+from watchrelay.config.units import duration_text
+from watchrelay.daemon.plan import control_spec, signal_spec
+from watchrelay.kafka.signal_records import EXECUTE_SNAPSHOT
+from watchrelay.kafka.topic_config import TopicSpec
+
+ASYNCAPI: Final = "3.0.0"
+BINDING: Final = "0.5.0"
+"""Version of the Kafka bindings; the first that takes every setting of a topic."""
+
+_STRUCTURED, _JSON = "application/cloudevents+json", "application/json"
+_TITLES = {
+    "added": "an object that was not published before",
+    "modified": "an object with a new state",
+    "read": "an object said again with the value it has",
+    "deleted": "an object that is gone",
+    "claim": "a writer opens a new epoch",
+    "begin": "a snapshot begins",
+    "end": "a snapshot is complete",
+    "heartbeat": "count, digest and freshness of the state",
+}
+_CONTROL = {
+    "claim": "claim/<stream>: who writes a stream; its offset makes the epoch",
+    "stream": "stream/<stream>: where a stream stands and what decides its content",
+    "snapshot": "snapshot/<stream>: the newest complete snapshot",
+}
+
+
+def document(settings: Settings) -> dict[str, Any]:
+    """The whole document. Law: equal at every call; every reference in it resolves."""
+    channels, operations = _channels(settings), {}
+    for key, channel in channels.items():
+        receives = channel["bindings"]["kafka"].get("topic") == signal_spec(settings).name
+        operations[f"{'read' if receives else 'write'}.{key}"] = {
+            "action": "receive" if receives else "send",
+            "title": f"the relay {'reads requests from' if receives else 'writes'} {channel['title']}",
+            "channel": {"$ref": f"#/channels/{key}"},
+            "messages": [{"$ref": f"#/channels/{key}/messages/{name}"} for name in channel["messages"]],
+        }
+    return {
+        "asyncapi": ASYNCAPI,
+        "info": {
+            "title": f"watchrelay {settings.cluster}",
+            "version": __version__,
+            "description": (
+                f"Changes of Kubernetes resources of cluster {settings.cluster}, in order, with snapshots. "
+                f"Record contract version 1, format {settings.kafka.format}."
+            ),
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": _JSON,
+        "servers": _servers(settings),
+        "channels": channels,
+        "operations": operations,
+        "components": {"messages": _messages(settings), "schemas": _schemas(settings)},
+    }
+
+
+def _servers(settings: Settings) -> dict[str, Any]:
+    secure = settings.kafka.security.protocol != "PLAINTEXT"
+    protocol = "kafka-secure" if secure else "kafka"
+    return {
+        f"kafka-{number}": {"host": host, "protocol": protocol, "description": f"Reached by {settings.kafka.security.protocol}."}
+        for number, host in enumerate(settings.kafka.bootstrap_servers)
+    }
+
+
+# ---- channels -------------------------------------------------------------------------------------------------------
+
+
+def _channels(settings: Settings) -> dict[str, Any]:
+    by_topic: dict[str, list[Planned]] = {}
+    shared = shared_topics(settings, ((entry, ()) for entry in settings.resources))
+    for planned in plan(settings):
+        by_topic.setdefault(planned.topic or f"unresolved-{_key(planned.id)}", []).append(planned)
+    channels = {_key(name): _state_channel(settings, streams, shared=name in shared) for name, streams in by_topic.items()}
+    control, signal = control_spec(settings), signal_spec(settings)
+    channels[control.name] = _channel(control, "the control topic", "Claims, descriptions of streams, index of snapshots.", _CONTROL)
+    channels[signal.name] = _channel(signal, "the signal topic", "Requests of consumers to the relay; the key is the cluster.", ("signal",))
+    return channels
+
+
+def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) -> dict[str, Any]:
+    first, topic = streams[0], streams[0].topic
+    spec = TopicSpec(
+        name=topic or "",
+        partitions=first.partitions,
+        replication_factor=settings.kafka.replication_factor,
+        min_insync_replicas=settings.kafka.min_insync_replicas,
+        snapshot_interval_s=max(each.entry.snapshot_interval_s for each in streams),
+    )
+    said = ", ".join(_about(each) for each in streams)
+    what = ", ".join(dict.fromkeys(each.what for each in streams))
+    names = "pods/<namespace>/<name> and the like" if shared else "<namespace>/<name>, or /<name> of what is cluster-scoped"
+    channel = _channel(spec, what, f"Streams: {said}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES))
+    if topic is None:
+        channel["description"] += " Its topic is known once the cluster was asked."
+    return channel
+
+
+def _about(stream: Planned) -> str:
+    interval = stream.entry.snapshot_interval_s
+    return f"{stream.id} ({f'snapshot every {duration_text(interval)}' if interval else 'no periodic snapshot'})"
+
+
+def _channel(spec: TopicSpec, title: str, description: str, messages: Iterable[str]) -> dict[str, Any]:
+    kinds = {"state": "", "control": "control.", "signal": ""}
+    kafka: dict[str, Any] = {
+        "partitions": spec.partitions,
+        "replicas": spec.replication_factor,
+        "topicConfiguration": {name: _setting(name, value) for name, value in spec.configs().items()},
+        "bindingVersion": BINDING,
+    }
+    if spec.name:
+        kafka = {"topic": spec.name, **kafka}
+    return {
+        "address": spec.name or None,
+        "title": title,
+        "description": description,
+        "messages": {name: {"$ref": f"#/components/messages/{kinds[spec.kind]}{name}"} for name in messages},
+        "bindings": {"kafka": kafka},
+    }
+
+
+def _setting(name: str, value: str) -> object:
+    if name == "cleanup.policy":
+        return value.split(",")
+    return int(value) if value.isdigit() else value
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[^\w.-]", "_", text)
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+
+def _messages(settings: Settings) -> dict[str, Any]:
+    content_type = _STRUCTURED if settings.kafka.format == "structured" else _JSON
+    messages: dict[str, Any] = {}
+    for said in (*OBJECT_TYPES, *MARKER_TYPES):
+        marker = said in MARKER_TYPES
+        payload = "nothing" if marker else "delete" if said == "deleted" else "value"
+        messages[said] = {
+            "name": said,
+            "title": _TITLES[said],
+            **({} if marker else {"contentType": content_type}),
+            "headers": headers_schema(said, content_type, enveloped=settings.kafka.format != "cloudevents"),
+            "payload": {"$ref": f"#/components/schemas/{payload}"},
+            "bindings": _key_of("markerKey" if marker else "objectKey"),
+        }
+    for kind, title in _CONTROL.items():
+        messages[f"control.{kind}"] = {
+            "name": kind,
+            "title": title,
+            "contentType": _JSON,
+            "payload": {"$ref": f"#/components/schemas/{kind}"},
+            "bindings": {"kafka": {"key": {"type": "string", "pattern": f"^{kind}/"}, "bindingVersion": BINDING}},
+        }
+    messages["signal"] = {
+        "name": "signal",
+        "title": "a request for snapshots; the index record of each names its id",
+        "contentType": _JSON,
+        "payload": {"$ref": "#/components/schemas/signal"},
+        "bindings": {"kafka": {"key": {"type": "string", "const": settings.cluster}, "bindingVersion": BINDING}},
+    }
+    return messages
+
+
+def _key_of(schema: str) -> dict[str, Any]:
+    return {"kafka": {"key": {"$ref": f"#/components/schemas/{schema}"}, "bindingVersion": BINDING}}
+
+
+# ---- schemas --------------------------------------------------------------------------------------------------------
+
+
+def _schemas(settings: Settings) -> dict[str, Any]:
+    value, delete = _values(settings.kafka.format)
+    return {
+        "object": _object(
+            {"apiVersion": _STRING, "kind": _STRING, "metadata": {"type": "object"}}, "The object, as the API server has it."
+        ),
+        "value": value,
+        "delete": delete,
+        "nothing": {"type": "null", "description": "No value: a tombstone."},
+        "objectKey": {"type": "string", "pattern": "^[^%]*/[^/%]+$", "description": "<namespace>/<name>, prefixed on shared topics."},
+        "markerKey": {"type": "string", "pattern": "^%wr/(claim|begin|end|heartbeat)/[^/]+/[0-9]+$"},
+        "claim": _object(
+            {"holder": _STRING, "instance": _STRING, "version": _STRING, "time": _STRING, "from": {"type": ["object", "null"]}},
+            "Epoch: epochBase of the stream's description plus the offset of the first record with this instance.",
+        ),
+        "stream": _object(
+            {
+                **dict.fromkeys(("topic", "keyFormat", "resource", "configHash"), _STRING),
+                "partitions": _INTEGER,
+                "epochBase": _INTEGER,
+                "namespace": {"type": ["string", "null"]},
+                "selectors": {"type": "object"},
+            },
+            "What decides the stream's content.",
+        ),
+        "snapshot": _object(
+            {
+                **dict.fromkeys(("snapshot", "rv", "time"), _STRING),
+                "epoch": _INTEGER,
+                "count": _INTEGER,
+                "requests": {"type": "array", "items": _STRING},
+                "partitions": {"type": "array", "items": {"$ref": "#/components/schemas/snapshotPartition"}},
+            },
+            "A complete snapshot; it counts if its epoch is that of the newest claim.",
+        ),
+        "snapshotPartition": _object({"partition": _INTEGER, "begin": _INTEGER, "end": _INTEGER, "count": _INTEGER, "digest": _STRING}, ""),
+        "signal": _object(
+            {
+                "id": {"type": "string", "minLength": 1, "maxLength": 200},
+                "type": {"type": "string", "const": EXECUTE_SNAPSHOT},
+                "data": _object({"streams": {"type": "array", "items": _STRING, "minItems": 1}}, "Stream ids."),
+            },
+            "Shaped as Debezium's signals.",
+        ),
+    }
+
+
+_STRING: Final = {"type": "string"}
+_INTEGER: Final = {"type": "integer"}
+_THE_OBJECT: Final = {"$ref": "#/components/schemas/object"}
+
+
+def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        **({"description": description} if description else {}),
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of an upsert and of a delete."""
+    null: dict[str, Any] = {"type": "null", "description": "The tombstone behind the delete, a record of its own."}
+    match form:
+        case "structured":
+            event = dict.fromkeys(("specversion", "type", "source", "id", "time", "subject"), _STRING)
+            about = "A CloudEvent with the attributes of the headers"
+            gone = _object(event, f"{about}, without data.")
+            return _object({**event, "datacontenttype": _STRING, "data": _THE_OBJECT}, f"{about}."), {"oneOf": [gone, null]}
+        case "debezium":
+            said = {"before": {"type": "null"}, "source": {"type": "object"}, "ts_ms": _INTEGER}
+            kept = _object({**said, "after": _THE_OBJECT, "op": {"enum": ["c", "u", "r"]}}, "A change as Debezium writes it.")
+            gone = _object({**said, "after": {"type": "null"}, "op": {"const": "d"}}, "A delete as Debezium writes it.")
+            return kept, {"oneOf": [gone, null]}
+        case _:
+            return _THE_OBJECT, {"$ref": "#/components/schemas/nothing"}

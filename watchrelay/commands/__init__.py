@@ -1,1 +1,0 @@
-"""The commands: one module each, with `run(args) -> exit code`."""

@@ -1,0 +1,170 @@
+"""Topics read once from their last complete snapshots to their ends, and audited on the way.
+
+Room: consumer. In: connection arguments, the control topic, which streams. Out: an `Audit` per stream and partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from watchrelay.consumer.audit import Audit, Problem
+from watchrelay.consumer.changes import Problems
+from watchrelay.consumer.connecting import STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.errors import NothingPublished
+from watchrelay.consumer.locate import Finder
+from watchrelay.consumer.origin import Origin
+from watchrelay.contract.records import decode
+from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.kafka.client.patches import plain_words, servers_text, stop_consumer, what_to_check
+
+_POLL_MS = 500
+_AT_ONCE = 500
+_PARTITION_FETCH_BYTES = 1 << 20
+_FETCH_WAIT_MS = 50
+"""A fetch that waits for records holds up whatever is asked behind it on its connection."""
+_FETCH_BYTES = 8 << 20
+"""Little at a time: what was just unpacked is still in the processor's cache when it is checked."""
+
+
+class _Log:
+    """One partition: its audits, where it is read and where it ended when the reading began."""
+
+    __slots__ = ("before", "by_stream", "end", "foreign", "start")
+
+    def __init__(self, start: int, end: int, by_stream: dict[str, Audit]) -> None:
+        self.start, self.end, self.by_stream = start, end, by_stream
+        self.before = -1
+        self.foreign: dict[str, tuple[int, int]] = {}
+        """What is wrong -> (first offset, how often)."""
+
+
+class Auditor:
+    """Use: `async with Auditor(...) as auditor`, then `read_to_end()`; later `read_on()` as long as there is a reason to."""
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        control_topic: str,
+        streams: Sequence[str] = (),
+        home: Callable[[bytes, int], int],
+        bare: bool = False,
+    ) -> None:
+        fetch = {"fetch_max_bytes": _FETCH_BYTES, "max_partition_fetch_bytes": _PARTITION_FETCH_BYTES, "fetch_max_wait_ms": _FETCH_WAIT_MS}
+        self._arguments = {**arguments, **fetch}
+        self._control, self._streams = control_topic, frozenset(streams)
+        self._home, self._bare = home, bare
+        self._logs: dict[TopicPartition, _Log] = {}
+        self._consumer: Any = None
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises: SinkUnavailable."""
+        self._consumer = make_consumer(self._arguments)
+        await start_consumer(self._consumer, self._arguments, check=what_to_check)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
+
+    async def read_to_end(self) -> None:
+        """Read every partition of the streams to the end that it has now.
+
+        Raises: NothingPublished; SinkUnavailable.
+        """
+        try:
+            await self._find()
+            patience = Patience(self._arguments)
+            while behind := [place for place, log in self._logs.items() if await self._consumer.position(place) < log.end]:
+                patience.heard(await self._read(behind), behind[0].topic)
+        except KafkaError as error:
+            raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
+
+    async def read_on(self, stream: str) -> None:
+        """Read what came to the partitions of `stream` since, for half a second at most."""
+        try:
+            await self._read([place for place, log in self._logs.items() if stream in log.by_stream])
+        except KafkaError as error:
+            raise SinkUnavailable(f"kafka stopped answering: {plain_words(error)}") from error
+
+    async def rows(self) -> list[tuple[Audit, int, int]]:
+        """All audits, finished, with the offsets between which they read (the second is the next one's), by stream and partition."""
+        self._share_out()
+        rows: list[tuple[Audit, int, int]] = []
+        for place, log in self._logs.items():
+            to = await self._consumer.position(place)
+            for audit in log.by_stream.values():
+                audit.finish()
+                rows.append((audit, max(log.start, audit.start), to))
+        return sorted(rows, key=lambda row: (row[0].stream, row[0].topic, row[0].partition))
+
+    def of(self, stream: str) -> list[Audit]:
+        """The audits of one stream."""
+        return [log.by_stream[stream] for log in self._logs.values() if stream in log.by_stream]
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams that are read."""
+        return sorted({stream for log in self._logs.values() for stream in log.by_stream})
+
+    async def _find(self) -> None:
+        control, servers = self._control, servers_text(self._arguments)
+        finder = Finder(self._consumer, control_topic=control, topics=(), streams=self._streams, problems=Problems(), servers=servers)
+        problem = await finder.look()
+        if problem:
+            raise NothingPublished(problem)
+        described = finder.described() or {}
+        places = await finder.places(frozenset())
+        if finder.missing:
+            raise NothingPublished("; ".join(finder.missing.values()))
+        begins = await self._consumer.beginning_offsets(list(places))
+        ends = await self._consumer.end_offsets(list(places))
+        self._consumer.assign(list(places))
+        for place, origins in sorted(places.items()):
+            audits = {stream: self._audit(stream, place, origin, described[stream].partitions) for stream, origin in origins.items()}
+            start = max(begins[place], min(audit.start for audit in audits.values()))
+            self._logs[place] = _Log(start, ends[place], audits)
+            self._consumer.seek(place, start)
+
+    def _audit(self, stream: str, place: TopicPartition, origin: Origin, partitions: int) -> Audit:
+        where = (stream, place.topic, place.partition)
+        return Audit(*where, origin=origin, partitions=partitions, home=self._home, bare=self._bare)
+
+    async def _read(self, places: list[TopicPartition]) -> bool:
+        fetched = await self._consumer.getmany(*places, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+        for place, messages in fetched.items():
+            self._take(self._logs[place], messages)
+        return bool(fetched)
+
+    @staticmethod
+    def _take(log: _Log, messages: Sequence[Any]) -> None:
+        before, by_stream = log.before, log.by_stream
+        for message in messages:
+            offset, headers = message.offset, message.headers
+            try:
+                record = decode(message.key, message.value, headers)
+            except RecordRefused as error:
+                first, count = log.foreign.get(str(error), (offset, 0))
+                log.foreign[str(error)] = (first, count + 1)
+            else:
+                audit = by_stream.get(record.stream)
+                if audit is not None and offset >= audit.start:
+                    audit.take(offset, before, record, headers)
+            before = offset
+        log.before = before
+
+    def _share_out(self) -> None:
+        """What concerns a partition is said of the first of its streams; keys that two of them have, of the later one."""
+        for log in self._logs.values():
+            audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]
+            for detail, (first, count) in log.foreign.items():
+                audits[0].add(Problem("foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}"))
+            log.foreign.clear()
+            for index, audit in enumerate(audits):
+                for other in audits[:index]:
+                    for key in sorted(audit.state.held.keys() & other.state.held.keys()):
+                        audit.add(Problem("overlap", None, key.decode(errors="replace"), f"stream {other.stream} has this key too"))

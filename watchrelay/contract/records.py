@@ -1,0 +1,491 @@
+"""Records <-> bytes, both directions in one file: the public record contract, version 1 (`docs/record-contract.md`, "WIRE").
+
+Room: below every room. In: what the relay hands over, or what stands on a topic. Out: `WireRecord`s to append, `Decoded` values to apply.
+The order of headers is fixed and what is constant for a writer comes first, encoded once: cheap to build, and it compresses well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from watchrelay import __version__
+from watchrelay.contract.formats import JSON_TYPE, Change, Envelope, Structured, unwrap
+from watchrelay.contract.headers import LENGTHS, UNREADABLE, Header, HeaderBlock, encode_headers, starts_of, varint
+from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
+from watchrelay.core.errors import RecordRefused
+from watchrelay.core.text import short
+from watchrelay.model.streams import StreamSpec
+
+Trimmed = Literal["", "fields", "stub"]
+
+DIGEST_MASK = (1 << 64) - 1
+_DIGITS_MAX = 20
+"""Those of ce_sequence."""
+_OFFSET_MAX = (1 << 63) - 1
+"""A client that is told to go to a higher one fails."""
+PARTITIONS_MAX = 100_000
+"""More than any topic has: whoever reads a number of partitions makes that many of something."""
+EPOCH_MAX = (1 << 53) - 1
+"""Its base stands on the control topic, as a JSON number that every reader reads alike."""
+
+_VERB_TYPES: dict[Verb, bytes] = {
+    "added": b"dev.watchrelay.object.added.v1",
+    "modified": b"dev.watchrelay.object.modified.v1",
+    "deleted": b"dev.watchrelay.object.deleted.v1",
+    "read": b"dev.watchrelay.object.read.v1",
+}
+_MARKER_TYPES: dict[MarkerKind, bytes] = {
+    "claim": b"dev.watchrelay.claim.v1",
+    "begin": b"dev.watchrelay.snapshot.begin.v1",
+    "end": b"dev.watchrelay.snapshot.end.v1",
+    "heartbeat": b"dev.watchrelay.heartbeat.v1",
+}
+_VERBS = {wire: verb for verb, wire in _VERB_TYPES.items()}
+_MARKERS = {wire: kind for kind, wire in _MARKER_TYPES.items()}
+_REASONS: dict[bytes, Reason] = {
+    b"watch": "watch",
+    b"relist": "relist",
+    b"resume": "resume",
+    b"conflated": "conflated",
+    b"snapshot": "snapshot",
+    b"healed": "healed",
+}
+_TRIMMED: dict[bytes, Trimmed] = {b"": "", b"fields": "fields", b"stub": "stub"}
+
+
+_fresh_hash = sha256().copy
+"""A copy costs less than a new one, for which OpenSSL looks the algorithm up."""
+_record: partial[WireRecord] = partial(tuple.__new__, WireRecord)
+"""`WireRecord` from a tuple, without the function that a NamedTuple has for names and defaults."""
+
+_TIME, _NAMESPACE, _NAME, _SUBJECT = map(starts_of, ("ce_time", "ce_namespace", "ce_name", "ce_subject"))
+_UID, _VERSION, _ID = map(starts_of, ("ce_wruid", "ce_wrrv", "ce_id"))
+_HASH, _SEQUENCE = starts_of("ce_wrhash")[16], starts_of("ce_sequence")[20]
+_VARYING = 9
+"""Headers of an object that has a namespace, uid, version and value: the time and those above."""
+
+
+def content_hash(key: bytes, value: bytes) -> int:
+    """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value). Source: WIRE 3."""
+    hashed = _fresh_hash()
+    hashed.update(key)
+    hashed.update(b"\0")
+    hashed.update(value)
+    return int.from_bytes(hashed.digest()[:8], "big")
+
+
+class Instants:
+    """Wall milliseconds -> RFC 3339 bytes, UTC with milliseconds and `Z`; remembers the newest second and instant."""
+
+    __slots__ = ("_at_ms", "_rendered", "_second", "_stem")
+
+    def __init__(self) -> None:
+        self._second = self._at_ms = -1
+        self._stem = self._rendered = b""
+
+    def render(self, at_ms: int) -> bytes:
+        """`at_ms` as every record writes it."""
+        if at_ms != self._at_ms:
+            second, millis = divmod(at_ms, 1000)
+            if second != self._second:
+                self._second = second
+                self._stem = datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+            self._at_ms = at_ms
+            self._rendered = b"%b.%03dZ" % (self._stem, millis)
+        return self._rendered
+
+
+def parse_instant(text: bytes) -> int:
+    """RFC 3339 -> wall milliseconds. Law: parse_instant(Instants().render(ms)) == ms. Raises: ValueError."""
+    moment = datetime.fromisoformat(text.decode())
+    if moment.tzinfo is None:
+        raise ValueError(f"{text.decode()} names no time zone")
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+class Marker(msgspec.Struct, frozen=True, gc=False):
+    """What a marker says, all but where it stands. Shape: a field left at its default is not sent; a claim says none of these.
+
+    `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (WIRE 3).
+    """
+
+    kind: MarkerKind
+    frontier: str = ""
+    count: int = 0
+    digest: int = 0
+    seen_ms: int | None = None
+    snapshot: str = ""
+    begin_sequence: int = 0
+    begin_offset: int = 0
+    last_snapshot: str = ""
+    last_snapshot_offset: int = 0
+
+
+class CloudEvents:
+    """Renders the records of one writer (one stream, one epoch) as CloudEvents 1.0, binary mode."""
+
+    content_type = JSON_TYPE
+
+    def __init__(self, spec: StreamSpec, epoch: int) -> None:
+        resource = spec.plan.selection.resource
+        self.spec, self.epoch = spec, epoch
+        self._cut = len(spec.key_prefix)
+        self._instants = Instants()
+        self._time_ms, self._time = -1, b""
+        stream = spec.id.encode()
+        common: tuple[Header, ...] = (
+            ("ce_specversion", b"1.0"),
+            ("ce_source", spec.source.encode()),
+            ("ce_wrstream", stream),
+            ("ce_wrepoch", b"%d" % epoch),
+        )
+        described = (*common, ("ce_kind", resource.kind.encode()), ("ce_apiversion", resource.api_version.encode()))
+        typed: Header = ("content-type", self.content_type)
+        self._objects: dict[tuple[Verb, Reason], tuple[Header, ...]] = {
+            (verb, reason): (
+                *described,
+                *(() if verb == "deleted" else (typed,)),
+                ("ce_type", wire),
+                ("ce_wrreason", name),
+            )
+            for verb, wire in _VERB_TYPES.items()
+            for name, reason in _REASONS.items()
+        }
+        pinned: tuple[Header, ...] = (
+            ("ce_wrconfig", spec.config_hash.encode()),
+            ("ce_wrpartitions", b"%d" % spec.partitions),
+        )
+        self._starts = {kinds: varint(len(headers) + _VARYING) + encode_headers(headers) for kinds, headers in self._objects.items()}
+        self._markers = {kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()}
+        name = stream.replace(b"%", b"%%")
+        self._ids = [b"%b.%d.%d.%%d" % (name, epoch, partition) for partition in range(spec.partitions)]
+        longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
+        self._short = LENGTHS if longest < LENGTHS else 0
+        """Key, uid and version together are shorter than this where every header's length is known beforehand; 0: a ce_id's may not be."""
+        self._marker_keys = {
+            kind: [b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition) for partition in range(spec.partitions)] for kind in _MARKER_TYPES
+        }
+        one = self._objects["modified", "watch"]
+        self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
+        """What the headers of one object come to, about; the names and numbers that vary included."""
+
+    def object(
+        self,
+        partition: int,
+        sequence: int,
+        key: bytes,
+        value: bytes | None,
+        verb: Verb,
+        reason: Reason,
+        uid: str,
+        version: str,
+        value_hash: int,
+        time_ms: int,
+        trimmed: Trimmed = "",
+        tombstone: bool = False,  # noqa: ARG002 (here every delete is one)
+    ) -> WireRecord:
+        """One object's record. Shape: positional, for this is the hot path; an empty `uid` or `version` has no header.
+
+        `tombstone`: the null behind a delete that is a value; only formats with an envelope have those.
+        """
+        subject = key[self._cut :]
+        namespace, _, name = subject.partition(b"/")
+        who, at = uid.encode(), version.encode()
+        if value is None or not (who and at and namespace) or trimmed or len(key) + len(who) + len(at) >= self._short:
+            headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
+            return WireRecord(key, value, HeaderBlock.of(headers))
+        if time_ms != self._time_ms:
+            self._time_ms, self._time = time_ms, self._instants.render(time_ms)
+        time, place = self._time, self._ids[partition] % sequence
+        return _record((key, value, HeaderBlock(b"".join((
+            self._starts[verb, reason], _TIME[len(time)], time, _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
+            _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at, _HASH, b"%016x" % value_hash,
+            _ID[len(place)], place, _SEQUENCE, b"%020d" % sequence,
+        )))))  # fmt: skip
+
+    def _headers(
+        self,
+        partition: int,
+        sequence: int,
+        key: bytes,
+        value: bytes | None,
+        verb: Verb,
+        reason: Reason,
+        uid: str,
+        version: str,
+        value_hash: int,
+        time_ms: int,
+        trimmed: Trimmed,
+    ) -> list[Header]:
+        """The same headers in the same order, whatever is missing or long."""
+        namespace, _, name = key[self._cut :].partition(b"/")
+        headers = [*self._objects[verb, reason], ("ce_time", self._instants.render(time_ms))]
+        if namespace:
+            headers += (("ce_namespace", namespace), ("ce_name", name), ("ce_subject", b"%b/%b" % (namespace, name)))
+        else:
+            headers += (("ce_name", name), ("ce_subject", name))
+        if uid:
+            headers.append(("ce_wruid", uid.encode()))
+        if version:
+            headers.append(("ce_wrrv", version.encode()))
+        if value is not None:
+            headers.append(("ce_wrhash", b"%016x" % value_hash))
+        if trimmed:
+            headers.append(("ce_wrtrimmed", trimmed.encode()))
+        headers += (("ce_id", self._ids[partition] % sequence), ("ce_sequence", b"%020d" % sequence))
+        return headers
+
+    def marker(self, partition: int, sequence: int, time_ms: int, said: Marker) -> WireRecord:
+        """One marker's record: a tombstone of a key that never existed."""
+        kind = said.kind
+        headers = [*self._markers[kind], ("ce_time", self._instants.render(time_ms))]
+        if kind != "claim":
+            headers += (
+                ("ce_wrrv", said.frontier.encode()),
+                ("ce_wrcount", b"%d" % said.count),
+                ("ce_wrdigest", b"%016x" % said.digest),
+            )
+            if said.seen_ms is not None:
+                headers.append(("ce_wrseen", Instants().render(said.seen_ms)))
+        if said.snapshot:
+            headers.append(("ce_wrsnap", said.snapshot.encode()))
+        if kind == "end":
+            headers += (("ce_wrbegin", b"%d" % said.begin_sequence), ("ce_wrbeginoff", b"%d" % said.begin_offset))
+        if said.last_snapshot:
+            headers += (
+                ("ce_wrlastsnap", said.last_snapshot.encode()),
+                ("ce_wrlastsnapoff", b"%d" % said.last_snapshot_offset),
+            )
+        headers += (("ce_id", self._ids[partition] % sequence), ("ce_sequence", b"%020d" % sequence))
+        return WireRecord(self._marker_keys[kind][partition], None, headers)
+
+
+class Enveloped(CloudEvents):
+    """The same records with the object inside an envelope; a delete is a value too, and its tombstone a record of its own."""
+
+    def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope) -> None:
+        self.content_type = envelope.content_type
+        super().__init__(spec, epoch)
+        self._wrap = envelope.wrap
+        self.overhead_bytes += envelope.overhead_bytes
+
+    def object(
+        self,
+        partition: int,
+        sequence: int,
+        key: bytes,
+        value: bytes | None,
+        verb: Verb,
+        reason: Reason,
+        uid: str,
+        version: str,
+        value_hash: int,
+        time_ms: int,
+        trimmed: Trimmed = "",
+        tombstone: bool = False,
+    ) -> WireRecord:
+        """One object's record. Shape: a healed null is a null in every format: it buries what a former writer said."""
+        headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
+        if tombstone or (verb == "deleted" and reason == "healed"):
+            return WireRecord(key, value, headers)
+        if verb == "deleted":
+            headers.append(("content-type", self.content_type))
+        return WireRecord(key, self._wrap(headers, value, time_ms), headers)
+
+
+def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
+    """The renderer of the stream's format."""
+    match spec.format:
+        case "cloudevents":
+            return CloudEvents(spec, epoch)
+        case "structured":
+            return Enveloped(spec, epoch, Structured())
+        case "debezium":
+            return Enveloped(spec, epoch, Change(spec, __version__))
+
+
+# ---- bytes -> records -----------------------------------------------------------------------------------------------
+
+
+class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
+    """One object's record as it stands on a topic.
+
+    Shape: `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is 0; "" is absent. `enveloped`: the
+    value wrapped the object; a delete that did is followed by its tombstone.
+    """
+
+    stream: str
+    epoch: int
+    sequence: int
+    verb: Verb
+    key: bytes
+    value: bytes | None
+    value_hash: int
+    uid: str
+    version: str
+    reason: Reason
+    time: str
+    trimmed: Trimmed = ""
+    enveloped: bool = False
+
+
+class MarkerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One marker as it stands on a topic. Shape: what does not apply to its kind is "", 0 or None."""
+
+    stream: str
+    epoch: int
+    sequence: int
+    kind: MarkerKind
+    partition: int
+    time: str
+    config: str
+    partitions: int
+    frontier: str = ""
+    count: int = 0
+    digest: int = 0
+    seen: str = ""
+    snapshot: str = ""
+    begin_sequence: int = 0
+    begin_offset: int = 0
+    last_snapshot: str = ""
+    last_snapshot_offset: int | None = None
+
+
+Decoded = ObjectRecord | MarkerRecord
+
+
+def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:
+    """What a record says.
+
+    Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it, count it, say so.
+    """
+    held = dict(headers)
+    kind = held.get("ce_type")
+    if kind is None or "ce_wrstream" not in held:
+        refuse_unreadable(held)
+        raise RecordRefused("not a record of watchrelay: it has no ce_type and ce_wrstream headers")
+    if key is None:
+        raise RecordRefused("a record without a key")
+    try:
+        if not key.isascii():
+            key.decode()
+        verb = _VERBS.get(kind)
+        if verb is not None:
+            return _decode_object(verb, key, value, held)
+        marker = _MARKERS.get(kind)
+        if marker is not None:
+            return _decode_marker(marker, key, value, held)
+    except KeyError as error:
+        raise RecordRefused(f"header {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise RecordRefused(f"a header or the key does not parse: {short(str(error))}") from error
+    except (AttributeError, TypeError) as error:
+        if None not in held.values():  # Kafka knows headers without a value
+            raise
+        raise RecordRefused("a header that must have a value is null") from error
+    raise RecordRefused(f"ce_type {short(kind.decode(errors='replace'))} is not of this contract version")
+
+
+def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
+    """Raises: RecordRefused, saying what it stands in for, for a record that could not be read (`UNREADABLE`)."""
+    if UNREADABLE in headers:
+        raise RecordRefused(headers[UNREADABLE].decode())
+
+
+def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, bytes]) -> ObjectRecord:
+    value_hash, enveloped = 0, False
+    if verb == "deleted":
+        if value is not None:
+            value, enveloped = unwrap(held.get("content-type", JSON_TYPE), value)
+            if value is not None:
+                raise RecordRefused("a delete with a value that holds an object")
+    else:
+        if value is not None:
+            value, enveloped = unwrap(held["content-type"], value)
+        if value is None:
+            raise RecordRefused(f"type {verb} without a value")
+        value_hash = _hex64(held["ce_wrhash"])
+    reason = _REASONS.get(held["ce_wrreason"])
+    trimmed = _TRIMMED.get(held.get("ce_wrtrimmed", b""))
+    if reason is None or trimmed is None:
+        raise RecordRefused("ce_wrreason or ce_wrtrimmed has a value that is not of this contract version")
+    return ObjectRecord(
+        held["ce_wrstream"].decode(),
+        parse_epoch(held["ce_wrepoch"]),
+        _number(held["ce_sequence"]),
+        verb,
+        key,
+        value,
+        value_hash,
+        held.get("ce_wruid", b"").decode(),
+        held.get("ce_wrrv", b"").decode(),
+        reason,
+        held["ce_time"].decode(),
+        trimmed,
+        enveloped,
+    )
+
+
+def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict[str, bytes]) -> MarkerRecord:
+    stream = held["ce_wrstream"].decode()
+    shape, _, partition = key.rpartition(b"/")
+    if value is not None or shape != b"%%wr/%b/%b" % (kind.encode(), stream.encode()):
+        raise RecordRefused(f"a {kind} marker whose key or value is not a marker's")
+    number, partitions = _number(partition), _number(held["ce_wrpartitions"])
+    if not number < partitions <= PARTITIONS_MAX:
+        raise ValueError(f"partition {number} of {partitions}: a stream has 1 to {PARTITIONS_MAX} partitions, the first is 0")
+    told = kind != "claim"
+    ends = kind == "end"
+    last = held.get("ce_wrlastsnapoff") if kind == "heartbeat" else None
+    return MarkerRecord(
+        stream=stream,
+        epoch=parse_epoch(held["ce_wrepoch"]),
+        sequence=_number(held["ce_sequence"]),
+        kind=kind,
+        partition=number,
+        time=held["ce_time"].decode(),
+        config=held["ce_wrconfig"].decode(),
+        partitions=partitions,
+        frontier=held["ce_wrrv"].decode() if told else "",
+        count=_number(held["ce_wrcount"]) if told else 0,
+        digest=_hex64(held["ce_wrdigest"]) if told else 0,
+        seen=held.get("ce_wrseen", b"").decode(),
+        snapshot=held["ce_wrsnap"].decode() if kind in {"begin", "end"} else "",
+        begin_sequence=_number(held["ce_wrbegin"]) if ends else 0,
+        begin_offset=_offset(held["ce_wrbeginoff"]) if ends else 0,
+        last_snapshot=held["ce_wrlastsnap"].decode() if last is not None else "",
+        last_snapshot_offset=_offset(last) if last is not None else None,
+    )
+
+
+def _number(text: bytes) -> int:
+    """Digits alone: `int` takes signs, blanks and underscores, and numbers that no other reader can hold."""
+    if not text.isdigit() or len(text) > _DIGITS_MAX:
+        raise ValueError(f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits")
+    return int(text)
+
+
+def _offset(text: bytes) -> int:
+    if (offset := _number(text)) > _OFFSET_MAX:
+        raise ValueError(f"offset {offset} exceeds the maximum {_OFFSET_MAX}")
+    return offset
+
+
+def parse_epoch(text: bytes) -> int:
+    """ce_wrepoch as a number. Raises: ValueError, also for one that no base can lead to."""
+    if (epoch := _number(text)) > EPOCH_MAX:
+        raise ValueError(f"epoch {epoch} exceeds the maximum {EPOCH_MAX}")
+    return epoch
+
+
+def _hex64(text: bytes) -> int:
+    if len(text) != 16 or not text.isalnum() or text[1] in b"xX":
+        raise ValueError(f"{text.decode(errors='replace')!r} is not 16 hex digits")
+    return int(text, 16)

@@ -1,0 +1,1 @@
+"""What every room may use: errors, the clock, backoff, files, text. Imports nothing of ours."""

@@ -1,0 +1,69 @@
+"""What a stream needs from the rest of the process, in one value.
+
+Room: app. In: the daemon builds it once. Out: handed to every stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from watchrelay.daemon.memory import HeapTrimmer
+from watchrelay.daemon.recovery import turns
+from watchrelay.daemon.requests import Requests
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topics import Topics
+from watchrelay.kube.client import KubeClient
+from watchrelay.model.resources import Resource
+from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+from watchrelay.publish.pulse import Pulse
+from watchrelay.publish.tempo import Tempo
+from watchrelay.watch.admission import Turnstile
+
+if TYPE_CHECKING:
+    from watchrelay.config import Settings
+
+FLUSH_INTERVAL_S = 0.004
+
+
+async def _unknown(_resource: Resource) -> bool | None:
+    return None
+
+
+@dataclass(slots=True)
+class Rooms:
+    """The shared rooms of one process.
+
+    Shape: `settings` are those in force: an edit puts others in their place.
+    `planned` are all streams of the config, as far as discovery knows their resources.
+    `served` answers whether discovery knows a resource (None: it cannot say now);
+    `control_made` is set once the control topic is there and safe; `server_version` is (major, minor) of the API server once known.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    board: Board
+    client: KubeClient
+    turnstile: Turnstile
+    connection: KafkaConnection
+    sink: KafkaSink
+    control: ControlTopic
+    topics: Topics
+    requests: Requests
+    holder: str
+    tempo: Tempo
+    server_version: tuple[int, int] | None = None
+    planned: Sequence[StreamSpec] = ()
+    served: Callable[[Resource], Awaitable[bool | None]] = _unknown
+    control_made: asyncio.Event = field(default_factory=asyncio.Event)
+    rng: random.Random = field(default_factory=random.Random)
+    reading_back: asyncio.Semaphore = field(default_factory=turns)
+    pulse: Pulse = field(default_factory=lambda: Pulse(FLUSH_INTERVAL_S))
+    trim: HeapTrimmer = field(default_factory=HeapTrimmer)

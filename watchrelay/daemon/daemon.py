@@ -1,0 +1,337 @@
+"""The process: opens the window, joins the rooms, starts and stops in order.
+
+Room: app. In: settings, and where they came from. Out: an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from watchrelay import __version__
+from watchrelay.core import clock
+from watchrelay.core.backoff import Backoff
+from watchrelay.core.errors import ConfigError, KubeError, SinkUnavailable, TopicLost, TopicRefused, WatchrelayError
+from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.kafka_connection import kafka_connection
+from watchrelay.daemon.memory import settle_collector
+from watchrelay.daemon.plan import control_spec, provisional_ids, signal_spec
+from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
+from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.supervisor import Supervisor
+from watchrelay.daemon.tasks import end_all, first_of, loop_complains, must_run
+from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.signal_topic import SignalTopic
+from watchrelay.kafka.sink import KafkaSink
+from watchrelay.kafka.topics import Topics
+from watchrelay.kube.auth.credentials import ClusterCredentials, load_credentials
+from watchrelay.kube.client import KubeClient
+from watchrelay.kube.discovery.client import Discovery
+from watchrelay.observe import logs
+from watchrelay.observe.health import Readiness
+from watchrelay.observe.interpreter import interpreter_watched
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.overview import About
+from watchrelay.observe.server import WindowServer
+from watchrelay.observe.status import Board
+from watchrelay.publish.tempo import Tempo
+from watchrelay.watch.admission import Turnstile
+
+if TYPE_CHECKING:
+    from watchrelay.config import Settings
+
+log = logging.getLogger(__name__)
+
+DRAINED, FAILED, OUTCLAIMED = 0, 1, 75
+
+_NO_WAY_IN = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
+"""A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class K."""
+
+
+class AddressRefused(WatchrelayError):
+    """`observe.listen` cannot be used: a person must choose another address."""
+
+
+class Daemon:
+    """One relay. `run()` once; `stop()` from a signal handler or a test asks for the drain.
+
+    Shape: with a `source` its edits are taken while it runs; `settings` are those in force.
+    """
+
+    def __init__(self, settings: Settings, *, environ: Mapping[str, str] | None = None, source: ConfigSource | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics(settings.cluster)
+        self.metrics.tell_of_the_process()
+        self.board = Board()
+        self.readiness = Readiness(self.board)
+        self.port: int | None = None
+        self.started = asyncio.Event()
+        self.holder = f"{socket.gethostname()}-{os.getpid()}"
+        self._rng = random.Random()
+        self._environ = os.environ if environ is None else environ
+        self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._outclaimed = asyncio.Event()
+        self._supervisor: Supervisor | None = None
+        self._reloader = Reloader(source, self, metrics=self.metrics, board=self.board) if source is not None else None
+        self._reloading: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """First call: drain and end. Second call: end without draining."""
+        if self._stopping.is_set():
+            self._at_once.set()
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Relay until told to stop, or outclaimed; the exit code.
+
+        Raises: AddressRefused when `observe.listen` cannot be used.
+        """
+        asyncio.get_running_loop().set_exception_handler(loop_complains)
+        with self._signals():
+            return await self._served()
+
+    async def _served(self) -> int:
+        self._open_rows()
+        about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
+        window = WindowServer(board=self.board, readiness=self.readiness, metrics=self.metrics, about=about)
+        host, port = split_address(self.settings.observe.listen)
+        try:
+            self.port = await window.start(host, port)
+        except OSError as error:
+            listen = self.settings.observe.listen
+            raise AddressRefused(f"observe.listen {listen}: {error.strerror or error}; choose another address") from error
+        self._describe()
+        log.info("started", extra={"version": __version__, "cluster": self.settings.cluster, "listen": f"{host}:{self.port}"})
+        self.started.set()
+        settle_collector()
+        try:
+            with interpreter_watched(self.metrics):
+                return await self._relay_and_reload()
+        finally:
+            await window.close()
+
+    def _open_rows(self) -> None:
+        for entry in self.settings.resources:
+            for stream in provisional_ids(entry):
+                self.board.open(stream)
+
+    def _describe(self) -> None:
+        self.metrics.gauge("build_info").labels(__version__, "").set(1)
+        describe(self.settings, self.metrics)
+
+    # ---- edits of the config (`InForce`) -----------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """True once connections stand that only a restart can change."""
+        return self._supervisor is not None
+
+    def objections(self, settings: Settings) -> list[Objection]:
+        """Why the running streams do not allow `settings`."""
+        return [] if self._supervisor is None else self._supervisor.objections(settings)
+
+    def adopt(self, settings: Settings) -> None:
+        """Run by `settings` from now on."""
+        before, self.settings = self.settings.observe, settings
+        if settings.observe.log_format != before.log_format:
+            logs.configure(settings.observe.log_format, settings.observe.log_level)
+        elif settings.observe.log_level != before.log_level:
+            logs.set_level(settings.observe.log_level)
+        if self._supervisor is not None:
+            self._supervisor.adopt(settings)
+        else:
+            self.board.streams.clear()
+            self._open_rows()
+
+    # ---- the flow ----------------------------------------------------------------------------------------------------
+
+    async def _relay_and_reload(self) -> int:
+        if self._reloader is None:
+            return await self._relay()
+        async with asyncio.TaskGroup() as tasks:
+            self._reloading = self._eternal(tasks, self._reloader.run(), "config")
+            code = await self._relay()
+            self._reloading.cancel()
+        return code
+
+    async def _relay(self) -> int:
+        credentials = await self._credentials()
+        if credentials is None:
+            return DRAINED
+        drained = True
+        async with KubeClient(credentials, self.metrics) as client, asyncio.TaskGroup() as tasks:
+            rooms, discovery = self._rooms(client)
+            supervisor = Supervisor(rooms, discovery, tasks=tasks, readiness=self.readiness, outclaimed=self._outclaimed)
+            rooms.served, self._supervisor = supervisor.served, supervisor
+            eternal = [
+                self._eternal(tasks, rooms.sink.run(), "sink"),
+                self._eternal(tasks, self._control(rooms, supervisor), "control"),
+                self._eternal(tasks, self._signal(rooms), "signal"),
+                self._eternal(tasks, supervisor.run(), "supervisor"),
+            ]
+            await first_of(self._stopping, self._outclaimed)
+            self._stopping.set()
+            drained = await self._drain(supervisor, eternal)
+        log.info("stopped", extra={"drained": drained})
+        if self._outclaimed.is_set():
+            return OUTCLAIMED
+        return DRAINED if drained else FAILED
+
+    async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
+        """Down the flow: no edits and no new streams, the streams' watches and queues, then what they stood on."""
+        log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
+        if self._reloading is not None:
+            self._reloading.cancel()
+        deadline_s = clock.now_s() + self.settings.shutdown.drain_timeout_s
+        eternal[-1].cancel()
+        async with asyncio.TaskGroup() as group:
+            stopped = group.create_task(supervisor.stop(deadline_s=deadline_s), name="drain")
+            hurried = group.create_task(self._at_once.wait(), name="second signal")
+            await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if not stopped.done():
+                supervisor.abandon()
+                stopped.cancel()
+        await end_all(eternal)
+        return not stopped.cancelled() and stopped.result()
+
+    def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+        connection = kafka_connection(self.settings, client_id=f"watchrelay-{self.settings.cluster}")
+        sink = KafkaSink(connection, metrics=self.metrics, board=self.board)
+        control = ControlTopic(connection, control_spec(self.settings).name, sink, board=self.board, holder=self.holder)
+        rooms = Rooms(
+            settings=self.settings,
+            metrics=self.metrics,
+            board=self.board,
+            client=client,
+            turnstile=Turnstile(metrics=self.metrics),
+            connection=connection,
+            sink=sink,
+            control=control,
+            topics=Topics(connection, create=self.settings.kafka.create_topics),
+            requests=Requests(control, configured=self.board.streams),
+            holder=self.holder,
+            tempo=Tempo(self.settings.heartbeat_interval_s),
+            rng=self._rng,
+        )
+        return rooms, Discovery(client)
+
+    def _eternal(self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
+
+    async def _credentials(self) -> ClusterCredentials | None:
+        """The way into the cluster; a kubeconfig that cannot be used is read again until it can. None when stopped before."""
+        backoff = _NO_WAY_IN
+        while not self._stopping.is_set():
+            kubernetes = self.settings.kubernetes
+            try:
+                credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=self._environ)
+            except (ConfigError, KubeError) as error:
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
+                if self.board.problems.get("kubernetes") != str(error):
+                    log.error("no way into the cluster", extra={"error": str(error), "retry_in_s": round(wait_s, 1)})
+                self.board.problems.put("kubernetes", str(error), cause="credentials")
+                for status in self.board.streams.values():
+                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000), cause="credentials")
+                await first_of(self._stopping, timeout_s=wait_s)
+            else:
+                self.board.problems.pop("kubernetes", None)
+                for status in self.board.streams.values():
+                    status.progressed()
+                return credentials
+        return None
+
+    async def _control(self, rooms: Rooms, supervisor: Supervisor) -> None:
+        """The control topic: made or checked, then followed; again, when it is lost. No stream claims before it was read once."""
+        while True:
+            await self._control_topic(rooms)
+            rooms.control_made.set()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(rooms.control.run(), name="control tail")
+                    if await rooms.control.restore():
+                        supervisor.begin_anew("the control topic was made anew, with the epochs of its claims")
+            except* TopicLost:
+                log.error("control topic is lost", extra={"topic": rooms.control.topic})
+
+    async def _control_topic(self, rooms: Rooms) -> None:
+        """The control topic is there, and safe. While it is not for the first time, no stream starts; later they go on without it."""
+        spec, backoff = control_spec(self.settings), Backoff()
+        problem = "control" if rooms.control_made.is_set() else "kafka"
+        while True:
+            try:
+                facts = await rooms.topics.ensure_topic(spec)
+            except (TopicRefused, SinkUnavailable) as error:
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
+                if self.board.problems.get(problem) != str(error):
+                    log.error(
+                        "control topic is not usable", extra={"topic": spec.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
+                    )
+                self.board.problems[problem] = str(error)
+                for status in self.board.streams.values() if problem == "kafka" else ():
+                    if not status.waits_for:
+                        status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+                await asyncio.sleep(wait_s)
+            else:
+                break
+        self.board.problems.pop(problem, None)
+        for warning in facts.warnings:
+            log.warning("topic has a doubtful setting", extra={"topic": spec.name, "warning": warning})
+
+    async def _signal(self, rooms: Rooms) -> None:
+        """The signal topic: made or checked, then followed; again, when it is lost. Without it streams go on, and no request is heard."""
+        await rooms.control_made.wait()
+        await rooms.control.caught_up()  # it tells which streams there are
+        topic = signal_spec(self.settings).name
+        follower = SignalTopic(rooms.connection, topic, rooms.requests.take, metrics=self.metrics, board=self.board, rng=rooms.rng)
+        while True:
+            await self._signal_topic(rooms)
+            try:
+                await follower.run()
+            except TopicLost as lost:
+                log.warning("signal topic is lost", extra={"topic": topic, "error": str(lost)})
+
+    async def _signal_topic(self, rooms: Rooms) -> None:
+        spec, backoff = signal_spec(self.settings), Backoff(base_s=5.0, cap_s=300.0)
+        while True:
+            try:
+                await rooms.topics.ensure_topic(spec)
+            except (TopicRefused, SinkUnavailable) as error:
+                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
+                if self.board.problems.get("signal") != str(error):
+                    log.warning("no requests are heard: signal topic is not usable", extra={"topic": spec.name, "error": str(error)})
+                self.board.problems["signal"] = str(error)
+                await asyncio.sleep(wait_s)
+            else:
+                break
+        self.board.problems.pop("signal", None)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[int, Callable[[], None]] = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
+        if self._reloader is not None:
+            handlers[signal.SIGHUP] = self._reloader.ask
+        before = {number: signal.getsignal(number) for number in handlers}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number, former in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, former)
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """(host, port) of a checked `observe.listen`. Shape: IPv6 hosts stand in brackets there and bare here; no host means all."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere

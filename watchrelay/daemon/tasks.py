@@ -1,0 +1,114 @@
+"""Tasks that may not end in silence.
+
+Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or was cancelled before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from watchrelay.core.errors import Died, first_cause
+from watchrelay.core.text import short
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+async def must_run(work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event) -> None:
+    """Run `work` until `stopping`.
+
+    Raises: Died when it returned or was cancelled earlier. A TaskGroup neither fails nor logs when a child ends cancelled, so without
+    this a dead loop would go unnoticed.
+    """
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise Died(f"task {name!r} was cancelled while the process was running") from None
+        raise
+    if not stopping.is_set():
+        raise Died(f"task {name!r} ended while the process was running")
+
+
+async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0) -> None:
+    """Cancel `tasks`, and return when all of them have ended.
+
+    Who has not ended after `again_s` is cancelled again: libraries swallow cancellations (`kafka.client.patches` names two that did),
+    and a process that was told to stop ends.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again_s)
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Return when one of the events is set, or after `timeout_s`."""
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(event.wait(), name="wait") for event in events]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+async def unless(stopping: asyncio.Event, work: Coroutine[object, object, Result], *, name: str) -> Result | None:
+    """The result of `work`; None when `stopping` was set before, and `work` is cancelled then.
+
+    Raises: what `work` raises, as it is.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work, name=name)
+            stopped = group.create_task(stopping.wait(), name="wait")
+            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            stopped.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed  # there is one: waiting for an event does not fail
+    return None if working.cancelled() else working.result()
+
+
+def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a group holds, if it holds just one, however deep; else the group."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class UnexpectedErrors:
+    """Tells errors that no code expected from those that were logged with their traceback before."""
+
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+
+    def explain(self, error: Exception) -> tuple[str, BaseException | None]:
+        """What to log of `error`, or of the error in it that caused the others.
+
+        Returns: One line for people, and what to log the traceback of: None after the first error of its type from that line of code.
+        """
+        cause = first_cause(error) if isinstance(error, ExceptionGroup) else error
+        *_, frame = traceback.extract_tb(cause.__traceback__) or [None]
+        place = f"{type(cause).__name__} {frame.filename}:{frame.lineno}" if frame is not None else type(cause).__name__
+        known = place in self._met
+        self._met.add(place)
+        return f"internal error: {type(cause).__name__}: {short(str(cause))}", None if known else cause
+
+
+def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The event loop's exception handler: what it complains of is a bug of ours and logged as an error, but for broken connections.
+
+    A connection tells its end to whoever reads, and once more to a future of its own that nobody may be waiting for any more: seen once
+    in half an hour of `make soak`.
+    """
+    broken, future = context.get("exception"), context.get("future")
+    if isinstance(broken, ConnectionError) and future is not None and not isinstance(future, asyncio.Task):
+        _log.debug("a connection broke that nobody waits for", extra={"error": str(broken)})
+    else:
+        loop.default_exception_handler(context)

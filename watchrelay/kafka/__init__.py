@@ -1,0 +1,1 @@
+"""Kafka: the sink, topics, the control and the signal topic, and readers of topics."""

@@ -1,0 +1,196 @@
+"""Tokens for OAUTHBEARER: from a file, from a command, or signed for AWS MSK.
+
+Room: sink. In: where tokens come from. Out: a fresh one whenever the client opens a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import AuthenticationFailedError
+
+from watchrelay.core import clock
+from watchrelay.core.errors import SinkMisconfigured
+from watchrelay.core.files import read_bounded
+from watchrelay.kafka.client.client_log import hide
+
+_COMMAND_TIMEOUT_S = 60.0
+_OUTPUT_BYTES_MAX = 64 * 1024
+"""Tokens have a few kilobytes: brokers and proxies take no longer ones."""
+_WRITER_S = 1.0
+"""For the writer of a named pipe: nothing else turns in the daemon meanwhile."""
+_EARLY_MS = 30_000
+"""A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
+
+
+_SIGNER = "aws_msk_iam_sasl_signer"
+_NO_IDENTITY = (
+    "neither environment, web identity, pod identity, profile nor node has credentials; "
+    "on EKS give the pod's service account a role (the chart's serviceAccount.annotations)"
+)
+_LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
+"""What a token or a key may look like in the complaint of a program: left out."""
+
+
+def read_secret(path: str) -> str:
+    """The text in a file of a secret. One without end, or a pipe that nobody writes to, is neither taken into memory nor waited for.
+
+    Raises: OSError, UnicodeDecodeError; ValueError for what is longer than any secret.
+    """
+    content = read_bounded(path, _OUTPUT_BYTES_MAX + 1, writer_s=_WRITER_S, silence_s=_WRITER_S)
+    if len(content) > _OUTPUT_BYTES_MAX:
+        raise ValueError(f"it holds more than {_OUTPUT_BYTES_MAX >> 10} KiB, which no secret has")
+    return content.decode()
+
+
+class TokenSource(Protocol):
+    """Where tokens come from."""
+
+    async def fetch(self) -> tuple[str, int]:
+        """A token and when it ends (wall milliseconds; 0: do not keep it). Raises: OSError or ValueError in one plain line."""
+
+
+class FileTokens:
+    """The token that a file holds now; whoever rotates it writes the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def fetch(self) -> tuple[str, int]:
+        try:
+            token = (await asyncio.to_thread(read_secret, self._path)).strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"the token file {self._path} is not UTF-8") from None
+        except OSError as error:
+            raise ValueError(f"the token file {self._path} cannot be read: {error.strerror or error}") from None
+        if not token:
+            raise ValueError(f"the token file {self._path} is empty")
+        return token, 0
+
+
+class CommandTokens:
+    """The token that a program prints; it is run again when the token ends (its `exp`, when it is a JWT)."""
+
+    def __init__(self, command: Sequence[str], *, timeout_s: float = _COMMAND_TIMEOUT_S) -> None:
+        self._command = tuple(command)
+        self._timeout_s = timeout_s
+
+    async def fetch(self) -> tuple[str, int]:
+        name = self._command[0]
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                out, said = await _output(process)
+        except TimeoutError as error:
+            raise ValueError(f"the token command {name} did not end within {self._timeout_s:g} s") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if len(out) > _OUTPUT_BYTES_MAX:
+            raise ValueError(
+                f"the token command {name} printed more than {_OUTPUT_BYTES_MAX} bytes: it must print the token and nothing else"
+            )
+        if process.returncode:
+            last = _LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))
+            raise ValueError(f"the token command {name} ended with status {process.returncode}: {last[:200]}")
+        token = out.decode(errors="replace").strip()
+        if not token or len(token.split()) != 1:
+            raise ValueError(f"the token command {name} must print the token and nothing else")
+        return token, expiry_ms(token)
+
+
+async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """What it printed, up to a bound and a piece, where it is ended; and the last of what it complained of."""
+    assert process.stdout is not None, "asked for when it was started"
+    assert process.stderr is not None, "asked for when it was started"
+    out, said = bytearray(), bytearray()
+
+    async def printed(stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
+            out.extend(chunk)
+            if len(out) > _OUTPUT_BYTES_MAX:
+                process.kill()
+                break
+
+    async def complained(stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_OUTPUT_BYTES_MAX):
+            said.extend(chunk)
+            del said[:-_OUTPUT_BYTES_MAX]
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(printed(process.stdout), name="token")
+        group.create_task(complained(process.stderr), name="token's complaint")
+    await process.wait()
+    return bytes(out), bytes(said)
+
+
+class MskTokens:
+    """Tokens signed with the pod's AWS identity. Source: aws-msk-iam-sasl-signer-python, `MSKAuthTokenProvider`.
+
+    Raises: SinkMisconfigured naming the extra to install when the signer is missing.
+    """
+
+    def __init__(self, region: str) -> None:
+        if importlib.util.find_spec(_SIGNER) is None:
+            message = "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS, which is not installed"
+            raise SinkMisconfigured(f"{message}: pip install 'watchrelay[msk]'; the image has it")
+        self._region = region
+
+    async def fetch(self) -> tuple[str, int]:
+        return await asyncio.to_thread(self._sign)
+
+    def _sign(self) -> tuple[str, int]:
+        """In a thread: the signer takes most of a second and 14 MiB to import, and asks services of AWS who we are."""
+        signer = importlib.import_module(f"{_SIGNER}.MSKAuthTokenProvider")
+        try:
+            token, ends_ms = signer.generate_auth_token(self._region)
+        except AttributeError as error:  # it looks for the key of no credentials (1.0.2)
+            raise ValueError(f"AWS gave no identity to sign with: {_NO_IDENTITY}") from error
+        except Exception as error:  # botocore's errors share no base; each means that no token can be had
+            raise ValueError(f"AWS gave no identity to sign with: {error}") from error
+        return str(token), int(ends_ms)
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka carries no types
+    """What aiokafka asks for a token on each connection: the held one while it is good, else a new one, fetched once for all."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._token = ""
+        self._ends_ms = 0
+        self._fetching = asyncio.Lock()
+
+    async def token(self) -> str:
+        """Raises: AuthenticationFailedError, the one kind that aiokafka takes for a failed connection rather than a bug."""
+        async with self._fetching:
+            if clock.wall_ms() >= self._ends_ms - _EARLY_MS:
+                try:
+                    self._token, self._ends_ms = await self._source.fetch()
+                    hide(self._token)
+                except (OSError, ValueError) as error:
+                    raise AuthenticationFailedError(f"no token for OAUTHBEARER: {error}") from error
+            return self._token
+
+
+def expiry_ms(token: str) -> int:
+    """When a JWT ends, in wall milliseconds; 0 when it is none or does not say. Nothing is verified: that is the broker's part."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 0
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return int(float(claims["exp"]) * 1000)
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError):
+        return 0

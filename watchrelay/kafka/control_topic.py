@@ -1,0 +1,282 @@
+"""The control topic: who writes a stream, under which epoch, and where its last snapshot is.
+
+Room: sink. In: claims and index records of the relay, by its `Control` port; the topic itself, tailed from its start.
+Out: epochs, and word of newer claims by anybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol
+
+from watchrelay import __version__
+from watchrelay.contract.control import EPOCH_BASE_MAX, claim_value, control_key, control_value
+from watchrelay.contract.records import refuse_unreadable
+from watchrelay.contract.wire import Batch, Receipt, WireRecord
+from watchrelay.core import clock
+from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefused
+from watchrelay.core.text import short
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.control_state import ControlState, StreamControl, Value, remembered
+from watchrelay.kafka.topic_follower import Tail
+from watchrelay.observe.status import Board
+
+_log = logging.getLogger(__name__)
+
+_REFUSED_MAX = 1000
+"""Records that are none of ours are named in the log, each key once, up to so many: what they are is clear by then."""
+_KEY_BYTES = 200
+"""Of such a key, kept to tell it from others."""
+_HINT = "find out who else may write to this topic; to remove the record, write one with the same key and a null value"
+
+
+class Delivers(Protocol):
+    """The part of the sink that writes. Source: kafka/sink.py."""
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        """Append, however long it takes."""
+        ...
+
+
+class ControlTopic:
+    """Implements the relay's `Control`. Use: `run()` as a task; everything else from any other.
+
+    A topic that is lost under a relay is made anew, then `run()` and `restore()` are called again: what it said of each stream is said
+    again, with epochs above all before, and every stream claims anew. Until then what was read of the lost topic is believed.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topic: str,
+        sink: Delivers,
+        *,
+        board: Board | None = None,
+        holder: str | None = None,
+        rng: random.Random | None = None,
+        wall_ms: Callable[[], int] = clock.wall_ms,
+    ) -> None:
+        self.topic = topic
+        self.holder = holder or f"{socket.gethostname()}-{os.getpid()}"
+        self._sink = sink
+        problems = board.problems if board is not None else {}
+        self._rng, self._wall_ms = rng or random.Random(), wall_ms
+        self._tail = Tail(connection, topic, self, name="control", committed=False, problems=problems, rng=self._rng)
+        self._state = ControlState()
+        self._former = ControlState()
+        """What the lost topic said."""
+        self._lives = 0
+        self._read = self._end = 0
+        self._moved = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._restored = asyncio.Event()
+        self._restored.set()
+        self._writing = asyncio.Lock()
+        self._refused: set[bytes] = set()
+        self._claims: dict[str, str] = {}
+        """The instance of the newest claim that this process tried, by stream."""
+
+    # ---- the port ---------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        stream: str,
+        description: dict[str, object],
+        *,
+        starting_point: dict[str, object] | None,
+        highest_epoch: Callable[[], Awaitable[int]],
+        replace_description: bool = False,
+    ) -> int:
+        """Open a new epoch of `stream` and return it: higher than every epoch before it.
+
+        Shape: a stream without description gets one before it is claimed, so that whoever reads the claim can tell its epoch;
+        a changed description is written after it. `highest_epoch` answers 0 when nothing of the stream is on its topic.
+        Source: record contract 4.1; the outcome of an append is never unknown here, since the sink repeats until it knows.
+        `replace_description`: write another description first, with an `epochBase` above what stands on the stream's own topic.
+        Raises: TopicLost when the control topic was made anew meanwhile: claim again. Fenced when a newer claim has replaced ours before it
+        was read back. TopicRefused for a description whose `epochBase` is too high, unless it is to be replaced.
+        """
+        await self._restored.wait()
+        instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        lives, read = self._lives, self._read
+        held = self._state.of(stream)
+        if held.description is None:
+            await self._caught_up.wait()
+            held = self._state.of(stream)
+        if (why := self.blocked(stream)) and not replace_description:
+            raise TopicRefused(why)
+        base = held.epoch_base
+        if held.description is None or replace_description:
+            highest = await highest_epoch()
+            base = max(highest + 1, base or 0)
+            await self.write("stream", stream, {**description, "epochBase": base})
+        value = claim_value(
+            holder=self.holder, instance=instance, version=__version__, time_ms=self._wall_ms(), starting_point=starting_point
+        )
+        offset = await self._append("claim", stream, value)
+        if self._lives != lives or offset < read:
+            raise TopicLost(self.topic, f"a claim stands at offset {offset}, and {read} were read before it")
+        await self.read_up_to(offset)
+        held = self._state.of(stream)
+        assert held.epoch_base is not None, "a stream is described before it is claimed"
+        if instance not in held.instances:  # compaction takes a claim only for one behind it
+            raise Fenced(f"stream {stream}: a newer relay claimed it at the same time")
+        epoch = held.epoch_base + held.instances[instance]
+        wanted: Value = {**description, "epochBase": held.epoch_base}
+        if held.overwritten or held.description != json.loads(json.dumps(wanted)):
+            await self.write("stream", stream, wanted)
+        _log.info("stream claimed", extra={"stream": stream, "epoch": epoch, "holder": self.holder})
+        return epoch
+
+    def blocked(self, stream: str) -> str:
+        """Why `stream` cannot be claimed, with the cure; "" when it can."""
+        too_high = self._state.of(stream).too_high
+        if too_high is None:
+            return ""
+        return (
+            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in the newest record stream/{stream} of topic "
+            f"{self.topic}, and no relay writes that: find out who else may write to the topic, then delete the record (a record with that "
+            f"key and a null value), or take the stream out of the config and retire it (`watchrelay retire {stream}`)"
+        )
+
+    async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
+        """Where a writer that claims `stream` now starts to read it; None: at the start. Waits until the topic was read once."""
+        await self._caught_up.wait()
+        held = self._state.of(stream)
+        return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
+
+    def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
+        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of this process does not count."""
+        held = self._state.of(stream)
+        if held.epoch is None or held.epoch <= epoch:
+            return False
+        return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
+
+    async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
+        """Write a control record, None to forget it; returns when it is acknowledged. It is read back a moment later."""
+        await self._append(kind, stream, value)
+
+    def index(self, stream: str) -> dict[str, object] | None:
+        """The newest `snapshot/<stream>` record."""
+        return self._state.of(stream).index or self._unrestored(stream).index
+
+    def described(self, stream: str) -> dict[str, object] | None:
+        """The newest `stream/<stream>` record."""
+        return self._state.of(stream).description or self._unrestored(stream).description
+
+    def _unrestored(self, stream: str) -> StreamControl:
+        return StreamControl() if self._restored.is_set() else self._former.of(stream)
+
+    def described_streams(self) -> dict[str, dict[str, object]]:
+        """The description of each stream that has one, by stream id, in order."""
+        return {stream: held.description for stream, held in sorted(self._state.streams.items()) if held.description is not None}
+
+    async def caught_up(self) -> None:
+        """Return once all that stood in the topic at the start was read: from then on `described` can be believed."""
+        await self._caught_up.wait()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Return once `true()`, asked again whenever something was read."""
+        while not true():
+            await self._moved.wait()
+
+    async def forget(self, stream: str) -> None:
+        """Null every record of `stream`, its description last: as long as that stands, whoever was stopped in between can go on."""
+        for kind in ("snapshot", "claim", "stream"):
+            await self._append(kind, stream, None)
+
+    def holder_of(self, stream: str) -> str | None:
+        """Who claimed `stream` last."""
+        return self._state.of(stream).holder
+
+    async def read_up_to(self, offset: int) -> None:
+        """Return once the record at `offset` was read. Raises: TopicLost when the topic is another before that."""
+        lives = self._lives
+        while self._read <= offset:
+            await self._moved.wait()
+            if self._lives != lives:
+                raise TopicLost(self.topic, f"it starts over before offset {offset} was read")
+
+    async def restore(self) -> bool:
+        """After a loss, once the new topic was read: say again what the lost one said and nobody said since. True: claim anew.
+
+        Shape: each stream's epochs go on above its last; its last snapshot keeps its epoch, so readers start at the new claim's `from`.
+        """
+        if self._restored.is_set():
+            return False
+        await self._caught_up.wait()
+        last = -1
+        for stream, former in sorted(self._former.streams.items()):
+            now = self._state.of(stream)
+            if former.description is not None and former.epoch_base is not None and now.description is None:
+                last = await self._append("stream", stream, {**former.description, "epochBase": former.next_base})
+                if former.index is not None and now.index is None:
+                    last = await self._append("snapshot", stream, former.index)
+        await self.read_up_to(last)
+        _log.warning("control topic is restored", extra={"topic": self.topic, "streams": len(self._former.streams)})
+        self._restored.set()
+        return True
+
+    async def _append(self, kind: Literal["claim", "snapshot", "stream"], stream: str, value: Value | None) -> int:
+        record = WireRecord(control_key(kind, stream), None if value is None else control_value(value), [])
+        async with self._writing:
+            receipt = await self._sink.deliver(Batch(self.topic, 0, [record], stream))
+        return receipt.offsets[0]
+
+    # ---- the tail ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read the topic from its start and follow it, for ever, through any outage.
+
+        Raises: TopicLost when it was deleted or made anew.
+        """
+        await self._tail.run()
+
+    def began(self, end: int) -> None:
+        """What stands there now is the past."""
+        self._end = end
+
+    def take(self, record: Any) -> None:
+        """The next record."""
+        try:
+            refuse_unreadable(dict(record.headers))
+            if odd := self._state.read(record.offset, record.key, record.value):
+                self._warn("control record has fields that cannot be used", record, odd)
+        except RecordRefused as error:
+            self._warn("control record ignored", record, str(error))
+
+    def _warn(self, message: str, record: Any, error: str) -> None:
+        """Name a record that is none of ours, or in part."""
+        key = (record.key or b"")[:_KEY_BYTES]
+        if key not in self._refused and len(self._refused) < _REFUSED_MAX:
+            self._refused.add(key)
+            named = short(key.decode(errors="replace"))
+            extra = {"topic": self.topic, "partition": 0, "offset": record.offset, "key": named, "error": error, "hint": _HINT}
+            _log.warning(message, extra=extra)
+
+    def moved(self, position: int) -> None:
+        """Whoever waits looks again."""
+        self._read = position
+        if position >= self._end:
+            self._caught_up.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def started_over(self) -> None:
+        """The topic is another, and with its offsets all claims start over."""
+        self._former, self._state = remembered(self._former, self._state), ControlState()
+        self._lives += 1
+        self._read = 0
+        self._caught_up.clear()
+        self._restored.clear()
+        self._wake()

@@ -1,0 +1,257 @@
+"""One generation of the producer: from the moment it can write until it is cut and never writes again.
+
+Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers: refused, or cut.
+The only file that knows aiokafka's producer from inside (0.14, pinned). Its defects (a partition wedged after any error, sequences that
+wrap, no re-bootstrap) are dealt with by throwing a generation away; that must be certain and quick, where `stop()` flushes, waits, and
+hangs while brokers are down. Source: aiokafka issues 1017, 1101, 459.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+from watchrelay.kafka.client.client_log import LogTail, listening
+from watchrelay.kafka.client.connection import KafkaConnection, unreachable
+from watchrelay.kafka.client.metadata import look
+from watchrelay.kafka.client.patches import end_apart, tame
+from watchrelay.kafka.record_batch import PackedBatch
+
+_log = logging.getLogger(__name__)
+
+_LEARN_SLICE_S = 0.5
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """How patient the sink is, and how much it takes at once. Units: as the names say.
+
+    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its other batches: answers come in milliseconds,
+    and what has none by then is sent again, and stands twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative
+    number after 2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
+    """
+
+    batch_bytes: int = 512 * 1024
+    request_bytes_max: int = 16 * 1024 * 1024
+    request_timeout_s: float = 15.0
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 3.0
+    finish_s: float = 2.0
+    watchdog_s: float = 60.0
+    stalled_after_s: float = 10.0
+    renew_records: int = 2**30
+    secrets_every_s: float = 5.0
+
+
+class Cut(Exception):
+    """This generation ended: whether the batch stands in the log is unknown; send it again with the next one."""
+
+
+class Refused(Exception):
+    """The batch got an error. Shape: `sent` is False when it certainly never left this process, so the generation is still good."""
+
+    def __init__(self, error: Exception, *, sent: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.sent = sent
+
+
+class Generation:
+    """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was handed over, oldest first."""
+
+    def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
+        self.outstanding: dict[asyncio.Future[int], float] = {}
+        self.is_cut = self.is_left = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.tail = tail
+        self._producer = producer
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._cluster = producer.client.cluster
+        self._followed: set[str] = producer.client._topics
+        """The topics that the client asks about. It adds only those that it did not know: one that it found when it asked about all, as it
+        does while there are none here, is forgotten once it asks about another, and what waits for it then waits for nothing, until it
+        fails for want of a leader and costs the producer."""
+        self._accumulator = producer._message_accumulator
+        self._sent: dict[TopicPartition, int] = {}
+
+    @classmethod
+    async def start(cls, connection: KafkaConnection, settings: SinkSettings) -> Self:
+        """A producer that knows the cluster and has a producer id.
+
+        Raises: SinkUnavailable with the reason that the client only logged.
+        """
+        with listening() as tail:
+            producer = AIOKafkaProducer(
+                **connection.arguments(),
+                acks="all",
+                enable_idempotence=True,
+                max_batch_size=settings.batch_bytes,
+                max_request_size=settings.request_bytes_max,
+                linger_ms=0,
+                request_timeout_ms=int(settings.request_timeout_s * 1000),
+                retry_backoff_ms=100,
+                metadata_max_age_ms=60_000,
+            )
+            tame(producer.client)
+            generation = cls(producer, tail, settings)
+            try:
+                async with asyncio.timeout(settings.start_timeout_s):
+                    await producer.start()
+            except (KafkaError, OSError, TimeoutError, ValueError) as error:
+                generation.cut()
+                await generation.close()
+                raise unreachable(connection, error, tail.reason) from error
+            except asyncio.CancelledError:
+                generation.cut()
+                await generation.close()
+                raise
+            return generation
+
+    async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
+        """The offset of the batch's first record, once all in-sync replicas hold it.
+
+        Raises: Cut, Refused.
+        """
+        self._followed.add(partition.topic)
+        if partition.partition not in (self._cluster.partitions_for_topic(partition.topic) or ()):
+            await self._learn(partition)
+        if self.is_cut or self.is_left:
+            raise Cut
+        acked: asyncio.Future[int] = self._loop.create_future()
+        self.outstanding[acked] = self._loop.time()
+        self.idle.clear()
+        try:
+            self._hand_over(partition, batch, acked)
+            return await acked
+        finally:
+            del self.outstanding[acked]
+            if not self.outstanding:
+                self.idle.set()
+
+    def _hand_over(self, partition: TopicPartition, batch: PackedBatch, acked: asyncio.Future[int]) -> None:
+        """As `send_batch`, without its waiting: batches handed over in one step of the loop leave in one request per broker.
+
+        Source: aiokafka `AIOKafkaProducer.send_batch`; one batch per partition at a time, so nothing is pending there.
+        """
+        if self._accumulator._exception is not None:
+            raise Refused(self._accumulator._exception, sent=True)
+        message = self._accumulator._append_batch(batch, partition)
+        self._sent[partition] = self._sent.get(partition, 0) + batch.record_count()
+
+        def settle(future: asyncio.Future[Any]) -> None:
+            error = None if future.cancelled() else future.exception()
+            # A batch that failed before it was drained has a second future with the same error, which nobody else reads.
+            drained = message._drain_waiter
+            if drained.done() and not drained.cancelled():
+                drained.exception()
+            if acked.done():
+                return
+            if error is not None or future.cancelled():
+                acked.set_exception(Refused(error if isinstance(error, Exception) else KafkaError("the producer gave up"), sent=True))
+            elif (offset := future.result().offset) < 0:
+                # DuplicateSequenceNumber without the batch's place: appended, nobody knows where. Once more gives an offset.
+                acked.set_exception(Refused(KafkaError("acknowledged without an offset"), sent=True))
+            else:
+                acked.set_result(offset)
+
+        message.future.add_done_callback(settle)
+
+    async def _learn(self, partition: TopicPartition) -> None:
+        """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not know it, nothing was sent."""
+        deadline_s = self._loop.time() + self._settings.request_timeout_s
+        while not (self.is_cut or self.is_left):
+            known = None
+            try:
+                async with asyncio.timeout(_LEARN_SLICE_S):
+                    known = await self._producer.partitions_for(partition.topic)
+            except TimeoutError:
+                pass
+            except KafkaError as error:
+                raise Refused(error, sent=False) from error
+            if known is not None:
+                if partition.partition in known:
+                    return
+                self._producer.client.force_metadata_update()
+                missing = UnknownTopicOrPartitionError(f"topic {partition.topic} has no partition {partition.partition}")
+                raise Refused(missing, sent=False)
+            if self._loop.time() > deadline_s:
+                raise Refused(UnknownTopicOrPartitionError(f"topic {partition.topic} is not known to the brokers"), sent=False)
+        raise Cut
+
+    @property
+    def worn(self) -> bool:
+        """So many records of one partition were sent that the sequence would soon wrap."""
+        return any(sent >= self._settings.renew_records for sent in self._sent.values())
+
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest unanswered batch was handed over (loop time); None when all are answered."""
+        return next(iter(self.outstanding.values()), None)
+
+    async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
+        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError, OSError."""
+        return await look(self._producer.client, topics)
+
+    def leave(self) -> None:
+        """It takes no batch any more; what is on its way is still answered."""
+        self.is_left = True
+
+    def cut(self) -> None:
+        """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A second call does nothing.
+
+        Connections are reset, not closed, so that what the kernel still holds is dropped too.
+        """
+        if self.is_cut:
+            return
+        self.is_cut = True
+        client = self._producer.client
+        client.send = _refuse
+        for connection in list(client._conns.values()):
+            writer = connection._writer
+            if writer is not None:
+                plain = writer.get_extra_info("socket")
+                if plain is not None:
+                    with contextlib.suppress(OSError):
+                        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                writer.transport.abort()
+            connection.close()
+        for acked in list(self.outstanding):
+            if not acked.done():
+                acked.set_exception(Cut())
+
+    async def close(self) -> None:
+        """Give back what a cut generation holds, within twice `stop_timeout_s`, whatever its state; again, if it was interrupted."""
+        assert self.is_cut, "only a cut generation is closed"
+        # Whatever is still queued there has been answered with Cut: let nobody wait for it.
+        self._accumulator._batches.clear()
+        self._accumulator._pending_batches = _Forgetful()
+        self._producer._closed = True
+        for release in (self._producer.client.close, self._producer._sender.close):
+            await end_apart(release, within_s=self._settings.stop_timeout_s, what="producer")
+            waiting = self._producer.client._md_update_fut
+            if waiting is not None and not waiting.done():
+                waiting.set_result(False)
+
+
+class _Forgetful(set[Any]):
+    """A set that does not mind removal of what it does not hold: aiokafka's tasks still count their batches out of it."""
+
+    def remove(self, item: Any) -> None:
+        self.discard(item)
+
+
+async def _refuse(*_: object, **__: object) -> Any:
+    # Not retriable, so that aiokafka gives up instead of trying again.
+    raise KafkaError("this producer was retired")

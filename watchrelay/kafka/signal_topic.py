@@ -1,0 +1,170 @@
+"""The signal topic: requests of consumers, read for ever and never lost.
+
+Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line with a count for what is no request.
+
+The relay keeps no place in the topic: at its start it reads what the topic holds and takes the requests of the last hour, so that one
+made while it was away is answered; what was answered already says the control topic (`answered`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from watchrelay.contract.records import refuse_unreadable
+from watchrelay.core import clock
+from watchrelay.core.errors import RecordRefused
+from watchrelay.core.text import short
+from watchrelay.kafka.client.client_log import listening
+from watchrelay.kafka.client.connection import KafkaConnection, unreachable
+from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
+from watchrelay.kafka.topic_follower import Tail
+from watchrelay.observe.metrics import Metrics
+from watchrelay.observe.status import Board
+
+_log = logging.getLogger(__name__)
+
+BACKLOG_MS = 3_600_000
+"""Requests older than this at the relay's start have nobody waiting for them any more. One that is dated so far in the future tells nothing
+of its age, and would be taken again at every start."""
+_REQUEST_TIMEOUT_S = 15.0
+_SEND_TIMEOUT_S = 30.0
+_IDS_MAX = 10_000
+_ID_KEPT_S = 3600.0
+"""For so long a request that is written again, the same id for the same streams, is taken once."""
+_STREAMS_SHOWN = 10
+_LINES_A_MINUTE = 100
+"""Whoever writes signals writes our log, and what stands in the topic comes again at each start: the metric counts all of them."""
+
+
+class Take(Protocol):
+    """Whoever answers requests. Source: daemon/requests.py."""
+
+    def __call__(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
+        """Take one request. Shape: `backlog`: it was there before this relay looked."""
+        ...
+
+
+class SignalTopic:
+    """Reads the signal topic and hands on each request once. Use: `run()` as a task."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topic: str,
+        take: Take,
+        *,
+        metrics: Metrics,
+        board: Board,
+        rng: random.Random | None = None,
+        now_s: Callable[[], float] = clock.now_s,
+        wall_ms: Callable[[], int] = clock.wall_ms,
+    ) -> None:
+        self.topic = topic
+        self._tail = Tail(connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng)
+        self._take = take
+        self._now_s, self._wall_ms = now_s, wall_ms
+        self._live_from: int | None = None
+        self._taken: dict[int, float] = {}
+        """By hash of id and streams, when a request was taken: oldest first."""
+        self._lines, self._lines_from_s = 0, self._now_s()
+        self._count = {result: metrics.counter("signals").labels(result) for result in ("taken", "repeated", "expired", "refused")}
+
+    async def run(self) -> None:
+        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or made anew: make it, then run again."""
+        await self._tail.run()
+
+    # ---- what the tail tells -----------------------------------------------------------------------------------------
+
+    def began(self, end: int) -> None:
+        """What stands there now was there before us."""
+        if self._live_from is None:
+            self._live_from = end
+
+    def take(self, record: Any) -> None:
+        """The next record."""
+        self._read(record.offset, record.value, record.timestamp, dict(record.headers))
+
+    def moved(self, position: int) -> None:
+        """Nothing to do."""
+
+    def started_over(self) -> None:
+        """All that stands in the new topic came while we were there."""
+        self._live_from = 0
+
+    def _read(self, offset: int, value: bytes | None, at_ms: int, headers: Mapping[str, bytes]) -> None:
+        """Take one record; none of them stops the reading."""
+        assert self._live_from is not None, "a record before the topic was looked at"
+        backlog = offset < self._live_from
+        old = backlog and abs(self._wall_ms() - at_ms) > BACKLOG_MS
+        try:
+            refuse_unreadable(headers)
+            request = parse_signal(value)
+        except RecordRefused as error:
+            # Those of the backlog were refused aloud by whoever was there when they came.
+            if not old:
+                self._count["refused"].inc()
+                self._say(logging.WARNING, "signal ignored", offset, error=str(error), hint="find out who may write to this topic")
+            return
+        if old:
+            self._count["expired"].inc()
+            return
+        if self._repeated(request):
+            self._count["repeated"].inc()
+            return
+        self._count["taken"].inc()
+        self._say(logging.INFO, "signal taken", offset, request=request.id, streams=_named(request.streams))
+        self._take(request, at_ms if backlog else self._wall_ms(), backlog=backlog)
+
+    def _repeated(self, request: SnapshotRequest) -> bool:
+        """Whether the same was taken within the hour; else it is from now on."""
+        now_s, which, taken = self._now_s(), hash((request.id, request.streams)), self._taken
+        while taken and (len(taken) >= _IDS_MAX or now_s - next(iter(taken.values())) > _ID_KEPT_S):
+            del taken[next(iter(taken))]
+        if which in taken:
+            return True
+        taken[which] = now_s
+        return False
+
+    def _say(self, level: int, message: str, offset: int, **more: object) -> None:
+        """A line of the log, as long as there are not too many."""
+        if self._now_s() - self._lines_from_s >= 60.0:
+            self._lines, self._lines_from_s = 0, self._now_s()
+        self._lines += 1
+        if self._lines <= _LINES_A_MINUTE:
+            _log.log(level, message, extra={"topic": self.topic, "partition": 0, "offset": offset, **more})
+        elif self._lines == _LINES_A_MINUTE + 1:
+            hint = "find out who writes so many; watchrelay_signals_total counts them"
+            _log.warning("more signals than are logged", extra={"topic": self.topic, "offset": offset, "hint": hint})
+
+
+def _named(streams: Sequence[str]) -> list[str]:
+    """As many of the names as a log line can bear."""
+    return [short(stream, 100) for stream in streams[:_STREAMS_SHOWN]]
+
+
+async def send_signal(connection: KafkaConnection, topic: str, cluster: str, request: SnapshotRequest) -> int:
+    """Write a request and return its offset once it is acknowledged.
+
+    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is taken once.
+    """
+    with listening() as tail:
+        try:
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                producer = AIOKafkaProducer(**connection.arguments(), acks="all", request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+                tame(producer.client)
+                try:
+                    await producer.start()
+                    sent = await producer.send_and_wait(topic, signal_value(request), key=cluster.encode(), partition=0)
+                finally:
+                    await producer.stop()
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise unreachable(connection, error, tail.reason) from error
+    return int(sent.offset)

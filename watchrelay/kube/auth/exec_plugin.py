@@ -1,0 +1,209 @@
+"""Credentials that a program hands out.
+
+Room: kube. In: the `exec` part of a kubeconfig user, the cluster it is for. Out: a token, a client certificate, or both; kept until
+they expire or are refused, and asked for by one caller on behalf of all.
+Source: client.authentication.k8s.io/v1 and v1beta1; client-go plugin/pkg/client/auth/exec/exec.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from watchrelay.core.errors import Misconfigured
+from watchrelay.kube.auth.kubeconfig import Cluster, ExecPlugin
+from watchrelay.kube.auth.program import TooMuchOutput, run_program
+from watchrelay.kube.auth.tls import ClientCertificate, check_client
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 60.0
+LEEWAY_MS = 10_000
+SETTLED_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCredential:
+    """What the plugin answered. Units: `expires_ms` is wall time; None: good until the server refuses it."""
+
+    token: str = field(repr=False)
+    client: ClientCertificate | None
+    expires_ms: int | None
+
+
+class ExecCredentials:
+    """One plugin's newest answer; `current` runs it when there is none, when it expires within 10 s, or when it was refused."""
+
+    def __init__(
+        self,
+        plugin: ExecPlugin,
+        cluster: Cluster,
+        *,
+        authorities: Callable[[], bytes | None],
+        environ: Mapping[str, str],
+        now_s: Callable[[], float],
+        wall_ms: Callable[[], int],
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._plugin = plugin
+        self._cluster = cluster
+        self._authorities = authorities
+        self._environ = environ
+        self._now_s = now_s
+        self._wall_ms = wall_ms
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        self._runs = 0
+        self._held: ExecCredential | None = None
+        self._held_since_s = float("-inf")
+        self._failure: Misconfigured | None = None
+
+    async def current(self) -> ExecCredential:
+        """A credential that has not expired.
+
+        Raises: Misconfigured when the plugin does not give one; while the former one is still good, that is used instead.
+        """
+        if self._fresh(LEEWAY_MS):
+            assert self._held is not None
+            return self._held
+        runs_seen = self._runs
+        async with self._lock:
+            # Whoever waited for the lock shares the outcome of the run that ended meanwhile, good or bad.
+            if self._runs == runs_seen:
+                await self._run()
+            if self._held is not None and self._fresh(0):
+                return self._held
+            raise self._failure or self._refuse("gave a credential that has expired already", "check this machine's clock")
+
+    def rejected(self) -> None:
+        """The server refused the credential: the next `current` runs the plugin. Refusals of a credential held for under 5 s are not
+        heard, since they answer requests that carried the one before."""
+        if self._now_s() - self._held_since_s >= SETTLED_S:
+            self._held = None
+
+    def _fresh(self, leeway_ms: int) -> bool:
+        held = self._held
+        return held is not None and (held.expires_ms is None or self._wall_ms() + leeway_ms < held.expires_ms)
+
+    async def _run(self) -> None:
+        try:
+            self._held, self._failure = parse_credential(await self._output(), self._plugin), None
+            self._held_since_s = self._now_s()
+        except Misconfigured as failure:
+            self._failure = failure
+            if self._fresh(0):
+                log.warning("exec plugin failed, the former credential is used until it expires", extra={"plugin": self._plugin.where})
+        # Not reached when we are cancelled: then there is no outcome to share, and the next caller runs the plugin.
+        self._runs += 1
+
+    async def _output(self) -> bytes:
+        plugin = self._plugin
+        env = {**self._environ, **dict(plugin.env)}
+        program = shutil.which(plugin.command, path=env.get("PATH", ""))
+        if program is None:
+            if shutil.which(plugin.command, mode=os.F_OK, path=env.get("PATH", "")):
+                raise self._refuse("may not be executed, or is no program", plugin.install_hint)
+            raise self._refuse("was not found" + ("" if Path(plugin.command).is_absolute() else " in $PATH"), plugin.install_hint)
+        env["KUBERNETES_EXEC_INFO"] = exec_info(plugin, self._cluster, self._authorities())
+        try:
+            code, output = await run_program([program, *plugin.args], env=env, timeout_s=self._timeout_s)
+        except TimeoutError:
+            raise self._refuse(f"gave no answer within {self._timeout_s:g} s and was killed", plugin.install_hint) from None
+        except TooMuchOutput:
+            raise self._refuse("wrote far more than a credential to stdout", plugin.install_hint) from None
+        except OSError as error:
+            raise self._refuse(f"cannot be started: {error.strerror}", plugin.install_hint) from None
+        except ValueError:  # its text may quote the environment
+            raise self._refuse("cannot be started: its args or env hold what no program can be given") from None
+        if code != 0:
+            how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+            raise self._refuse(how, plugin.install_hint or "run it by hand to see why")
+        return output
+
+    def _refuse(self, what: str, hint: str = "") -> Misconfigured:
+        return _refusal(self._plugin, what, hint)
+
+
+def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> str:
+    """The JSON of KUBERNETES_EXEC_INFO: never interactive; the cluster's part only where the plugin asked for it."""
+    spec: dict[str, object] = {"interactive": False}
+    if plugin.provide_cluster_info:
+        facts: dict[str, object] = {
+            "server": cluster.server,
+            "tls-server-name": cluster.tls_server_name,
+            "insecure-skip-tls-verify": cluster.insecure,
+            "certificate-authority-data": base64.b64encode(authorities).decode("ascii") if authorities else None,
+            "proxy-url": cluster.proxy_url,
+            "disable-compression": cluster.disable_compression,
+            "config": cluster.exec_config,
+        }
+        spec["cluster"] = {name: value for name, value in facts.items() if value is not None and value is not False}
+    return json.dumps({"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}, default=str)
+
+
+def parse_credential(output: bytes, plugin: ExecPlugin) -> ExecCredential:
+    """The answer of a plugin, checked.
+
+    Raises: Misconfigured; nothing of the answer's credentials is part of the message.
+    """
+    try:
+        answer = json.loads(output)
+    except (ValueError, RecursionError):
+        raise _refusal(plugin, "did not write JSON to stdout") from None
+    if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+        raise _refusal(plugin, "did not write an ExecCredential to stdout")
+    if answer.get("apiVersion") != plugin.api_version:
+        raise _refusal(plugin, f"answered with another apiVersion than {plugin.api_version}", "correct exec.apiVersion, or the plugin")
+    status = answer.get("status")
+    if not isinstance(status, dict):
+        raise _refusal(plugin, "answered without a status")
+    token, certificate, key = (_text(status, name, plugin) for name in ("token", "clientCertificateData", "clientKeyData"))
+    if bool(certificate) != bool(key):
+        raise _refusal(plugin, "answered with only one of clientCertificateData and clientKeyData")
+    if not token and not certificate:
+        raise _refusal(plugin, "answered with neither a token nor a client certificate")
+    return ExecCredential(token, _client(certificate, key, plugin), _expiry(_text(status, "expirationTimestamp", plugin), plugin))
+
+
+def _text(status: Mapping[str, object], name: str, plugin: ExecPlugin) -> str:
+    value = status.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _refusal(plugin, f"answered with a status.{name} that is not a string")
+    text = (value or "").strip()
+    if name == "token" and not (text.isascii() and text.isprintable()):
+        raise _refusal(plugin, "answered with a status.token that no header can carry")
+    return text
+
+
+def _client(certificate: str, key: str, plugin: ExecPlugin) -> ClientCertificate | None:
+    if not certificate:
+        return None
+    try:
+        return check_client(ClientCertificate(certificate.encode(), key.encode()))
+    except ValueError as error:
+        raise _refusal(plugin, f"answered with an unusable client certificate: {error}") from None
+
+
+def _expiry(text: str, plugin: ExecPlugin) -> int | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise _refusal(plugin, "answered with an expirationTimestamp that is not RFC 3339")
+    return int(moment.timestamp() * 1000)
+
+
+def _refusal(plugin: ExecPlugin, what: str, hint: str = "") -> Misconfigured:
+    cure = f" ({hint})" if hint else ""
+    return Misconfigured(f'{plugin.where}: the plugin "{plugin.command}" {what}{cure}')

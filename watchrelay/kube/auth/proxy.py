@@ -1,0 +1,95 @@
+"""Which proxy, if any, leads to the API server.
+
+Room: kube. In: the server's URL, `proxy-url` of the kubeconfig, the environment. Out: a proxy URL or None.
+Source: Go golang.org/x/net/http/httpproxy, which client-go uses for HTTP(S)_PROXY and NO_PROXY.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import re
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.kube.auth.hostname import check_host
+
+_SCHEMES = ("http", "https", "socks5", "socks5h")
+_FORM = "http://, https:// or socks5://host:port"
+_PORTS = {"http": 80, "https": 443}
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def choose_proxy(server: str, *, proxy_url: str | None, environ: Mapping[str, str], where: str) -> str | None:
+    """The proxy for `server`: the kubeconfig's, which NO_PROXY does not touch, else the environment's.
+
+    Raises: ConfigError for a proxy that cannot be used; its URL is not repeated, it may hold a password.
+    """
+    if proxy_url:
+        return _usable(proxy_url, path="proxy-url", where=where)
+    target = urlsplit(server)
+    name = f"{target.scheme}_proxy"
+    found = environ.get(name.upper()) or environ.get(name)
+    if not found or _bypassed(target, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
+        return None
+    return _usable(found if "://" in found else f"http://{found}", path=f"${name.upper()}", where="environment")
+
+
+def _usable(url: str, *, path: str, where: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError([Problem("is not the URL of a proxy", path, where, hint=_FORM)])
+    try:
+        check_host(parts.hostname or "")
+    except ValueError as error:
+        raise ConfigError([Problem(str(error), path, where, hint=_FORM)]) from None
+    if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
+        cure = "pip install 'watchrelay[socks]'; the image has it"
+        raise ConfigError([Problem("a socks5 proxy needs an extra package", path, where, hint=cure)])
+    return url.replace("socks5h://", "socks5://", 1)  # names are resolved by the proxy in either case
+
+
+def _bypassed(target: SplitResult, no_proxy: str) -> bool:
+    host, port = (target.hostname or "").rstrip("."), target.port or _PORTS.get(target.scheme)
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    return any(_matches(rule, host, port, address) for rule in (entry.strip().lower() for entry in no_proxy.split(",")) if rule)
+
+
+def _matches(rule: str, host: str, port: int | None, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    if rule == "*":
+        return True
+    if "/" in rule:
+        try:
+            return address is not None and address in ipaddress.ip_network(rule, strict=False)
+        except ValueError:
+            return False
+    name, rule_port = _split_port(rule)
+    if rule_port is not None and rule_port != port:
+        return False
+    if (listed := _address(name)) is not None:
+        return listed == address
+    name = name.removeprefix("*")
+    if name.startswith("."):
+        return host.endswith(name)
+    return host == name or host.endswith(f".{name}")
+
+
+def _split_port(rule: str) -> tuple[str, int | None]:
+    if _address(rule) is not None:
+        return rule, None
+    name, colon, port = rule.rpartition(":")
+    return (name.strip("[]"), int(port)) if colon and _PORT.fullmatch(port) else (rule.strip("[]"), None)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""Which resources the API server has."""

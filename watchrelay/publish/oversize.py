@@ -1,0 +1,137 @@
+"""What becomes of an object that the topic does not take whole: published in part, counted, and named in the log.
+
+Room: relay. In: objects about to be queued, and refusals of the sink. Out: what is published instead, with its hash. Source: WIRE 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from watchrelay.contract.records import Trimmed, content_hash
+from watchrelay.core import clock
+from watchrelay.core.errors import RecordTooLarge
+from watchrelay.core.text import short
+from watchrelay.model.changes import Entry
+from watchrelay.model.streams import StreamSpec
+from watchrelay.observe.loglimit import LogLimit
+from watchrelay.observe.metrics import TopicMetrics
+from watchrelay.observe.status import StreamStatus
+from watchrelay.publish.partition_queue import Lane, Queued, Sequencer
+from watchrelay.publish.ports import StateView
+from watchrelay.publish.trim import less, packed_max, trim
+from watchrelay.publish.withholding import withhold
+
+log = logging.getLogger(__name__)
+
+
+LIMIT_EVERY_S: Final = 30.0
+"""A record that must be written and does not fit the topic is tried again this often."""
+
+
+class Oversize:
+    """The topic's limit, applied to one stream. Units: `max_message_bytes` is the topic's setting, which counts compressed batches."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        state: StateView,
+        metrics: TopicMetrics,
+        status: StreamStatus,
+        *,
+        max_message_bytes: int,
+        limit_again: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.fits_bytes = packed_max(max_message_bytes)
+        """An entry whose packed value is not larger is taken whole, without a further look."""
+        self.parts: dict[bytes, int] = {}
+        """Objects of which the broker took a part only, with its hash: the store holds them whole. What has another hash by now is another
+        state."""
+        self._spec, self._state, self._metrics, self._status, self._limit_again = spec, state, metrics, status, limit_again
+        self._said = LogLimit()
+        self._waits = False
+
+    def before_queueing(self, key: bytes, value: bytes | None, entry: Entry) -> tuple[bytes, Trimmed]:
+        """What of the object is published. Shape: the entry's hash becomes that of it, so that all later differences start from it.
+
+        What was refused before is said again as it stands in the log, also where the topic would take more by now.
+        """
+        whole = self._state.unpack(entry) if value is None else value
+        if value is None and self.parts.get(key) == entry.hash and (said := _as_published(key, whole, entry.hash)) is not None:
+            return said
+        part, trimmed = trim(whole, self.fits_bytes)
+        if trimmed or value is None:
+            entry.hash = content_hash(key, part)
+        if trimmed:
+            self._say(key, trimmed, len(whole))
+        return part, trimmed
+
+    def refused(self, queues: Sequencer, lane: Lane, error: RecordTooLarge) -> bool:
+        """The broker takes less than was thought: put the lane's cuts back, of which nothing is in the log, with less of that object, or
+        without it where nothing is left to leave out.
+
+        Returns: False where the record must be said as it is, so that it waits for a larger limit.
+        """
+        cut = lane.outstanding
+        assert cut is not None, "a refusal of a batch that is not outstanding"
+        index = error.index - len(error.acked)
+        item, record = cut.items[index], cut.records[index]
+        step, value = None, b""
+        if isinstance(item, Queued) and item.verb != "deleted":
+            value = self._state.unpack(item.entry) if item.value is None else item.value
+            step = less(value, item.trimmed)
+        if step is None:
+            if not withhold(queues, lane, index):
+                return False
+            if isinstance(item, Queued) and item.verb != "deleted":
+                self._say(record.key, "withheld", len(value))
+            return True
+        part, trimmed = step
+        lane.put_back()
+        self.parts[record.key] = said = content_hash(record.key, part)
+        lane.replace(index, part, said, trimmed)
+        self._say(record.key, trimmed, len(value))
+        return True
+
+    async def wait(self, error: RecordTooLarge) -> None:
+        """A record that must be said as it is does not fit the topic: its partition waits until the limit is raised. Returns after a while,
+        with the limit read again."""
+        if not self._waits:
+            extra = {"stream": self._spec.id, "topic": self._spec.topic, "error": str(error)}
+            log.error("topic takes no record of the stream: raise its max.message.bytes", extra=extra)
+        self._waits = True
+        self._status.not_acknowledged(f"{error}; raise max.message.bytes of topic {self._spec.topic}", person=True)
+        await asyncio.sleep(LIMIT_EVERY_S)
+        if self._limit_again is not None:
+            await self._limit_again()
+
+    def taken(self) -> None:
+        """The topic takes records."""
+        if self._waits:
+            self._waits = False
+            self._status.acknowledged()
+
+    def forget_gone(self) -> None:
+        """Forget objects that the store does not hold any more."""
+        for key in [key for key in self.parts if self._state.get(key) is None]:
+            del self.parts[key]
+
+    def _say(self, key: bytes, kept: str, size_bytes: int) -> None:
+        self._metrics.records_trimmed_total[kept].inc()
+        name = short(key.decode())
+        if count := self._said.due((name, kept), clock.now_s()):
+            extra = {"stream": self._spec.id, "object": name, "kept": kept, "bytes": size_bytes, "count": count}
+            if kept == "withheld":
+                log.error("object too large for the topic even by name: not published", extra=extra)
+            else:
+                log.warning("object too large, published in part", extra=extra)
+
+
+def _as_published(key: bytes, whole: bytes, published: int) -> tuple[bytes, Trimmed] | None:
+    """The part of the object that has this hash."""
+    step: tuple[bytes, Trimmed] | None = (whole, "")
+    while step is not None and content_hash(key, step[0]) != published:
+        step = less(*step)
+    return step

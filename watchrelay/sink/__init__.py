@@ -1,1 +1,0 @@
-"""Room 5, Kafka's words: topics, partitions, acknowledgements."""
