@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""A table that knows nothing of watchrelay: it ignores every header, takes the newest value of each key, and null for delete. Still right.
+"""A table that knows nothing of watchrelay: it ignores every header, takes the newest value of each
+key, and null for delete. Still right.
 
-    python examples/plain_table.py localhost:9092 k8s.prod.core.pods                 print the table as one JSON object, as it is now
+    python examples/plain_table.py localhost:9092 k8s.prod.core.pods                 print the table
+    as one JSON object, as it is now
 
-That is what a KTable, Flink's upsert-kafka or a JDBC sink does. What such a reader does not get: proof that it is right, and protection
-from what a former writer said late, until the relay has said it again (one heartbeat, as a rule).
+That is what a KTable, Flink's upsert-kafka or a JDBC sink does. What such a reader does not get:
+proof that it is right, and protection from what a former writer said late, until the relay has said
+it again (one heartbeat, as a rule).
 """
 
 import asyncio
@@ -16,7 +19,8 @@ import sys
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-logging.getLogger("aiokafka").addHandler(logging.NullHandler())  # what goes wrong is said below, once
+# what goes wrong is said below, once
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 class NoTopic(Exception):
@@ -25,21 +29,34 @@ class NoTopic(Exception):
 
 async def table(bootstrap: str, topics: list[str]) -> tuple[dict[str, object], int]:
     """The rows, and how many records are none of ours. Raises: NoTopic."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
     rows: dict[str, object] = {}
     foreign = 0
     try:
         await consumer.start()
         missing = sorted(set(topics) - await consumer.topics())
         if missing:  # asked for by name it might be made, or waited for
-            raise NoTopic(f"topic {', '.join(missing)} is not there, or may not be seen: check the name, or grant READ on it")
-        partitions = [TopicPartition(topic, partition) for topic in topics for partition in await consumer._client._wait_on_metadata(topic)]
+            raise NoTopic(
+                f"topic {', '.join(missing)} is not there, or may not be seen: check the name, "
+                "or grant READ on it"
+            )
+        partitions = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in await consumer._client._wait_on_metadata(topic)
+        ]
         ends = await consumer.end_offsets(partitions)
         begins = await consumer.beginning_offsets(partitions)
         consumer.assign(partitions)
         for partition, offset in begins.items():
             consumer.seek(partition, offset)
-        while behind := [partition for partition in partitions if await consumer.position(partition) < ends[partition]]:
+        while behind := [
+            partition
+            for partition in partitions
+            if await consumer.position(partition) < ends[partition]
+        ]:
             for messages in (await consumer.getmany(*behind, timeout_ms=500)).values():
                 for message in messages:
                     try:
@@ -48,7 +65,9 @@ async def table(bootstrap: str, topics: list[str]) -> tuple[dict[str, object], i
                     except (ValueError, RecursionError):
                         key = ""
                     if not key:
-                        foreign += 1  # somebody else's: a record of the relay has a key, and JSON or nothing behind it
+                        # somebody else's: a record of the relay has a key, and JSON or nothing
+                        # behind it
+                        foreign += 1
                     elif row is None:
                         rows.pop(key, None)
                     else:
@@ -65,7 +84,10 @@ def main() -> int:
     try:
         rows, foreign = asyncio.run(table(sys.argv[1], sys.argv[2:]))
         if foreign:
-            print(f"{foreign} records without a key, or without JSON, were passed over", file=sys.stderr)
+            print(
+                f"{foreign} records without a key, or without JSON, were passed over",
+                file=sys.stderr,
+            )
         print(json.dumps(rows, ensure_ascii=False), flush=True)
     except NoTopic as error:
         print(error, file=sys.stderr)
@@ -73,7 +95,8 @@ def main() -> int:
         why = "no broker answers" if isinstance(error, KafkaConnectionError) else error
         print(f"kafka at {sys.argv[1]} cannot be read: {why}", file=sys.stderr)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit
+        # what is buffered still would fail again at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print("nobody reads the output any more", file=sys.stderr)
     else:
         return 0

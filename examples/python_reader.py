@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Follows streams with `watchrelay.consumer`: each object of the proven state, then every change. `pip install watchrelay` is all it needs.
+"""Follows streams with `watchrelay.consumer`: each object of the proven state, then every change.
+`pip install watchrelay` is all it needs.
 
-    python examples/python_reader.py localhost:9092 k8s.prod.control pods            follow until Ctrl-C
-    python examples/python_reader.py localhost:9092 k8s.prod.control pods --once     print state and digests, exit 0 if proven
+    python examples/python_reader.py localhost:9092 k8s.prod.control pods            follow until
+    Ctrl-C python examples/python_reader.py localhost:9092 k8s.prod.control pods --once     print
+    state and digests, exit 0 if proven
 
-With `--positions FILE` it goes on from the saved positions: the changes since then are given, deletes included, and those since the last
-heartbeat may be given once more. Save what you make of the changes together with the positions, in one transaction if you can.
+With `--positions FILE` it goes on from the saved positions: the changes since then are given,
+deletes included, and those since the last heartbeat may be given once more. Save what you make of
+the changes together with the positions, in one transaction if you can.
 """
 
 import argparse
@@ -30,11 +33,14 @@ def load(file: Path | None) -> Any:
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise OddPositions(f"{file} does not hold positions: {error}; remove it, and forget what was built before") from error
+        raise OddPositions(
+            f"{file} does not hold positions: {error}; remove it, and forget what was built before"
+        ) from error
 
 
 def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
-    """Beside it first, then in its place: whoever is killed leaves the former file or the new one."""
+    """Beside it first, then in its place: whoever is killed leaves the former file or the new
+    one."""
     if file is not None:
         new = file.with_name(f"{file.name}.new")
         try:
@@ -42,7 +48,8 @@ def save(file: Path | None, positions: list[dict[str, Any]]) -> None:
             new.replace(file)
         except OSError as error:
             raise OddPositions(
-                f"{file} cannot be written: {error.strerror}; what was told since it was saved will be told again"
+                f"{file} cannot be written: {error.strerror}; what was told since it was saved "
+                "will be told again"
             ) from error
 
 
@@ -72,15 +79,32 @@ async def follow(arguments: argparse.Namespace) -> int:
     async with make_reader(arguments) as reader:
         await reader.ready()
         for lane in reader.lanes():
-            line = {"stream": lane.stream, "topic": lane.topic, "partition": lane.partition, "epoch": lane.epoch, "last": lane.sequence}
-            print(json.dumps({**line, "count": lane.objects, "digest": lane.digest, "proven": lane.proven}), flush=True)
+            line = {
+                "stream": lane.stream,
+                "topic": lane.topic,
+                "partition": lane.partition,
+                "epoch": lane.epoch,
+                "last": lane.sequence,
+            }
+            print(
+                json.dumps(
+                    {**line, "count": lane.objects, "digest": lane.digest, "proven": lane.proven}
+                ),
+                flush=True,
+            )
         async for change in reader:
-            print(f"{change.verb:<8} {change.stream} {change.key} {change.resource_version} {change.reason}", file=sys.stderr)
+            print(
+                f"{change.verb:<8} {change.stream} {change.key} {change.resource_version} "
+                f"{change.reason}",
+                file=sys.stderr,
+            )
             save(arguments.positions, reader.positions())
         save(arguments.positions, reader.positions())
         for problem in reader.problems:
             print(
-                f"{problem.kind}: {problem.topic}/{problem.partition}@{problem.offset}: {problem.detail} ({problem.count})", file=sys.stderr
+                f"{problem.kind}: {problem.topic}/{problem.partition}@{problem.offset}: "
+                f"{problem.detail} ({problem.count})",
+                file=sys.stderr,
             )
         return 0 if reader.proven else 1
 
@@ -89,9 +113,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Follows streams of watchrelay.")
     parser.add_argument("bootstrap", metavar="HOST:PORT")
     parser.add_argument("control_topic", metavar="CONTROL_TOPIC", help="<prefix>.<cluster>.control")
-    parser.add_argument("streams", metavar="STREAM", nargs="*", help="such as pods or pods@shop; none: all")
+    parser.add_argument(
+        "streams", metavar="STREAM", nargs="*", help="such as pods or pods@shop; none: all"
+    )
     parser.add_argument("--once", action="store_true", help="stop at what is the end now")
-    parser.add_argument("--positions", type=Path, metavar="FILE", help="go on from here, and save here")
+    parser.add_argument(
+        "--positions", type=Path, metavar="FILE", help="go on from here, and save here"
+    )
     arguments = parser.parse_args()
     try:
         return asyncio.run(follow(arguments))
@@ -100,7 +128,8 @@ def main() -> int:
     except (ConsumerError, OddPositions) as error:
         print(error, file=sys.stderr)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered still would fail again at the exit
+        # what is buffered still would fail again at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print("nobody reads the output any more", file=sys.stderr)
     except KeyboardInterrupt:
         return 0

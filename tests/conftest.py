@@ -1,7 +1,9 @@
-"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one, whatever the test did to them.
+"""Room: tests.  In: the loggers as a test found them.  Out: the same loggers for the next one,
+whatever the test did to them.
 
-And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program started by that would too. And a make
-that is on its own: `make test ARGS=-x` is said to the pytest that it starts, not to each `make` that a test runs.
+And a Ctrl-C that arrives: a shell has what it starts in the background ignore it, and every program
+started by that would too. And a make that is on its own: `make test ARGS=-x` is said to the pytest
+that it starts, not to each `make` that a test runs.
 """
 
 import logging
@@ -13,7 +15,8 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """Programs that tests start take Ctrl-C as in a terminal, however the tests themselves were started."""
+    """Programs that tests start take Ctrl-C as in a terminal, however the tests themselves were
+    started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
@@ -29,8 +32,12 @@ def _loggers() -> Iterator[logging.Logger]:
 
 @pytest.fixture(autouse=True)
 def loggers_as_before() -> Iterator[None]:
-    """No test silences the next: a command run in the test's own process sets levels, as it would in a process of its own."""
-    before = {logger: (logger.level, logger.propagate, logger.disabled, logger.handlers[:]) for logger in _loggers()}
+    """No test silences the next: a command run in the test's own process sets levels, as it would
+    in a process of its own."""
+    before = {
+        logger: (logger.level, logger.propagate, logger.disabled, logger.handlers[:])
+        for logger in _loggers()
+    }
     disabled_up_to = logging.root.manager.disable
     yield
     logging.disable(disabled_up_to)
@@ -38,5 +45,6 @@ def loggers_as_before() -> Iterator[None]:
         level, propagate, disabled, handlers = before.get(logger, (logging.NOTSET, True, False, []))
         logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
-        if logger is not logging.root:  # pytest puts its own handlers there, others for each phase of a test
+        # pytest puts its own handlers there, others for each phase of a test
+        if logger is not logging.root:
             logger.handlers[:] = handlers

@@ -1,4 +1,5 @@
-"""The tree keeps its own rules: sizes, docstrings, metrics in use, words that have no place here, reasons beside exceptions."""
+"""The tree keeps its own rules: sizes, docstrings, metrics in use, words that have no place here,
+reasons beside exceptions."""
 
 from __future__ import annotations
 
@@ -17,21 +18,52 @@ PACKAGE = ROOT / "watchrelay"
 LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 500, 700, 70
 
 NOT_UPDATED: dict[str, str] = {}
-"""Metrics that nothing updates yet, each with the reason. A row goes when its metric comes to life."""
+"""Metrics that nothing updates yet, each with the reason. A row goes when its metric comes to
+life."""
 
-COUNTED_BY = {"relay_lag_seconds": "relay_lag.observe_batch", "produce_errors": "produce_failed", "stream_state": "set_states"}
+COUNTED_BY = {
+    "relay_lag_seconds": "relay_lag.observe_batch",
+    "produce_errors": "produce_failed",
+    "stream_state": "set_states",
+}
 """Metrics that are updated through a method of another name."""
 
 FORBIDDEN = {
-    "to-do without an issue number": re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b(?!\(#\d+\))"),
+    "to-do without an issue number": re.compile(
+        r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b(?!\(#\d+\))"
+    ),
     "path of one machine": re.compile(r"(?<![\w.~}])/(wo" + r"rk|ro" + r"ot|ho" + r"me)/"),
     "host of a package index": re.compile(
-        r"\b(py" + r"pi\.org|pythonho" + r"sted\.org|proxy\.go" + r"lang\.org|ma" + r"ven\.org|npm" + r"js\.org)"
+        r"\b(py"
+        r"pi\.org|pythonho"
+        r"sted\.org|proxy\.go"
+        r"lang\.org|ma"
+        r"ven\.org|npm"
+        r"js\.org)"
     ),
 }
-SUFFIXES = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".sh", ".xml", ".mod", ".go", ".tpl", ".js", ".css", ".html", ""}
+SUFFIXES = {
+    ".py",
+    ".md",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".sh",
+    ".xml",
+    ".mod",
+    ".go",
+    ".tpl",
+    ".js",
+    ".css",
+    ".html",
+    "",
+}
 
-EXCEPTION = re.compile(r"#\s*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)")
+EXCEPTION = re.compile(
+    r"#\s*(?P<what>noqa|type: ignore)(?P<codes>: [A-Z0-9, ]+|\[[a-z, -]+\])?(?P<reason>.*)"
+)
 NOT_SOURCE = {".git", ".venv", "__pycache__", "node_modules", "build", "dist"}
 
 
@@ -40,9 +72,18 @@ def files() -> Iterator[Path]:
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
         generated = (
-            any(part in NOT_SOURCE or (part.startswith(".") and part.endswith("cache")) for part in parts) or parts[0] == ".hypothesis"
+            any(
+                part in NOT_SOURCE or (part.startswith(".") and part.endswith("cache"))
+                for part in parts
+            )
+            or parts[0] == ".hypothesis"
         )
-        if not generated and path.is_file() and path.suffix in SUFFIXES and not path.name.startswith(".coverage"):
+        if (
+            not generated
+            and path.is_file()
+            and path.suffix in SUFFIXES
+            and not path.name.startswith(".coverage")
+        ):
             yield path
 
 
@@ -57,14 +98,21 @@ def named(path: Path) -> str:
 
 def test_no_file_is_longer_than_one_can_read() -> None:
     lengths = {named(path): len(path.read_text().splitlines()) for path in PYTHON}
-    assert {name: lines for name, lines in lengths.items() if lines > (TEST_LINES_MAX if name.startswith("tests") else LINES_MAX)} == {}
+    assert {
+        name: lines
+        for name, lines in lengths.items()
+        if lines > (TEST_LINES_MAX if name.startswith("tests") else LINES_MAX)
+    } == {}
 
 
 def test_no_function_is_longer_than_one_can_see() -> None:
     long = {}
     for path in PYTHON:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+            if (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and node.end_lineno is not None
+            ):
                 lines = node.end_lineno - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
                     long[f"{named(path)}: {node.name}"] = lines
@@ -72,15 +120,22 @@ def test_no_function_is_longer_than_one_can_see() -> None:
 
 
 def test_every_module_opens_with_what_it_is() -> None:
-    assert [named(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    assert [
+        named(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))
+    ] == []
 
 
 def test_every_metric_is_updated_somewhere_or_listed_with_a_reason() -> None:
-    text = "\n".join(path.read_text() for path in MODULES if path != PACKAGE / "observe" / "metrics.py")
+    text = "\n".join(
+        path.read_text() for path in MODULES if path != PACKAGE / "observe" / "metrics.py"
+    )
     idle = {
         name
         for name in CATALOGUE
-        if not re.search(rf'\.{re.escape(COUNTED_BY.get(name, name))}(_total)?\b|(gauge|counter|histogram)\("{name}"\)', text)
+        if not re.search(
+            rf'\.{re.escape(COUNTED_BY.get(name, name))}(_total)?\b|(gauge|counter|histogram)\("{name}"\)',  # noqa: E501
+            text,
+        )
     }
     assert idle == set(NOT_UPDATED)
 
@@ -96,22 +151,33 @@ def test_the_tree_is_free_of(what: str) -> None:
 
 
 def test_every_exception_from_a_rule_carries_its_reason() -> None:
-    """In tests the code of a `type: ignore` is reason enough: they hand in on purpose what the types forbid."""
+    """In tests the code of a `type: ignore` is reason enough: they hand in on purpose what the
+    types forbid."""
     bare = []
     for path in PYTHON:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             for found in EXCEPTION.finditer(line) if path != Path(__file__) else ():
                 typed_in_a_test = found["what"] == "type: ignore" and PACKAGE not in path.parents
-                if not found["codes"] or not (typed_in_a_test or re.search(r"\w+ \w+", found["reason"])):
+                if not found["codes"] or not (
+                    typed_in_a_test or re.search(r"\w+ \w+", found["reason"])
+                ):
                     bare.append(f"{named(path)}:{number}: {line.strip()[:120]}")
     assert bare == []
 
 
 def test_tests_let_time_pass_in_named_places_only() -> None:
-    """`pace.py` for a time that is wanted as such, `wait_until` for a condition. The child of test_process.py sleeps until it is killed."""
-    homes = {"tests/support/pace.py", "tests/support/process.py", "tests/integration/test_process.py"}
+    """`pace.py` for a time that is wanted as such, `wait_until` for a condition. The child of
+    test_process.py sleeps until it is killed."""
+    homes = {
+        "tests/support/pace.py",
+        "tests/support/process.py",
+        "tests/integration/test_process.py",
+    }
     sleeping = {
-        named(path) for path in PYTHON if named(path).startswith("tests/") and re.search(r"\btime\.slee" + r"p\(", path.read_text())
+        named(path)
+        for path in PYTHON
+        if named(path).startswith("tests/")
+        and re.search(r"\btime\.slee" + r"p\(", path.read_text())
     }
     assert sleeping == homes
 
@@ -119,4 +185,8 @@ def test_tests_let_time_pass_in_named_places_only() -> None:
 def test_the_pins_name_no_place_to_fetch_from() -> None:
     pins = [path for path in files() if path.suffix == ".txt" and "requirements" in named(path)]
     assert len(pins) >= 8
-    assert [named(path) for path in pins if re.search(r"https?:|--(extra-)?index-url|--find-links|via -r /", path.read_text())] == []
+    assert [
+        named(path)
+        for path in pins
+        if re.search(r"https?:|--(extra-)?index-url|--find-links|via -r /", path.read_text())
+    ] == []

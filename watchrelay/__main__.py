@@ -9,9 +9,11 @@ import sys
 
 
 def main() -> int:
-    """What `watchrelay.cli.main` returns; Ctrl-C and SIGTERM end in silence, from here to the last moment."""
+    """What `watchrelay.cli.main` returns; Ctrl-C and SIGTERM end in silence, from here to the last
+    moment."""
     try:
-        from watchrelay.cli import signals  # here, so that a Ctrl-C is heeded while all else is imported
+        # here, so that a Ctrl-C is heeded while all else is imported
+        from watchrelay.cli import signals
 
         signals.heed(sys.argv[1:])
     except KeyboardInterrupt:

@@ -1,6 +1,8 @@
-"""`python -m tests.bench [PART ...]`: measures, prints a table, and when nothing was left out writes docs/performance.md.
+"""`python -m tests.bench [PART ...]`: measures, prints a table, and when nothing was left out
+writes docs/performance.md.
 
-Room: tests. In: names of parts; none means all. Out: the table. Nothing here fails for being slow: a figure that misses its goal says so.
+Room: tests. In: names of parts; none means all. Out: the table. Nothing here fails for being slow:
+a figure that misses its goal says so.
 """
 
 from __future__ import annotations
@@ -10,7 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import flood, footprint, hotpath, outage, restart, returning, snapshots, verifying, viewers
+from tests.bench import (
+    flood,
+    footprint,
+    hotpath,
+    outage,
+    restart,
+    returning,
+    snapshots,
+    verifying,
+    viewers,
+)
 from tests.bench.rig import Rig
 from tests.bench.table import Row, as_text, write_page
 
@@ -33,9 +45,15 @@ PARTS: dict[str, tuple[str, Callable[[Rig], list[Row]]]] = {
 def main() -> int:
     """Run the parts asked for; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure the relay.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them if none is named")
     parser.add_argument(
-        "--freeze", type=float, default=outage.FREEZE_S, metavar="SECONDS", help=f"how long `outage` stops Kafka; default {outage.FREEZE_S}"
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them if none is named"
+    )
+    parser.add_argument(
+        "--freeze",
+        type=float,
+        default=outage.FREEZE_S,
+        metavar="SECONDS",
+        help=f"how long `outage` stops Kafka; default {outage.FREEZE_S}",
     )
     asked = parser.parse_args()
     if unknown := set(asked.parts) - set(PARTS):

@@ -1,12 +1,16 @@
-"""A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded, recovered, resumed or told.
+"""A relay with nothing to it: what an event costs in Python when nothing is kept in order, bounded,
+recovered, resumed or told.
 
-Room: tests. In: a source, a broker and a topic. Out: the topic filled, as a process of its own whose CPU is measured beside the relay's.
+Room: tests. In: a source, a broker and a topic. Out: the topic filled, as a process of its own
+whose CPU is measured beside the relay's.
 
-It is a gauge. What a microsecond of a core buys here changes by half within minutes, with whatever else the machine's host runs, and an
-absolute figure then speaks of the host. A floor that took turns with the relay on the same core had the same luck, so their ratio stays.
-It does what no relay of this contract can leave out: lists, then for each event decodes one level, cuts managedFields, hashes, packs with
-a dictionary, holds the entry, makes the record's headers, appends it to the batch of its partition, compresses and sends that. It knows no
-difference between states, no position that survives, no bound, no metrics; it ends with the first error.
+It is a gauge. What a microsecond of a core buys here changes by half within minutes, with whatever
+else the machine's host runs, and an absolute figure then speaks of the host. A floor that took
+turns with the relay on the same core had the same luck, so their ratio stays. It does what no relay
+of this contract can leave out: lists, then for each event decodes one level, cuts managedFields,
+hashes, packs with a dictionary, holds the entry, makes the record's headers, appends it to the
+batch of its partition, compresses and sends that. It knows no difference between states, no
+position that survives, no bound, no metrics; it ends with the first error.
 """
 
 from __future__ import annotations
@@ -74,7 +78,9 @@ class _Floor:
         samples: list[bytes | bytearray | memoryview] = [*values]
         learnt = zstandard.train_dictionary(16 * 1024, samples, k=2000, d=8)
         learnt.precompute_compress(level=1)
-        self._pack = zstandard.ZstdCompressor(level=1, dict_data=learnt, write_dict_id=False).compress
+        self._pack = zstandard.ZstdCompressor(
+            level=1, dict_data=learnt, write_dict_id=False
+        ).compress
 
     def hold(self, fields: Fields) -> bytes:
         """Hold one object; its published bytes."""
@@ -86,15 +92,18 @@ class _Floor:
         partition = held.partition
         self._sequences[partition] = sequence = self._sequences[partition] + 1
         headers = [
-            ("ce_specversion", b"1.0"), ("ce_source", b"/clusters/floor"), ("ce_wrstream", b"pods"), ("ce_wrepoch", b"1"),
+            ("ce_specversion", b"1.0"), ("ce_source", b"/clusters/floor"), ("ce_wrstream", b"pods"), ("ce_wrepoch", b"1"),  # noqa: E501
             ("ce_kind", b"Pod"), ("ce_apiversion", b"v1"), ("content-type", b"application/json"),
-            ("ce_type", b"dev.watchrelay.object.modified.v1"), ("ce_wrreason", b"watch"), ("ce_time", b"2026-01-01T00:00:00.000Z"),
-            ("ce_namespace", namespace), ("ce_name", name), ("ce_subject", key), ("ce_wruid", held.uid.encode()),
+            ("ce_type", b"dev.watchrelay.object.modified.v1"), ("ce_wrreason", b"watch"), ("ce_time", b"2026-01-01T00:00:00.000Z"),  # noqa: E501
+            ("ce_namespace", namespace), ("ce_name", name), ("ce_subject", key), ("ce_wruid", held.uid.encode()),  # noqa: E501
             ("ce_wrrv", held.version.encode()), ("ce_wrhash", held.hash.hex().encode()),
-            ("ce_id", b"pods.1.%d.%d" % (partition, sequence)), ("ce_sequence", b"%020d" % sequence),
+            ("ce_id", b"pods.1.%d.%d" % (partition, sequence)), ("ce_sequence", b"%020d" % sequence),  # noqa: E501
         ]  # fmt: skip
         batch = self._open.get(partition)
-        if batch is None or batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+        if (
+            batch is None
+            or batch.append(timestamp=None, key=key, value=value, headers=headers) is None
+        ):
             if batch is not None:
                 self.full.append((partition, batch))
             batch = self._open[partition] = self._producer.create_batch()
@@ -122,7 +131,9 @@ class _Floor:
             batch.close()
             if partition in self._on_the_way:
                 await self._on_the_way[partition]
-            self._on_the_way[partition] = await self._producer.send_batch(batch, self._topic, partition=partition)
+            self._on_the_way[partition] = await self._producer.send_batch(
+                batch, self._topic, partition=partition
+            )
 
     async def flush_for_ever(self) -> None:
         """Send every few milliseconds."""
@@ -148,13 +159,22 @@ async def _list(floor: _Floor, session: aiohttp.ClientSession, url: str) -> str:
 
 async def _run(port: int, bootstrap: str, topic: str, partitions: int) -> None:
     url, rest = f"http://127.0.0.1:{port}/api/v1/pods", b""
-    # aiokafka compresses with level 3 and has no setting; level 1 is cheaper, and what the relay uses.
+    # aiokafka compresses with level 3 and has no setting; level 1 is cheaper, and what the relay
+    # uses.
     default_records.zstd_encode = lambda payload: bytes(cramjam.zstd.compress(payload, level=1))
     producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, compression_type="zstd", max_batch_size=_BATCH_BYTES, max_request_size=8 << 20, enable_idempotence=True
+        bootstrap_servers=bootstrap,
+        compression_type="zstd",
+        max_batch_size=_BATCH_BYTES,
+        max_request_size=8 << 20,
+        enable_idempotence=True,
     )
     timeout = aiohttp.ClientTimeout(total=None)
-    async with producer, aiohttp.ClientSession(timeout=timeout, read_bufsize=128 << 10) as session, asyncio.TaskGroup() as tasks:
+    async with (
+        producer,
+        aiohttp.ClientSession(timeout=timeout, read_bufsize=128 << 10) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
         floor = _Floor(producer, topic, partitions)
         version = await _list(floor, session, url)
         gc.collect()

@@ -1,6 +1,7 @@
 """What the whole relay needs: to start, to hold pods, to do nothing.
 
-Room: tests. In: a rig. Out: CPU and peak memory of a first list, resident memory per pod held, cost of idle streams.
+Room: tests. In: a rig. Out: CPU and peak memory of a first list, resident memory per pod held, cost
+of idle streams.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class FirstList:
 
 
 def first_list(rig: Rig, source: SourceProcess) -> FirstList:
-    """Start a relay on `source` and wait until everything is published, acknowledged and indexed."""
+    """Start a relay on `source` and wait until everything is published, acknowledged and
+    indexed."""
     source.asked_s = 0.0
     with Relay(rig, source) as relay:
         relay.await_snapshots()
@@ -39,11 +41,20 @@ def first_list(rig: Rig, source: SourceProcess) -> FirstList:
 
 
 def start(rig: Rig) -> list[Row]:
-    """100,000 pods, from the launch to the acknowledged snapshot: in pages, and as a streaming list."""
+    """100,000 pods, from the launch to the acknowledged snapshot: in pages, and as a streaming
+    list."""
     rows: list[Row] = []
     with SourceProcess(objects=0) as source:
         asked = [first_list(rig, source).asked_s for _ in range(START_RUNS)]
-    rows.append(Row("start: launch to the first request", statistics.median(asked), "s", later=0.4, runs=asked))
+    rows.append(
+        Row(
+            "start: launch to the first request",
+            statistics.median(asked),
+            "s",
+            later=0.4,
+            runs=asked,
+        )
+    )
     for how, streaming in (("pages", False), ("streaming list", True)):
         with SourceProcess(objects=LARGE, streaming=streaming) as source:
             runs = [first_list(rig, source) for _ in range(START_RUNS if not streaming else 1)]
@@ -52,15 +63,30 @@ def start(rig: Rig) -> list[Row]:
         took = [run.took_s for run in runs]
         what = f"start, {LARGE:,} pods, {how}"
         rows += [
-            Row(f"{what}: CPU until published and acknowledged", statistics.median(cpu), "s", goal=10.0, later=5.0, runs=cpu),
-            Row(f"{what}: peak memory", statistics.median(peak), "MB", goal=250.0, later=180.0, runs=peak),
+            Row(
+                f"{what}: CPU until published and acknowledged",
+                statistics.median(cpu),
+                "s",
+                goal=10.0,
+                later=5.0,
+                runs=cpu,
+            ),
+            Row(
+                f"{what}: peak memory",
+                statistics.median(peak),
+                "MB",
+                goal=250.0,
+                later=180.0,
+                runs=peak,
+            ),
             Row(f"{what}: wall time", statistics.median(took), "s", runs=took),
         ]
     return rows
 
 
 def memory(rig: Rig) -> list[Row]:
-    """Resident memory per pod held, above the process that holds none, after first list and snapshot."""
+    """Resident memory per pod held, above the process that holds none, after first list and
+    snapshot."""
     with SourceProcess(objects=0) as source:
         idle = first_list(rig, source).after.rss
     rows = [Row("memory: idle process", idle / 1e6, "MB", goal=60.0, later=45.0)]
@@ -68,7 +94,9 @@ def memory(rig: Rig) -> list[Row]:
         with SourceProcess(objects=objects) as source:
             held = first_list(rig, source)
         per_pod = (held.after.rss - idle) / objects / 1024
-        rows.append(Row(f"memory: per pod held, {objects:,} pods", per_pod, "KiB", goal=1.5, later=1.0))
+        rows.append(
+            Row(f"memory: per pod held, {objects:,} pods", per_pod, "KiB", goal=1.5, later=1.0)
+        )
         rows.append(Row(f"memory: resident, {objects:,} pods", held.after.rss / 1e6, "MB"))
     return rows
 
@@ -76,7 +104,10 @@ def memory(rig: Rig) -> list[Row]:
 def idle(rig: Rig) -> list[Row]:
     """Many streams with nothing to do but heartbeats and bookmarks."""
     namespaces = [f"ns-{number}" for number in range(IDLE_STREAMS)]
-    with SourceProcess(objects=0) as source, Relay(rig, source, resources=[{"resource": "pods", "namespaces": namespaces}]) as relay:
+    with (
+        SourceProcess(objects=0) as source,
+        Relay(rig, source, resources=[{"resource": "pods", "namespaces": namespaces}]) as relay,
+    ):
         relay.await_snapshots(IDLE_STREAMS)
         relay.settle()
         before, began_s = relay.used().cpu_s, time.monotonic()

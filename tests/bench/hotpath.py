@@ -1,8 +1,10 @@
-"""The hot path stage by stage: the rooms' own code on 20,000 events, each stage by itself on what the one before it made.
+"""The hot path stage by stage: the rooms' own code on 20,000 events, each stage by itself on what
+the one before it made.
 
-Room: tests. In: a rig (for the first and the last stage, which speak to the source and the broker). Out: CPU per event and stage.
-Stages are timed in a process of their own on the relay's core, with the cyclic collector set as in the daemon. Their sum is less than
-the whole: between them stand the event loop, the watch's state machine, metrics.
+Room: tests. In: a rig (for the first and the last stage, which speak to the source and the broker).
+Out: CPU per event and stage. Stages are timed in a process of their own on the relay's core, with
+the cyclic collector set as in the daemon. Their sum is less than the whole: between them stand the
+event loop, the watch's state machine, metrics.
 """
 
 from __future__ import annotations
@@ -57,7 +59,16 @@ def hotpath(rig: Rig) -> list[Row]:
     """CPU per event of each stage."""
     measured: dict[str, list[float]] = {}
     with SourceProcess(objects=OBJECTS, events=EVENTS * RUNS) as source:
-        argv = ["taskset", "-c", str(RELAY_CORE), sys.executable, "-m", "tests.bench.hotpath", str(source.port), rig.bootstrap]
+        argv = [
+            "taskset",
+            "-c",
+            str(RELAY_CORE),
+            sys.executable,
+            "-m",
+            "tests.bench.hotpath",
+            str(source.port),
+            rig.bootstrap,
+        ]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             for line in child.stdout:
@@ -67,10 +78,12 @@ def hotpath(rig: Rig) -> list[Row]:
                 else:
                     measured = json.loads(line)
         assert child.returncode == 0, "the stages were not measured"
-    return [Row(stage, statistics.median(runs), "us", runs=runs) for stage, runs in measured.items()]
+    return [
+        Row(stage, statistics.median(runs), "us", runs=runs) for stage, runs in measured.items()
+    ]
 
 
-# ---- the process of its own -----------------------------------------------------------------------------------------
+# ---- the process of its own ----------------------------------------------------------------------
 
 
 def _clock(work: Callable[[], T]) -> tuple[T, float]:
@@ -97,7 +110,12 @@ class _Stages:
         self._packer = StorePacker()
         spec = StreamSpec("pods", "bench", TOPIC, PARTITIONS, WatchPlan(self._selection), "0" * 16)
         self._encoder = CloudEvents(spec, 1)
-        self._queues = Sequencer(PARTITIONS, raw_bytes=1 << 40, packed_max=1 << 20, oversize=lambda key, value, entry: (value or b"", ""))
+        self._queues = Sequencer(
+            PARTITIONS,
+            raw_bytes=1 << 40,
+            packed_max=1 << 20,
+            oversize=lambda key, value, entry: (value or b"", ""),
+        )
 
     def note(self, stage: str, us: float) -> None:
         self.us.setdefault(stage, []).append(us)
@@ -105,7 +123,12 @@ class _Stages:
     async def run(self) -> None:
         """All runs."""
         lists = FrameStream(self._selection)
-        listed = lists.feed(b"".join(b'{"type":"ADDED","object":%b}\n' % encoded(n, FIRST_VERSION + n) for n in range(OBJECTS)))
+        listed = lists.feed(
+            b"".join(
+                b'{"type":"ADDED","object":%b}\n' % encoded(n, FIRST_VERSION + n)
+                for n in range(OBJECTS)
+            )
+        )
         frames = [frame for frame in listed if isinstance(frame, ObjectFrame)]
         self._store.begin_list()
         self._store.stage(frames)
@@ -114,7 +137,9 @@ class _Stages:
         del listed, frames
         settle_collector()
         connection = KafkaConnection(bootstrap_servers=(self._bootstrap,))
-        topic = TopicSpec(name=TOPIC, partitions=PARTITIONS, replication_factor=1, min_insync_replicas=1)
+        topic = TopicSpec(
+            name=TOPIC, partitions=PARTITIONS, replication_factor=1, min_insync_replicas=1
+        )
         await Topics(connection, create=True).ensure_topic(topic)
         sink = KafkaSink(connection, metrics=Metrics(), board=Board())
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
@@ -148,14 +173,18 @@ class _Stages:
         decode = FrameStream(self._selection).feed
         split, us = _clock(lambda: [decode(chunk) for chunk in chunks])
         self.note("split and decode", us)
-        frames: list[list[ObjectFrame]] = [[frame for frame in some if isinstance(frame, ObjectFrame)] for some in split]
+        frames: list[list[ObjectFrame]] = [
+            [frame for frame in some if isinstance(frame, ObjectFrame)] for some in split
+        ]
         del split
         flat = list(chain.from_iterable(frames))
         assert len(flat) == EVENTS, "every line is a frame"
         values, us = _clock(lambda: [self._transform.apply(frame) for frame in flat])
         self.note("store, transform: cut managedFields, write", us)
         keys = [f"{frame.namespace}/{frame.name}".encode() for frame in flat]
-        _, us = _clock(lambda: [content_hash(key, value) for key, value in zip(keys, values, strict=True)])
+        _, us = _clock(
+            lambda: [content_hash(key, value) for key, value in zip(keys, values, strict=True)]
+        )
         self.note("store, SHA-256", us)
         _, us = _clock(lambda: [self._packer.pack(value) for value in values])
         self.note("store, zstd with dictionary", us)
@@ -163,12 +192,16 @@ class _Stages:
         self.note("store, whole: those three, look-up, entry, change", us)
         return self._hand_over(changes, number)
 
-    def _hand_over(self, changes: Sequence[Sequence[Change]], number: int) -> list[list[WireRecord]]:
+    def _hand_over(
+        self, changes: Sequence[Sequence[Change]], number: int
+    ) -> list[list[WireRecord]]:
         queues = self._queues
 
         def push() -> None:
             for some in changes:
-                queues.push(some, reason="watch", time_ms=1_790_000_000_000 + number, received_s=1.0)
+                queues.push(
+                    some, reason="watch", time_ms=1_790_000_000_000 + number, received_s=1.0
+                )
 
         _, us = _clock(push)
         self.note("relay: queue", us)
@@ -178,7 +211,9 @@ class _Stages:
             batches = []
             for lane in queues.lanes:
                 while lane.queue:
-                    lane.outstanding = lane.cut(self._encoder, unpack, limit_bytes=BATCH_BYTES, seen_ms=None)
+                    lane.outstanding = lane.cut(
+                        self._encoder, unpack, limit_bytes=BATCH_BYTES, seen_ms=None
+                    )
                     batches.append(lane.outstanding.records)
             return batches
 
@@ -191,7 +226,14 @@ class _Stages:
 
         def pack() -> None:
             for records in batches:
-                packer.pack(records, start=0, stop=len(records), batch_bytes=512 * 1024, limit_bytes=1 << 20, now_ms=1_790_000_000_000)
+                packer.pack(
+                    records,
+                    start=0,
+                    stop=len(records),
+                    batch_bytes=512 * 1024,
+                    limit_bytes=1 << 20,
+                    now_ms=1_790_000_000_000,
+                )
 
         _, us = _clock(pack)
         self.note("sink, pack: record batch, zstd", us)

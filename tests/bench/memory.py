@@ -1,8 +1,10 @@
-"""RSS per pod held: `python -m tests.bench.memory [OBJECTS ...]`, one line of JSON for each number of objects.
+"""RSS per pod held: `python -m tests.bench.memory [OBJECTS ...]`, one line of JSON for each number
+of objects.
 
-Room: tests. In: pods of 3.9 KB from another process, in pages of 500, as a list brings them. Out: resident memory above the idle
-process, per pod; then the same after a relist that finds nothing new, and after a watch that changed every pod twice.
-Each number is measured in a process of its own; another one makes the pods, so that their making leaves no holes in the memory measured.
+Room: tests. In: pods of 3.9 KB from another process, in pages of 500, as a list brings them. Out:
+resident memory above the idle process, per pod; then the same after a relist that finds nothing
+new, and after a watch that changed every pod twice. Each number is measured in a process of its
+own; another one makes the pods, so that their making leaves no holes in the memory measured.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def emit(objects: int, revision: int) -> None:
     out = sys.stdout.buffer
     for number in range(objects):
         version = 90_000_000 + revision * objects + number
-        out.write(msgspec.json.encode(pod(number, resource_version=version, revision=revision)) + b"\n")
+        out.write(
+            msgspec.json.encode(pod(number, resource_version=version, revision=revision)) + b"\n"
+        )
 
 
 def pods(objects: int, revision: int, size: int) -> Iterator[list[ObjectFrame]]:
@@ -90,7 +94,9 @@ def measure(objects: int) -> dict[str, float]:
             used_s += time.process_time() - before_s
     figures["watch_cpu_us_per_event"] = round(used_s / objects * 1e6, 2)
     figures["kib_per_object_after_changes"] = round((resident_bytes() - idle) / objects / 1024, 3)
-    figures["packed_bytes"] = round(sum(len(e.packed) for e in map(store.get, store.keys()) if e is not None) / objects)
+    figures["packed_bytes"] = round(
+        sum(len(e.packed) for e in map(store.get, store.keys()) if e is not None) / objects
+    )
     return figures
 
 
@@ -107,7 +113,9 @@ def main() -> None:
         elif asked.here:
             print(json.dumps(measure(objects)))
         else:
-            subprocess.run([sys.executable, "-m", "tests.bench.memory", "--here", str(objects)], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "tests.bench.memory", "--here", str(objects)], check=True
+            )
 
 
 if __name__ == "__main__":

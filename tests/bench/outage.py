@@ -1,7 +1,9 @@
-"""Kafka stopped (SIGSTOP) for minutes under a steady load: how far memory grows, what it costs, and how soon all is said when it is back.
+"""Kafka stopped (SIGSTOP) for minutes under a steady load: how far memory grows, what it costs, and
+how soon all is said when it is back.
 
-Room: tests. In: a rig whose broker is a process. Out: memory, CPU, seconds until all that was watched when it came back is acknowledged;
-an error unless `watchrelay verify` finds the topic right at the end.
+Room: tests. In: a rig whose broker is a process. Out: memory, CPU, seconds until all that was
+watched when it came back is acknowledged; an error unless `watchrelay verify` finds the topic right
+at the end.
 """
 
 from __future__ import annotations
@@ -43,10 +45,14 @@ class Watched:
 
 
 def frozen(rig: Rig) -> list[Row]:
-    """One freeze under load, then the load goes on for a while, then it ends and everything must be there."""
+    """One freeze under load, then the load goes on for a while, then it ends and everything must be
+    there."""
     broker = rig.real_broker
     if broker is None:
-        raise PartError("a broker that lives in this process cannot be frozen: build the real parts with `make real`")
+        raise PartError(
+            "a broker that lives in this process cannot be frozen: build the real parts with "
+            "`make real`"
+        )
     total = int((WARM_S + rig.freeze_s + AFTER_S) * RATE)
     with (
         SourceProcess(objects=OBJECTS) as source,
@@ -63,23 +69,39 @@ def frozen(rig: Rig) -> list[Row]:
             share = (relay.used().cpu_s - before.cpu_s) / (time.monotonic() - began_s) * 100
         back_s, aim = time.monotonic(), _newest(source)
         cpu_s = relay.used().cpu_s
-        wait_for("all that was watched before Kafka came back is acknowledged", lambda: _frontier(relay, seen) >= aim, deadline_s=300.0)
+        wait_for(
+            "all that was watched before Kafka came back is acknowledged",
+            lambda: _frontier(relay, seen) >= aim,
+            deadline_s=300.0,
+        )
         took_s = time.monotonic() - back_s
         recovery = (relay.used().cpu_s - cpu_s) / took_s * 100
         source.finish()
         newest = _newest(source)
-        wait_for("everything is acknowledged", lambda: _frontier(relay, seen) >= newest, deadline_s=120.0)
+        wait_for(
+            "everything is acknowledged", lambda: _frontier(relay, seen) >= newest, deadline_s=120.0
+        )
         growth = (max(seen.rss) - before_rss) / _MIB
         conflated = relay.daemon.metric("watchrelay_events_conflated_total")
         verdict = command("verify", "-c", relay.daemon.file, "pods")
     if verdict.code != 0:
-        raise PartError(f"verify after the outage: exit {verdict.code}\n{verdict.stdout[-2000:]}{verdict.stderr[-2000:]}")
+        raise PartError(
+            "verify after the outage: exit "
+            f"{verdict.code}\n{verdict.stdout[-2000:]}{verdict.stderr[-2000:]}"
+        )
     what = f"frozen {rig.freeze_s:.0f} s at {RATE:,}/s over {OBJECTS:,} pods"
     was = before_rss / _MIB
     return [
-        Row(f"{what}: memory grows by (goal: 64 MiB and 20 % of the {was:.0f} MiB before)", growth, "MiB", goal=64 + was / 5),
+        Row(
+            f"{what}: memory grows by (goal: 64 MiB and 20 % of the {was:.0f} MiB before)",
+            growth,
+            "MiB",
+            goal=64 + was / 5,
+        ),
         Row(f"{what}: share of one core", share, "%", goal=100.0),
-        Row(f"{what}: from its return until all is said, the load going on", took_s, "s", goal=30.0),
+        Row(
+            f"{what}: from its return until all is said, the load going on", took_s, "s", goal=30.0
+        ),
         Row(f"{what}: share of one core in that time", recovery, "%"),
         Row(f"{what}: states skipped", conflated, ""),
         Row(f"{what}: largest queue", seen.queue_bytes / _MIB, "MiB"),
@@ -89,7 +111,9 @@ def frozen(rig: Rig) -> list[Row]:
 
 def _newest(source: SourceProcess) -> int:
     """The version of the newest change."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{source.port}/api/v1/pods?limit=1", timeout=10.0) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{source.port}/api/v1/pods?limit=1", timeout=10.0
+    ) as answer:
         return int(json.load(answer)["metadata"]["resourceVersion"])
 
 

@@ -1,7 +1,9 @@
-"""What a restart costs before it is live: `python -m tests.bench.readback [OBJECTS]`, one line of JSON.
+"""What a restart costs before it is live: `python -m tests.bench.readback [OBJECTS]`, one line of
+JSON.
 
-Room: tests. In: real Kafka, a topic of pods of 3.9 KB, put there by one process. Out: another process claims the stream, reads it back and
-fills its store: CPU seconds of that, and resident memory at its peak and behind it, each above what the process had before.
+Room: tests. In: real Kafka, a topic of pods of 3.9 KB, put there by one process. Out: another
+process claims the stream, reads it back and fills its store: CPU seconds of that, and resident
+memory at its peak and behind it, each above what the process had before.
 """
 
 from __future__ import annotations
@@ -36,18 +38,37 @@ TOPIC, CONTROL, PARTITIONS = "k8s.bench.core.pods", "k8s.bench.control", 6
 
 
 def _spec() -> StreamSpec:
-    description: dict[str, object] = {"topic": TOPIC, "partitions": PARTITIONS, "keyFormat": "plain"}
-    return StreamSpec("pods", "bench", TOPIC, PARTITIONS, WatchPlan(Selection(PODS)), "c0ffee", description=description)
+    description: dict[str, object] = {
+        "topic": TOPIC,
+        "partitions": PARTITIONS,
+        "keyFormat": "plain",
+    }
+    return StreamSpec(
+        "pods",
+        "bench",
+        TOPIC,
+        PARTITIONS,
+        WatchPlan(Selection(PODS)),
+        "c0ffee",
+        description=description,
+    )
 
 
 async def life(bootstrap: str, objects: int) -> dict[str, float]:
     """One writer's life: `objects` over 0: put so many there; 0: read them back."""
-    connection, metrics, board, spec = KafkaConnection(bootstrap_servers=(bootstrap,)), Metrics(), Board(), _spec()
+    connection, metrics, board, spec = (
+        KafkaConnection(bootstrap_servers=(bootstrap,)),
+        Metrics(),
+        Board(),
+        _spec(),
+    )
     sink = KafkaSink(connection, metrics=metrics, board=board)
     control = ControlTopic(connection, CONTROL, sink, board=board)
     store = Store(Transform.compile(PODS), partitions=PARTITIONS)
     status = StreamStatus("pods")
-    reader = LogReader(spec, connection, sink, failed=lambda error, wait_s: print(error, file=sys.stderr))
+    reader = LogReader(
+        spec, connection, sink, failed=lambda error, wait_s: print(error, file=sys.stderr)
+    )
     relay = StreamRelay(
         spec,
         sink=sink,
@@ -65,8 +86,12 @@ async def life(bootstrap: str, objects: int) -> dict[str, float]:
         return 0
 
     topics = Topics(connection)
-    await topics.ensure_topic(TopicSpec(name=TOPIC, partitions=PARTITIONS, replication_factor=1, min_insync_replicas=1))
-    await topics.ensure_topic(TopicSpec(name=CONTROL, kind="control", replication_factor=1, min_insync_replicas=1))
+    await topics.ensure_topic(
+        TopicSpec(name=TOPIC, partitions=PARTITIONS, replication_factor=1, min_insync_replicas=1)
+    )
+    await topics.ensure_topic(
+        TopicSpec(name=CONTROL, kind="control", replication_factor=1, min_insync_replicas=1)
+    )
     figures: dict[str, float] = {}
     async with asyncio.TaskGroup() as tasks:
         eternal = [tasks.create_task(sink.run()), tasks.create_task(control.run())]
@@ -79,7 +104,10 @@ async def life(bootstrap: str, objects: int) -> dict[str, float]:
             "cpu_s": round(time.process_time() - cpu_s, 2),
             "wall_s": round(time.monotonic() - began_s, 2),
             "rss_mib": round((resident_bytes() - before_bytes) / 2**20, 1),
-            "peak_mib": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_bytes) / 2**20, 1),
+            "peak_mib": round(
+                (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_bytes) / 2**20,
+                1,
+            ),
             "idle_mib": round(before_bytes / 2**20, 1),
         }
         if objects:
@@ -112,7 +140,14 @@ def main() -> None:
         return
     with KafkaBroker("4.1") as broker:
         for objects in (given.objects, 0):
-            command = [sys.executable, "-m", "tests.bench.readback", "--bootstrap", broker.bootstrap, str(objects)]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.bench.readback",
+                "--bootstrap",
+                broker.bootstrap,
+                str(objects),
+            ]
             with suppress(KeyboardInterrupt):
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
         print(done.stdout, end="")

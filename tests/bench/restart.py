@@ -1,7 +1,9 @@
-"""A restart with 100,000 pods and nothing changed, the whole relay: what it costs until it is live, what it asks for, what it writes.
+"""A restart with 100,000 pods and nothing changed, the whole relay: what it costs until it is live,
+what it asks for, what it writes.
 
-Room: tests. In: a rig. Out: CPU and wall time from the launch until the watch goes on from the log, lists asked for, object records
-appended, memory during the resume against that of the steady state. `tests.bench.readback` measures the read-back by itself.
+Room: tests. In: a rig. Out: CPU and wall time from the launch until the watch goes on from the log,
+lists asked for, object records appended, memory during the resume against that of the steady state.
+`tests.bench.readback` measures the read-back by itself.
 """
 
 from __future__ import annotations
@@ -42,14 +44,28 @@ def restart(rig: Rig) -> list[Row]:
     cpu, wall = [run.cpu_s for run in runs], [run.wall_s for run in runs]
     steady = min([steady, *(run.rest for run in runs)])
     ratio = [run.peak / steady for run in runs]
-    lists, appended = (max(values) for values in ([run.lists for run in runs], [run.appended for run in runs]))
+    lists, appended = (
+        max(values) for values in ([run.lists for run in runs], [run.appended for run in runs])
+    )
     what = f"restart, {OBJECTS:,} pods"
     return [
-        Row(f"{what}: CPU from the launch until live again", statistics.median(cpu), "s", goal=8.0, runs=cpu),
+        Row(
+            f"{what}: CPU from the launch until live again",
+            statistics.median(cpu),
+            "s",
+            goal=8.0,
+            runs=cpu,
+        ),
         Row(f"{what}: wall time until live again", statistics.median(wall), "s", runs=wall),
         Row(f"{what}: requests for a list", lists, "", goal=0.0),
         Row(f"{what}: object records appended", appended, "", goal=0.0),
-        Row(f"{what}: peak memory during the resume / steady state", statistics.median(ratio), "", goal=1.3, runs=ratio),
+        Row(
+            f"{what}: peak memory during the resume / steady state",
+            statistics.median(ratio),
+            "",
+            goal=1.3,
+            runs=ratio,
+        ),
         Row(f"{what}: resident in steady state", steady / 1e6, "MB"),
     ]
 
@@ -62,19 +78,26 @@ def _once(relay: Relay, source: SourceProcess, topic: _Topic) -> Restarted:
 
     def live() -> bool:
         lines = relay.daemon.lines(since=said)
-        return any(line["message"] == "stream changed state" and line["state"] == "watching" for line in lines)
+        return any(
+            line["message"] == "stream changed state" and line["state"] == "watching"
+            for line in lines
+        )
 
     wait_for("the watch goes on from the log", live)
     used, wall_s = relay.used(), relay.elapsed_s
     relay.settle()
-    return Restarted(used.cpu_s, wall_s, used.peak, relay.used().rss, source.lists - lists, topic.objects())
+    return Restarted(
+        used.cpu_s, wall_s, used.peak, relay.used().rss, source.lists - lists, topic.objects()
+    )
 
 
 class _Topic:
     """What a topic gains; a context manager."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-gains", "log_level": 0})
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "bench-gains", "log_level": 0}
+        )
         self._at = dict.fromkeys(range(PARTITIONS), 0)
         self._name = topic
 

@@ -1,7 +1,9 @@
-"""An API server that is killed under 200 watches and comes back: how the relay stays away, and how it returns.
+"""An API server that is killed under 200 watches and comes back: how the relay stays away, and how
+it returns.
 
-Room: tests. In: a rig with real parts. Out: connection attempts while the server was away, by the path between them; lists and watches
-after its return, by the server's own audit log; how long it took until the last watch was accepted.
+Room: tests. In: a rig with real parts. Out: connection attempts while the server was away, by the
+path between them; lists and watches after its return, by the server's own audit log; how long it
+took until the last watch was accepted.
 """
 
 from __future__ import annotations
@@ -25,17 +27,25 @@ from watchrelay.watch.admission import LISTS_AT_ONCE
 STREAMS = 200
 AWAY_S = 20.0
 _QUIET = ("--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false",)
-"""Without it the server writes a lease every 10 s, which moves the history on: after a restart it has none from before its first list."""
+"""Without it the server writes a lease every 10 s, which moves the history on: after a restart it
+has none from before its first list."""
 CLOSES_S = 0.5
-"""Within this the streams have noticed, and the gate is closed: what some had on the way until then is not counted."""
+"""Within this the streams have noticed, and the gate is closed: what some had on the way until then
+is not counted."""
 
 
 def returning(rig: Rig) -> list[Row]:
-    """Twice: the history is still there; and other objects have changed since, so that nobody's version is good any more."""
+    """Twice: the history is still there; and other objects have changed since, so that nobody's
+    version is good any more."""
     if not rig.real:
-        raise PartError("an API server that is killed must be a real one: build the real parts with `make real`")
+        raise PartError(
+            "an API server that is killed must be a real one: build the real parts with `make real`"
+        )
     rows: list[Row] = []
-    with ControlPlane(apiserver_flags=_QUIET, audit=True) as cluster, FaultProxy(cluster.port) as path:
+    with (
+        ControlPlane(apiserver_flags=_QUIET, audit=True) as cluster,
+        FaultProxy(cluster.port) as path,
+    ):
         namespaces = [f"ns-{number}" for number in range(STREAMS)]
         for name in namespaces:
             cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -49,7 +59,10 @@ def returning(rig: Rig) -> list[Row]:
                 rows += _absence(cluster, path, relay, history=history)
             verdict = command("verify", "-c", relay.daemon.file, "--cluster", timeout_s=120.0)
         if verdict.code != 0:
-            raise PartError(f"verify after the restarts: exit {verdict.code}\n{verdict.stdout[-2000:]}{verdict.stderr[-2000:]}")
+            raise PartError(
+                "verify after the restarts: exit "
+                f"{verdict.code}\n{verdict.stdout[-2000:]}{verdict.stderr[-2000:]}"
+            )
     return rows
 
 
@@ -66,7 +79,13 @@ class Asked:
     @property
     def lists_at_once(self) -> int:
         """Most lists that were being answered at the same time."""
-        return max((sum(began_s <= at_s < ended_s for began_s, ended_s in self.lists) for at_s, _ in self.lists), default=0)
+        return max(
+            (
+                sum(began_s <= at_s < ended_s for began_s, ended_s in self.lists)
+                for at_s, _ in self.lists
+            ),
+            default=0,
+        )
 
     @classmethod
     def of(cls, entries: Iterable[dict[str, Any]]) -> Asked:
@@ -74,19 +93,29 @@ class Asked:
         watched_s: dict[str, float] = {}
         lists: list[tuple[float, float]] = []
         for entry in entries:
-            if entry.get("objectRef", {}).get("resource") != "configmaps" or not entry.get("userAgent", "").startswith("watchrelay/"):
+            if entry.get("objectRef", {}).get("resource") != "configmaps" or not entry.get(
+                "userAgent", ""
+            ).startswith("watchrelay/"):
                 continue
-            came_s, told_s = (datetime.fromisoformat(entry[name]).timestamp() for name in ("requestReceivedTimestamp", "stageTimestamp"))
+            came_s, told_s = (
+                datetime.fromisoformat(entry[name]).timestamp()
+                for name in ("requestReceivedTimestamp", "stageTimestamp")
+            )
             if entry["verb"] == "list":
                 lists.append((came_s, told_s))
-            elif entry["stage"] == "ResponseStarted" and entry["responseStatus"]["code"] == HTTPStatus.OK:
+            elif (
+                entry["stage"] == "ResponseStarted"
+                and entry["responseStatus"]["code"] == HTTPStatus.OK
+            ):
                 watched_s[entry["objectRef"]["namespace"]] = told_s
         return cls(watched_s, lists)
 
 
 def _absence(cluster: ControlPlane, path: FaultProxy, relay: Relay, *, history: bool) -> list[Row]:
     if not history:
-        cluster.request("PATCH", "/api/v1/namespaces/default", {"metadata": {"labels": {"bench": "moved-on"}}})
+        cluster.request(
+            "PATCH", "/api/v1/namespaces/default", {"metadata": {"labels": {"bench": "moved-on"}}}
+        )
     audited = len(cluster.audit_entries())
     cpu_s = relay.used().cpu_s
     cluster.kill_apiserver()
@@ -107,12 +136,25 @@ def _absence(cluster: ControlPlane, path: FaultProxy, relay: Relay, *, history: 
     seen, cpu_s = asked(), relay.used().cpu_s - cpu_s
     after = [at_s for at_s in away if at_s > CLOSES_S]  # those before told the streams
     most = max((sum(at_s <= other_s < at_s + 1 for other_s in after) for at_s in after), default=0)
-    what = f"API server away for {gone_s:.0f} s, {STREAMS} watches, history {'still there' if history else 'gone'}"
+    what = (
+        f"API server away for {gone_s:.0f} s, {STREAMS} watches, history "
+        f"{'still there' if history else 'gone'}"
+    )
     return [
-        Row(f"{what}: connection attempts while it was away, per second", len(after) / (AWAY_S - CLOSES_S), "1/s", goal=1.0),
+        Row(
+            f"{what}: connection attempts while it was away, per second",
+            len(after) / (AWAY_S - CLOSES_S),
+            "1/s",
+            goal=1.0,
+        ),
         Row(f"{what}: most connection attempts in any one second", most, "", goal=1.0),
         Row(f"{what}: lists", len(seen.lists), "", goal=0.0 if history else None),
         Row(f"{what}: most lists at once", seen.lists_at_once, "", goal=float(LISTS_AT_ONCE)),
-        Row(f"{what}: from its return until the last watch was accepted", max(seen.watched_s.values()) - back_s, "s", goal=10.0),
+        Row(
+            f"{what}: from its return until the last watch was accepted",
+            max(seen.watched_s.values()) - back_s,
+            "s",
+            goal=10.0,
+        ),
         Row(f"{what}: CPU of the relay, from the kill on", cpu_s, "s"),
     ]

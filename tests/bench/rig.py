@@ -1,7 +1,9 @@
-"""What every benchmark of the whole relay needs: the broker, the source, and the relay on a core of its own.
+"""What every benchmark of the whole relay needs: the broker, the source, and the relay on a core of
+its own.
 
-Room: tests. In: how many objects and events. Out: a running relay, its CPU seconds and memory, and where its topic ends.
-The relay runs on core 1; whatever it talks to, and this process, on core 0. On a machine with one core they share it.
+Room: tests. In: how many objects and events. Out: a running relay, its CPU seconds and memory, and
+where its topic ends. The relay runs on core 1; whatever it talks to, and this process, on core 0.
+On a machine with one core they share it.
 """
 
 from __future__ import annotations
@@ -51,9 +53,19 @@ class SourceProcess:
     """`tests.bench.source` as a process of its own on the other core; a context manager."""
 
     def __init__(self, *, objects: int, events: int = 0, streaming: bool = False) -> None:
-        argv = [sys.executable, "-m", "tests.bench.source", "--objects", str(objects), "--events", str(events)]
+        argv = [
+            sys.executable,
+            "-m",
+            "tests.bench.source",
+            "--objects",
+            str(objects),
+            "--events",
+            str(events),
+        ]
         argv += ["--streaming"] if streaming else []
-        self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._child = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         self._said: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self.asked_s = 0.0
         """When the first request came since this was set to 0 (monotonic)."""
@@ -93,14 +105,20 @@ class SourceProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._child.kill()
         self._child.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used. Units: `cpu_s` user and system; `waited_s` ready to run, another ran; `rss` and `peak` bytes."""
+    """What a process has used. Units: `cpu_s` user and system; `waited_s` ready to run, another
+    ran; `rss` and `peak` bytes."""
 
     cpu_s: float
     waited_s: float
@@ -110,20 +128,36 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """What process `pid` has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines())
+    fields = (
+        Path(f"/proc/{pid}/stat")
+        .read_text(encoding="ascii", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    )
     rss, peak = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     waited_ns = int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
     return Usage((int(fields[11]) + int(fields[12])) / _TICKS, waited_ns / 1e9, rss, peak)
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of the threads that process `pid` has, to the nanosecond: `usage` counts ticks of 10 ms."""
-    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+    """User and system seconds of the threads that process `pid` has, to the nanosecond: `usage`
+    counts ticks of 10 ms."""
+    return (
+        sum(
+            int((task / "schedstat").read_text(encoding="ascii").split()[0])
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        )
+        / 1e9
+    )
 
 
 def settle(pid: int, *, deadline_s: float = 60.0) -> None:
-    """Return once process `pid` uses next to no CPU: what follows is measured from rest. Raises: PartError when it never rests."""
+    """Return once process `pid` uses next to no CPU: what follows is measured from rest. Raises:
+    PartError when it never rests."""
     give_up_s, last = time.monotonic() + deadline_s, usage(pid).cpu_s
     while True:
         measure_for(_REST_S)
@@ -132,13 +166,15 @@ def settle(pid: int, *, deadline_s: float = 60.0) -> None:
             return
         if time.monotonic() > give_up_s:
             raise PartError(
-                f"process {pid} does not come to rest in {deadline_s:.0f} s: it used {now - last:.2f} s of the last {_REST_S:g} s"
+                f"process {pid} does not come to rest in {deadline_s:.0f} s: it used "
+                f"{now - last:.2f} s of the last {_REST_S:g} s"
             )
         last = now
 
 
 def loop_ms() -> float:
-    """Milliseconds that the relay's core takes for the same bit of Python each time: what a second of its CPU buys just now."""
+    """Milliseconds that the relay's core takes for the same bit of Python each time: what a second
+    of its CPU buys just now."""
     before = os.sched_getaffinity(0)
 
     def once() -> float:
@@ -160,19 +196,27 @@ def records_of(bootstrap: str, topic: str) -> Iterator[Callable[[], int]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
     try:
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        yield lambda: sum(consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places)
+        yield lambda: sum(
+            consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places
+        )
     finally:
         consumer.close()
 
 
 class Relay:
-    """`watchrelay run` against a source, or the API server that a kubeconfig names; a context manager.
+    """`watchrelay run` against a source, or the API server that a kubeconfig names; a context
+    manager.
 
     Shape: a stream `pods` unless `resources` says otherwise.
     """
 
     def __init__(
-        self, rig: Rig, source: SourceProcess | Path, *, resources: list[Any] | None = None, more: dict[str, Any] | None = None
+        self,
+        rig: Rig,
+        source: SourceProcess | Path,
+        *,
+        resources: list[Any] | None = None,
+        more: dict[str, Any] | None = None,
     ) -> None:
         cluster = rig.next_cluster()
         if isinstance(source, Path):
@@ -181,9 +225,17 @@ class Relay:
             kubeconfig = rig.workspace.path / f"{cluster}.kubeconfig"
             kubeconfig.write_text(_KUBECONFIG.format(port=source.port))
         kafka = {"partitions": PARTITIONS}
-        config = relay_config(cluster, bootstrap=rig.bootstrap, kubeconfig=kubeconfig, resources=resources or ["pods"], kafka=kafka)
+        config = relay_config(
+            cluster,
+            bootstrap=rig.bootstrap,
+            kubeconfig=kubeconfig,
+            resources=resources or ["pods"],
+            kafka=kafka,
+        )
         del config["heartbeatInterval"]
-        self._daemon = Daemon({**config, **rig.more, **(more or {})}, rig.workspace.path, name=cluster)
+        self._daemon = Daemon(
+            {**config, **rig.more, **(more or {})}, rig.workspace.path, name=cluster
+        )
         self.cluster = cluster
         self.topic = f"k8s.{cluster}.core.pods"
         self._bootstrap = rig.bootstrap
@@ -193,7 +245,12 @@ class Relay:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._daemon.__exit__(kind, error, trace)
 
     @property
@@ -216,8 +273,13 @@ class Relay:
         return usage(self.pid)
 
     def await_snapshots(self, streams: int = 1) -> None:
-        """Return once the first snapshots of `streams` streams are acknowledged and indexed. Its log says so: asking it would cost it."""
-        self._daemon.wait("first snapshots are complete", lambda: len(self._daemon.said("snapshot complete")) >= streams, deadline_s=120.0)
+        """Return once the first snapshots of `streams` streams are acknowledged and indexed. Its
+        log says so: asking it would cost it."""
+        self._daemon.wait(
+            "first snapshots are complete",
+            lambda: len(self._daemon.said("snapshot complete")) >= streams,
+            deadline_s=120.0,
+        )
 
     def stop(self) -> None:
         """End it as an operator would. Raises: PartError."""
@@ -240,7 +302,8 @@ class Relay:
 
 
 class Floor:
-    """`tests.bench.floor` against a source of its own, on the relay's core, taking turns with it; a context manager.
+    """`tests.bench.floor` against a source of its own, on the relay's core, taking turns with it; a
+    context manager.
 
     Shape: entering returns when it has listed and watches.
     """
@@ -253,7 +316,15 @@ class Floor:
         topic = NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=1)
         admin = AdminClient({"bootstrap.servers": self._rig.bootstrap, "log_level": 0})
         admin.create_topics([topic])[self.topic].result(timeout=30.0)
-        argv = [sys.executable, "-m", "tests.bench.floor", str(self._source.port), self._rig.bootstrap, self.topic, str(PARTITIONS)]
+        argv = [
+            sys.executable,
+            "-m",
+            "tests.bench.floor",
+            str(self._source.port),
+            self._rig.bootstrap,
+            self.topic,
+            str(PARTITIONS),
+        ]
         self._child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         os.sched_setaffinity(self._child.pid, {RELAY_CORE})
         assert self._child.stdout is not None
@@ -261,7 +332,12 @@ class Floor:
             raise PartError("the floor did not come as far as its watch")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._child.kill()
         self._child.wait()
 
@@ -299,13 +375,18 @@ class Rig:
 
     @property
     def real_broker(self) -> KafkaBroker | None:
-        """The broker where it is a process of its own; None: it lives in this one, and cannot be frozen."""
+        """The broker where it is a process of its own; None: it lives in this one, and cannot be
+        frozen."""
         return self._broker if isinstance(self._broker, KafkaBroker) else None
 
     @property
     def broker_name(self) -> str:
         """For the table."""
-        return "Apache Kafka 4.1" if self.real else "librdkafka's mock cluster (real Kafka is not built: `make real`)"
+        return (
+            "Apache Kafka 4.1"
+            if self.real
+            else "librdkafka's mock cluster (real Kafka is not built: `make real`)"
+        )
 
     def next_cluster(self) -> str:
         """A name that no relay used before."""
@@ -315,7 +396,12 @@ class Rig:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if "_broker" in self.__dict__:
             self._broker.__exit__(kind, error, trace)
         self.workspace.remove()

@@ -1,7 +1,8 @@
 """What a snapshot of 100,000 objects does to live events at 1,000 a second.
 
-Room: tests. In: a rig. Out: the latencies of events sent while a snapshot ran, against those of the same relay before it began: from the
-source to a consumer, who reads the snapshot as well, as each consumer does.
+Room: tests. In: a rig. Out: the latencies of events sent while a snapshot ran, against those of the
+same relay before it began: from the source to a consumer, who reads the snapshot as well, as each
+consumer does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tests.support.pace import measure_for
 
 OBJECTS, RATE, RUNS = 100_000, 1_000, 3
 BEFORE_S, SECONDS = 8, 36
-"""Events are sent for so long; the snapshot is asked for at `BEFORE_S`, and begins with the next heartbeat."""
+"""Events are sent for so long; the snapshot is asked for at `BEFORE_S`, and begins with the next
+heartbeat."""
 _WARM_EVENTS = 3_000
 
 
@@ -26,7 +28,10 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
     """p99 with and without a running snapshot."""
     apart, beside, lasted, paused = [], [], [], []
     events = RATE * SECONDS
-    with SourceProcess(objects=OBJECTS, events=events * RUNS + _WARM_EVENTS) as source, Relay(rig, source) as relay:
+    with (
+        SourceProcess(objects=OBJECTS, events=events * RUNS + _WARM_EVENTS) as source,
+        Relay(rig, source) as relay,
+    ):
         relay.await_snapshots()
         source.begin(f"pace {_WARM_EVENTS} {RATE}")
         source.finish()
@@ -44,8 +49,14 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
                 reader.close()
             wait_for("the snapshot is complete", functools.partial(_span, relay, said))
             begun_s, complete_s = _span(relay, said)
-            during = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if begun_s <= sent_s <= complete_s]
-            before = [ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if sent_s < begun_s]
+            during = [
+                ms
+                for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True)
+                if begun_s <= sent_s <= complete_s
+            ]
+            before = [
+                ms for sent_s, ms in zip(reader.sent_s, reader.ms, strict=True) if sent_s < begun_s
+            ]
             apart.append(statistics.quantiles(before, n=100)[98])
             beside.append(statistics.quantiles(during, n=100)[98])
             paused.append(max(during))
@@ -55,15 +66,27 @@ def beside_a_snapshot(rig: Rig) -> list[Row]:
     what = f"{RATE} events/s, source to a consumer, p99"
     return [
         Row(f"{what}: without a snapshot", statistics.median(apart), "ms", runs=apart),
-        Row(f"{what}: while a snapshot of {OBJECTS:,} objects runs", statistics.median(beside), "ms", runs=beside),
-        Row("added by the snapshot to the p99", statistics.median(added), "ms", goal=10.0, runs=added),
+        Row(
+            f"{what}: while a snapshot of {OBJECTS:,} objects runs",
+            statistics.median(beside),
+            "ms",
+            runs=beside,
+        ),
+        Row(
+            "added by the snapshot to the p99",
+            statistics.median(added),
+            "ms",
+            goal=10.0,
+            runs=added,
+        ),
         Row("the slowest event during the snapshot", statistics.median(paused), "ms", runs=paused),
         Row("the snapshot, begin to index record", statistics.median(lasted), "s", runs=lasted),
     ]
 
 
 def _span(relay: Relay, since: int) -> tuple[float, ...]:
-    """When the snapshot began and was complete, by the relay's log; () before. Units: seconds since 1970."""
+    """When the snapshot began and was complete, by the relay's log; () before. Units: seconds since
+    1970."""
     at: dict[str, float] = {}
     for line in relay.daemon.lines(since=since):
         at.setdefault(line["message"], datetime.fromisoformat(line["time"]).timestamp())

@@ -1,9 +1,12 @@
-"""The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one by one at a given rate.
+"""The API server of the benchmarks: pods encoded beforehand, sent as fast as they are taken, or one
+by one at a given rate.
 
-Room: tests. In: commands on stdin, one a line (`flood N`, `pace N RATE`, `churn N RATE`). Out: discovery, lists in pages and watches over
-HTTP; on stdout its port, when it was asked what it serves or for a list, and a line when a command is done. Every event is one HTTP chunk,
-as kube-apiserver writes it.
-Threads and blocking sockets: what is measured is the relay, and an event that is due is sent at once.
+Room: tests. In: commands on stdin, one a line (`flood N`, `pace N RATE`, `churn N RATE`). Out:
+discovery, lists in pages and watches over HTTP; on stdout its port, when it was asked what it
+serves or for a list, and a line when a command is done. Every event is one HTTP chunk, as
+kube-apiserver writes it.
+Threads and blocking sockets: what is measured is the relay, and an event that is due is sent at
+once.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ def chunk(data: bytes) -> bytes:
 
 
 class Source:
-    """What is served. Shape: `objects` pods in 20 namespaces; `events` changes of them, which the commands send to the open watches."""
+    """What is served. Shape: `objects` pods in 20 namespaces; `events` changes of them, which the
+    commands send to the open watches."""
 
     def __init__(self, objects: int, events: int, *, streaming: bool) -> None:
         self.streaming = streaming
@@ -60,7 +64,8 @@ class Source:
 
     def _make_lines(self, objects: int, events: int) -> Iterator[bytes]:
         lines = [
-            b'{"type":"MODIFIED","object":%b}\n' % encoded(number % objects, self.listed + 1 + number, 1 + number // objects)
+            b'{"type":"MODIFIED","object":%b}\n'
+            % encoded(number % objects, self.listed + 1 + number, 1 + number // objects)
             for number in range(events)
         ]
         return iter(lines)
@@ -81,9 +86,11 @@ class Source:
             watch.sendall(b"%b%b%019d%b" % (head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:]))
 
     def churn(self, count: int, rate: float) -> None:
-        """Change the pods in turn, `count` times, evenly spaced in tenths of a second; unlike the others it needs no memory per event.
+        """Change the pods in turn, `count` times, evenly spaced in tenths of a second; unlike the
+        others it needs no memory per event.
 
-        A watch that ends meanwhile may be opened again: what it missed is sent to it, the last state of each pod.
+        A watch that ends meanwhile may be opened again: what it missed is sent to it, the last
+        state of each pod.
         """
         self._watch()
         began_s, slice_ = time.monotonic(), max(1, int(rate / 10))
@@ -103,7 +110,9 @@ class Source:
         number, was = self.turn % len(self.pods), self.pods[self.turn % len(self.pods)]
         self.turn, self.listed = self.turn + 1, self.listed + 1
         before, _, after = was.partition(_VERSION)
-        head, stamp, tail = (_VERSION + b"%d" % self.listed + after[after.index(b'"') :]).partition(STAMP)
+        head, stamp, tail = (_VERSION + b"%d" % self.listed + after[after.index(b'"') :]).partition(
+            STAMP
+        )
         now = b"%b%b%b%019d%b" % (before, head, stamp, time.monotonic_ns(), tail[STAMP_DIGITS:])
         self.pods[number] = now
         return now
@@ -149,7 +158,14 @@ class Source:
             _send(connection, 200 if document else 404, json.dumps(document or {}).encode())
 
     def _document(self, path: str) -> dict[str, object] | None:
-        pods = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["list", "watch"], "shortNames": ["po"]}
+        pods = {
+            "name": "pods",
+            "singularName": "pod",
+            "namespaced": True,
+            "kind": "Pod",
+            "verbs": ["list", "watch"],
+            "shortNames": ["po"],
+        }
         minor = "36" if self.streaming else "33"
         documents: dict[str, dict[str, object]] = {
             "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -172,8 +188,13 @@ class Source:
             items,
         )
 
-    def _serve_watch(self, connection: socket.socket, query: dict[str, str], *, everywhere: bool) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    def _serve_watch(
+        self, connection: socket.socket, query: dict[str, str], *, everywhere: bool
+    ) -> None:
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n"
+        )
         if query.get("sendInitialEvents") == "true":
             connection.sendall(head)
             for item in self.pods if everywhere else ():
@@ -182,12 +203,18 @@ class Source:
         with self.opened:
             connection.sendall(head)
             if everywhere and self.turn:
-                connection.sendall(b"".join(chunk(_MODIFIED % pod) for pod in self._since(int(query.get("resourceVersion", "0")))))
+                connection.sendall(
+                    b"".join(
+                        chunk(_MODIFIED % pod)
+                        for pod in self._since(int(query.get("resourceVersion", "0")))
+                    )
+                )
             self.watches.append(connection)
             self.opened.notify_all()
         while True:
             pace(BOOKMARK_EVERY_S)
-            if not everywhere:  # a flooded watch needs none, and would get it in the middle of a line
+            # a flooded watch needs none, and would get it in the middle of a line
+            if not everywhere:
                 connection.sendall(chunk(self._bookmark({})))
 
     def _since(self, version: int) -> list[bytes]:
@@ -196,15 +223,28 @@ class Source:
         return [pod for at, pod in sorted(found) if at > version]
 
     def _bookmark(self, annotations: dict[str, str]) -> bytes:
-        metadata = {"resourceVersion": str(self.listed), "creationTimestamp": None, "annotations": annotations}
-        item = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": None}, "status": {}}
-        return json.dumps({"type": "BOOKMARK", "object": item}, separators=(",", ":")).encode() + b"\n"
+        metadata = {
+            "resourceVersion": str(self.listed),
+            "creationTimestamp": None,
+            "annotations": annotations,
+        }
+        item = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "spec": {"containers": None},
+            "status": {},
+        }
+        return (
+            json.dumps({"type": "BOOKMARK", "object": item}, separators=(",", ":")).encode() + b"\n"
+        )
 
 
 def _send(connection: socket.socket, status: int, body: bytes) -> None:
     reason = "OK" if status == 200 else "Not Found"
     connection.sendall(
-        b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, reason.encode(), len(body))
+        b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % (status, reason.encode(), len(body))
     )
     connection.sendall(body)
 

@@ -18,8 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 class Row:
     """One figure.
 
-    Shape: `value` is the median of `runs` where there are several; `goal` is a bound, the least that is wanted if `at_least` and else the
-    most; `later` is a stricter one.
+    Shape: `value` is the median of `runs` where there are several; `goal` is a bound, the least
+    that is wanted if `at_least` and else the most; `later` is a stricter one.
     """
 
     what: str
@@ -35,19 +35,31 @@ class Row:
         """Whether the goal is reached."""
         if self.goal is None:
             return ""
-        return "yes" if (self.value >= self.goal if self.at_least else self.value <= self.goal) else "NO"
+        return (
+            "yes"
+            if (self.value >= self.goal if self.at_least else self.value <= self.goal)
+            else "NO"
+        )
 
 
 def figure(value: float) -> str:
     """Three significant digits, without an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100
+        else f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+    )
 
 
 def cells(row: Row) -> list[str]:
     """One row of either table."""
     spread = f"{figure(min(row.runs))} - {figure(max(row.runs))}" if len(row.runs) > 1 else ""
     sign = ">=" if row.at_least else "<="
-    goal, later = ("" if bound is None else f"{sign} {figure(bound)}" for bound in (row.goal, row.later))
+    goal, later = (
+        "" if bound is None else f"{sign} {figure(bound)}" for bound in (row.goal, row.later)
+    )
     return [row.what, f"{figure(row.value)} {row.unit}", spread, goal, row.met, later]
 
 
@@ -58,7 +70,10 @@ def as_text(rows: Sequence[Row]) -> str:
     """For a terminal."""
     lines = [HEAD, *map(cells, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def _markdown(rows: Sequence[Row]) -> str:
@@ -68,7 +83,10 @@ def _markdown(rows: Sequence[Row]) -> str:
 
 def write_page(tables: dict[str, Sequence[Row]], *, broker: str, names: Sequence[str]) -> None:
     """Write docs/performance.md anew. Shape: a table by heading; `names` are those of all parts."""
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores of {_processor()}, broker: {broker}"
+    machine = (
+        f"Python {platform.python_version()}, {os.cpu_count()} cores of {_processor()}, "
+        f"broker: {broker}"
+    )
     parts = [
         _INTRODUCTION.format(machine=machine, parts=", ".join(f"`{name}`" for name in names)),
         *(f"## {heading}\n\n{_markdown(rows)}\n" for heading, rows in tables.items()),
@@ -101,4 +119,4 @@ absolute figure cannot: what order, resume, bounds and metrics cost on top. Its 
 such a floor took on the machine for which that was set. How fast the core was is said by a fixed loop of Python before and behind each
 turn: where its slowest takes half as long again as its fastest, so do the turns, and those in which it took at most a tenth more than its
 fastest tell what the work costs undisturbed. A flood of 70,000 events brings on a snapshot, which is the most of the range.
-"""
+"""  # noqa: E501

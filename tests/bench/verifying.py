@@ -1,8 +1,9 @@
-"""What `verify` and a reader cost; a part of `python -m tests.bench`, and by itself a line of JSON for each:
-`python -m tests.bench.verifying [OBJECTS]`.
+"""What `verify` and a reader cost; a part of `python -m tests.bench`, and by itself a line of JSON
+for each: `python -m tests.bench.verifying [OBJECTS]`.
 
-Room: tests. In: real Kafka, a topic of pods of 3.9 KB, put there by a relay. Out: records a second, by wall clock and by CPU, of an audit,
-of one that keeps what comparing with the cluster needs, and of a `TopicReader` until it is ready.
+Room: tests. In: real Kafka, a topic of pods of 3.9 KB, put there by a relay. Out: records a second,
+by wall clock and by CPU, of an audit, of one that keeps what comparing with the cluster needs, and
+of a `TopicReader` until it is ready.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ OBJECTS, RUNS = 100_000, 3
 
 async def audited(bootstrap: str, *, bare: bool = False) -> int:
     """Records read, all of them right."""
-    async with Auditor({"bootstrap_servers": bootstrap}, control_topic=CONTROL, home=partition_of, bare=bare) as auditor:
+    async with Auditor(
+        {"bootstrap_servers": bootstrap}, control_topic=CONTROL, home=partition_of, bare=bare
+    ) as auditor:
         await auditor.read_to_end()
         rows = await auditor.rows()
-    assert all(audit.state.proven and not audit.problems for audit, _, _ in rows), [audit.problems[:2] for audit, _, _ in rows]
+    assert all(audit.state.proven and not audit.problems for audit, _, _ in rows), [
+        audit.problems[:2] for audit, _, _ in rows
+    ]
     return sum(audit.records for audit, _, _ in rows)
 
 
@@ -50,7 +55,11 @@ async def read(bootstrap: str) -> int:
         return len(reader.objects("pods"))
 
 
-PARTS: dict[str, Callable[[str], Awaitable[int]]] = {"verify": audited, "verify --cluster": audited_bare, "reader": read}
+PARTS: dict[str, Callable[[str], Awaitable[int]]] = {
+    "verify": audited,
+    "verify --cluster": audited_bare,
+    "reader": read,
+}
 
 
 def put(bootstrap: str, objects: int) -> None:
@@ -63,7 +72,9 @@ def apart(name: str, bootstrap: str) -> dict[str, Any]:
     """One part, measured in a process of its own on the relay's core."""
     core = ["taskset", "-c", str(RELAY_CORE)]
     part = [*core, sys.executable, "-m", "tests.bench.verifying", "--part", name, bootstrap]
-    figures: dict[str, Any] = json.loads(subprocess.run(part, check=True, capture_output=True, text=True).stdout)
+    figures: dict[str, Any] = json.loads(
+        subprocess.run(part, check=True, capture_output=True, text=True).stdout
+    )
     return figures
 
 
@@ -74,7 +85,16 @@ def verify(rig: Rig) -> list[Row]:
     for name, goal in (("verify", 40_000.0), ("verify --cluster", 40_000.0), ("reader", None)):
         runs = [float(apart(name, rig.bootstrap)["per_s"]) for _ in range(RUNS)]
         what = "a consumer's TopicReader until it is ready" if name == "reader" else name
-        rows.append(Row(f"{what}, {OBJECTS:,} pods: records a second", statistics.median(runs), "1/s", goal=goal, runs=runs, at_least=True))
+        rows.append(
+            Row(
+                f"{what}, {OBJECTS:,} pods: records a second",
+                statistics.median(runs),
+                "1/s",
+                goal=goal,
+                runs=runs,
+                at_least=True,
+            )
+        )
     return rows
 
 
@@ -83,7 +103,12 @@ async def measured(name: str, bootstrap: str) -> dict[str, object]:
     began_s, cpu_s = time.monotonic(), time.process_time()
     records = await PARTS[name](bootstrap)
     wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
-    return {"part": name, "records": records, "per_s": round(records / wall_s), "per_cpu_s": round(records / cpu_s)}
+    return {
+        "part": name,
+        "records": records,
+        "per_s": round(records / wall_s),
+        "per_cpu_s": round(records / cpu_s),
+    }
 
 
 def main() -> None:

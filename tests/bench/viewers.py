@@ -1,6 +1,7 @@
 """What the status page costs the relay: nobody looks, one looks, as many as may.
 
-Room: tests. In: a rig. Out: CPU and memory of a relay of 200 streams by number of viewers, and what a viewer is sent.
+Room: tests. In: a rig. Out: CPU and memory of a relay of 200 streams by number of viewers, and what
+a viewer is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LOOK_S = 20.0
 
 
 def _admitted(port: int) -> socket.socket:
-    """A connection to the events. The relay notices that former viewers went when it writes to them next, and until then has no room."""
+    """A connection to the events. The relay notices that former viewers went when it writes to them
+    next, and until then has no room."""
     admitted: list[socket.socket] = []
 
     def asked() -> bool:
@@ -75,14 +77,24 @@ def viewers(rig: Rig) -> list[Row]:
     """200 streams at rest but for heartbeats, looked at by more and more."""
     namespaces = [f"ns-{number}" for number in range(IDLE_STREAMS)]
     rows: list[Row] = []
-    with SourceProcess(objects=0) as source, Relay(rig, source, resources=[{"resource": "pods", "namespaces": namespaces}]) as relay:
+    with (
+        SourceProcess(objects=0) as source,
+        Relay(rig, source, resources=[{"resource": "pods", "namespaces": namespaces}]) as relay,
+    ):
         relay.await_snapshots(IDLE_STREAMS)
         relay.settle()
         for count in (0, 1, VIEWERS_MAX, 0):
             with looking(relay.daemon.port, count) as there:
                 # The first picture, which is whole, is not what a second costs.
-                wait_for("each was given the whole picture", lambda: all(viewer.pictures > 1 for viewer in there))
-                before, read, began_s = relay.used().cpu_s, sum(viewer.bytes_read for viewer in there), time.monotonic()
+                wait_for(
+                    "each was given the whole picture",
+                    lambda: all(viewer.pictures > 1 for viewer in there),
+                )
+                before, read, began_s = (
+                    relay.used().cpu_s,
+                    sum(viewer.bytes_read for viewer in there),
+                    time.monotonic(),
+                )
                 measure_for(LOOK_S)
                 took_s = time.monotonic() - began_s
                 share, rss = (relay.used().cpu_s - before) / took_s * 100, relay.used().rss

@@ -1,4 +1,5 @@
-"""Room: chart tests.  In: CHART=1.  Out: the chart's tools, or the reason why there is nothing to run."""
+"""Room: chart tests.  In: CHART=1.  Out: the chart's tools, or the reason why there is nothing to
+run."""
 
 import pytest
 
@@ -9,6 +10,9 @@ from tests.support import charttools
 def tools() -> None:
     """Skips or fails whoever asks for programs that cannot be had."""
     if not charttools.wanted():
-        pytest.skip("CHART=1 is not set: needs the programs that `make chart-tools` gets; `make chart` sets it")
+        pytest.skip(
+            "CHART=1 is not set: needs the programs that `make chart-tools` gets; `make chart` "
+            "sets it"
+        )
     if obstacle := charttools.unavailable():
         pytest.fail(obstacle, pytrace=False)

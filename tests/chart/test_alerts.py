@@ -1,4 +1,5 @@
-"""Room: chart tests.  In: the alert rules, runbooks, promtool cases.  Out: proof that each alert fires, is explained, names what exists."""
+"""Room: chart tests.  In: the alert rules, runbooks, promtool cases.  Out: proof that each alert
+fires, is explained, names what exists."""
 
 import re
 from typing import Any
@@ -12,7 +13,9 @@ from tests.support.metricnames import unknown_names
 RULES = CHART / "files" / "rules" / "watchrelay.yaml"
 CASES = ROOT / "tests" / "alerts" / "watchrelay_test.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
-ALERTS: list[dict[str, Any]] = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+ALERTS: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+]
 
 each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda rule: rule["alert"])
 
@@ -20,7 +23,10 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda rule: rule["ale
 @each_alert
 def test_the_alert_asks_for_metrics_that_exist_of_our_job_alone(alert: dict[str, Any]) -> None:
     assert unknown_names(alert["expr"]) == set()
-    assert all(matchers.startswith('job="watchrelay"') for matchers in re.findall(r"\{(.*?)\}", alert["expr"])), alert["expr"]
+    assert all(
+        matchers.startswith('job="watchrelay"')
+        for matchers in re.findall(r"\{(.*?)\}", alert["expr"])
+    ), alert["expr"]
 
 
 @each_alert
@@ -31,7 +37,12 @@ def test_the_alert_says_how_bad_it_is_and_what_to_do(alert: dict[str, Any]) -> N
     assert alert["annotations"]["runbook_url"] == f"docs/runbooks/{alert['alert']}.md"
     text = (RUNBOOKS / f"{alert['alert']}.md").read_text()
     assert text.startswith(f"# {alert['alert']}: ")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+        "Meaning",
+        "Impact",
+        "Diagnosis",
+        "Mitigation",
+    ]
     assert unknown_names(" ".join(re.findall(r"`(.*?)`", text))) == set()
 
 
@@ -39,7 +50,11 @@ def test_every_runbook_is_that_of_an_alert_and_listed() -> None:
     names = [alert["alert"] for alert in ALERTS]
     assert sorted(names) == sorted(path.stem for path in RUNBOOKS.glob("WatchRelay*.md"))
     assert re.findall(r"^\| \[(\w+)\]", (RUNBOOKS / "README.md").read_text(), re.MULTILINE) == names
-    links = [(path, link) for path in RUNBOOKS.glob("*.md") for link in re.findall(r"\]\(([\w.]+)\)", path.read_text())]
+    links = [
+        (path, link)
+        for path in RUNBOOKS.glob("*.md")
+        for link in re.findall(r"\]\(([\w.]+)\)", path.read_text())
+    ]
     assert [(path.name, link) for path, link in links if not (RUNBOOKS / link).exists()] == []
 
 
@@ -59,5 +74,6 @@ def test_the_alert_has_a_case_that_fires_and_one_that_does_not(alert: dict[str, 
 def test_promtool_takes_the_rules_and_every_case_holds() -> None:
     checked = run(program("promtool"), "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    tested = run(program("promtool"), "test", "rules", CASES, timeout_s=300.0)  # two cases last days: 25 s of CPU
+    # two cases last days: 25 s of CPU
+    tested = run(program("promtool"), "test", "rules", CASES, timeout_s=300.0)
     assert tested.returncode == 0, tested.stdout + tested.stderr

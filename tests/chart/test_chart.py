@@ -1,4 +1,5 @@
-"""Room: chart tests.  In: the chart and its matrix of values.  Out: what both Helms, the API's schemas and checkov say of it."""
+"""Room: chart tests.  In: the chart and its matrix of values.  Out: what both Helms, the API's
+schemas and checkov say of it."""
 
 import difflib
 from collections.abc import Mapping
@@ -8,7 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.charttools import CHART, HELMS, VALUES, program, python_program, rendered, run, template, values_file
+from tests.support.charttools import (
+    CHART,
+    HELMS,
+    VALUES,
+    program,
+    python_program,
+    rendered,
+    run,
+    template,
+    values_file,
+)
 from tools.chart.generate import restart_keys
 from watchrelay import __version__
 from watchrelay.config import Settings, load_settings
@@ -23,7 +34,9 @@ SKIPPED = {
     "CKV_K8S_15": "IfNotPresent: tags of releases do not move, and a digest can be given",
     "CKV_K8S_38": "the pod reads the API server with this token",
     "CKV_K8S_43": "the digest is that of the image which the operator pushed",
-    "CKV2_K8S_6": "a NetworkPolicy is there when asked for: the chart cannot guess the API server's address",
+    "CKV2_K8S_6": (
+        "a NetworkPolicy is there when asked for: the chart cannot guess the API server's address"
+    ),
 }
 """What checkov asks and the chart does not do, with the reason."""
 EVERYTHING = CHART / "ci" / "everything-values.yaml"
@@ -56,7 +69,11 @@ def test_the_api_of_each_version_takes_every_object(version: str, tmp_path: Path
     done = run(python_program("kubernetes-validate"), "--strict", "-k", version, *files)
     words = done.stdout + done.stderr
     assert done.returncode == 0, words
-    unknown = [line for line in words.splitlines() if line.startswith("WARN") and not any(kind in line for kind in NOT_IN_KUBERNETES)]
+    unknown = [
+        line
+        for line in words.splitlines()
+        if line.startswith("WARN") and not any(kind in line for kind in NOT_IN_KUBERNETES)
+    ]
     assert unknown == []
     assert "ERROR" not in words
 
@@ -75,7 +92,15 @@ def test_checkov_finds_nothing_that_has_no_reason(everything: bool, tmp_path: Pa
         manifests.write_text(template(values).stdout)
         files += ["-f", str(manifests)]
     skipped = {**SKIPPED, **ONLY_WITH_EVERYTHING} if everything else SKIPPED
-    quietly = ("--framework", "kubernetes", "--skip-download", "--compact", "--quiet", "--skip-check", ",".join(skipped))
+    quietly = (
+        "--framework",
+        "kubernetes",
+        "--skip-download",
+        "--compact",
+        "--quiet",
+        "--skip-check",
+        ",".join(skipped),
+    )
     done = run(python_program("checkov"), *quietly, *files)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -83,11 +108,19 @@ def test_checkov_finds_nothing_that_has_no_reason(everything: bool, tmp_path: Pa
 @each_values
 def test_the_daemon_takes_the_rendered_config(values: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(next(each["data"]["config.yaml"] for each in rendered(values) if "config.yaml" in each.get("data", {})))
+    config.write_text(
+        next(
+            each["data"]["config.yaml"]
+            for each in rendered(values)
+            if "config.yaml" in each.get("data", {})
+        )
+    )
     settings = load_settings(str(config), environ={})
     assert isinstance(settings, Settings)
     given = yaml.safe_load(values.read_text())["config"]
-    assert {entry.resource for entry in settings.resources} == {entry["resource"] for entry in given["resources"]}
+    assert {entry.resource for entry in settings.resources} == {
+        entry["resource"] for entry in given["resources"]
+    }
 
 
 def test_the_unit_tests_of_the_chart_pass() -> None:
@@ -102,7 +135,7 @@ def test_the_package_holds_what_an_install_needs_and_nothing_else(tmp_path: Path
     names = run("tar", "-tzf", package).stdout.split()
     assert "watchrelay/templates/tests/connection.yaml" in names
     assert {name.split("/")[1] for name in names} == {
-        "Chart.yaml", "values.yaml", "values.schema.json", "README.md", "templates", "files", ".helmignore",
+        "Chart.yaml", "values.yaml", "values.schema.json", "README.md", "templates", "files", ".helmignore",  # noqa: E501
     }  # fmt: skip
 
 
@@ -111,27 +144,50 @@ def test_the_chart_is_of_the_programs_version() -> None:
     assert chart["appVersion"] == __version__
     (image,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
     assert image["image"] == f"watchrelay:{__version__}"
-    assert {each["kind"] for each in yaml.safe_load(chart["annotations"]["artifacthub.io/changes"])} <= {"added", "changed", "fixed"}
+    assert {
+        each["kind"] for each in yaml.safe_load(chart["annotations"]["artifacthub.io/changes"])
+    } <= {"added", "changed", "fixed"}
 
 
 def test_the_matrix_has_several_replicas_as_soon_as_the_daemon_shares_streams() -> None:
     later = ("sharding", "enabled") in {row.path for row in LATER}
-    assert later != (CHART / "ci" / "ha-values.yaml").exists(), "ci/ha-values.yaml is due, with what test_several_replicas_... shows"
+    assert later != (CHART / "ci" / "ha-values.yaml").exists(), (
+        "ci/ha-values.yaml is due, with what test_several_replicas_... shows"
+    )
 
 
 def test_several_replicas_share_by_the_group_and_roll(tmp_path: Path) -> None:
-    """The schema keeps to what this release of the daemon can do; what the templates make of more replicas is held all the same."""
-    config = {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": [{"resource": "pods"}]}
+    """The schema keeps to what this release of the daemon can do; what the templates make of more
+    replicas is held all the same."""
+    config = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["k:1"]},
+        "resources": [{"resource": "pods"}],
+    }
     values = values_file(tmp_path, config, replicas=2)
     objects = {each["kind"]: each for each in rendered(values, "--skip-schema-validation")}
-    assert objects["Deployment"]["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    assert yaml.safe_load(objects["ConfigMap"]["data"]["config.yaml"])["sharding"] == {"enabled": True}
+    assert objects["Deployment"]["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    assert yaml.safe_load(objects["ConfigMap"]["data"]["config.yaml"])["sharding"] == {
+        "enabled": True
+    }
     assert objects["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
     budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"maxUnavailable": 2})
-    assert [each["spec"]["maxUnavailable"] for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]] == [2]
+    assert [
+        each["spec"]["maxUnavailable"]
+        for each in rendered(budget, "--skip-schema-validation")
+        if "Budget" in each["kind"]
+    ] == [2]
     budget = values_file(tmp_path, config, replicas=3, podDisruptionBudget={"enabled": False})
-    assert [each for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]] == []
-    refused = template(values_file(tmp_path, {**config, "sharding": {"enabled": False}}, replicas=2), "--skip-schema-validation")
+    assert [
+        each for each in rendered(budget, "--skip-schema-validation") if "Budget" in each["kind"]
+    ] == []
+    refused = template(
+        values_file(tmp_path, {**config, "sharding": {"enabled": False}}, replicas=2),
+        "--skip-schema-validation",
+    )
     assert "cannot stand with more than one replica" in refused.stderr
 
 
@@ -141,8 +197,14 @@ def _checksum(directory: Path, config: Mapping[str, Any], **more: Any) -> str:
     return str(deployment["spec"]["template"]["metadata"]["annotations"].get("checksum/config"))
 
 
-def test_an_edit_of_the_config_restarts_the_pod_where_the_daemon_cannot_take_it(tmp_path: Path) -> None:
-    config = {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": [{"resource": "pods"}]}
+def test_an_edit_of_the_config_restarts_the_pod_where_the_daemon_cannot_take_it(
+    tmp_path: Path,
+) -> None:
+    config = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["k:1"]},
+        "resources": [{"resource": "pods"}],
+    }
     cold = {**config, "kafka": {"bootstrapServers": ["k:1"], "topicPrefix": "x"}}
     hot = {**config, "heartbeatInterval": "5s"}
     before = _checksum(tmp_path, config)

@@ -1,4 +1,5 @@
-"""Releases with odd but legal names and values: names that the API takes, and alerts and dashboards that ask for what is scraped."""
+"""Releases with odd but legal names and values: names that the API takes, and alerts and dashboards
+that ask for what is scraped."""
 
 import json
 import re
@@ -12,14 +13,26 @@ from tests.support.charttools import CHART, HELMS, program, rendered, run, templ
 
 pytestmark = pytest.mark.usefixtures("tools")
 
-CONFIG = {"cluster": "prod.eu-1.example", "kafka": {"bootstrapServers": ["k:1"]}, "resources": [{"resource": "pods"}]}
+CONFIG = {
+    "cluster": "prod.eu-1.example",
+    "kafka": {"bootstrapServers": ["k:1"]},
+    "resources": [{"resource": "pods"}],
+}
 MONITORED: dict[str, Any] = {
     "podMonitor": {"enabled": True},
     "serviceMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
 }
-RELEASES = ("watchrelay", "my.rel.v2", "1st", "7watchrelay", "a" * 53, "a." * 25 + "b", "a" + "-" * 50 + "b")
+RELEASES = (
+    "watchrelay",
+    "my.rel.v2",
+    "1st",
+    "7watchrelay",
+    "a" * 53,
+    "a." * 25 + "b",
+    "a" + "-" * 50 + "b",
+)
 OVERRIDES: dict[str, dict[str, Any]] = {
     "none": {},
     "nameOverride": {"nameOverride": "relay"},
@@ -47,26 +60,38 @@ def takes(object_: dict[str, Any]) -> bool:
     elif kind.endswith(("Role", "RoleBinding")):
         legal = PATH_SEGMENT.fullmatch(name)
     else:
-        legal = len(name) <= (63 if kind in {"Pod", "Deployment"} else 253) and SUBDOMAIN.fullmatch(name)
+        legal = len(name) <= (63 if kind in {"Pod", "Deployment"} else 253) and SUBDOMAIN.fullmatch(
+            name
+        )
     template_of_pod = object_.get("spec", {}).get("template", {}).get("metadata", {})
     values = (*object_["metadata"]["labels"].values(), *template_of_pod.get("labels", {}).values())
     return bool(legal) and all(len(value) <= 63 and VALUE.fullmatch(value) for value in values)
 
 
 @pytest.mark.parametrize(
-    ("release", "what"), [(release, "none") for release in RELEASES] + [("a" * 53, what) for what in OVERRIDES if what != "none"]
+    ("release", "what"),
+    [(release, "none") for release in RELEASES]
+    + [("a" * 53, what) for what in OVERRIDES if what != "none"],
 )
 def test_the_api_takes_every_name(release: str, what: str, tmp_path: Path) -> None:
     values = values_file(
-        tmp_path, CONFIG, **MONITORED, **OVERRIDES[what], kafka={"auth": {"inline": {"username": "u"}}, "ca": {"inline": "x"}}
+        tmp_path,
+        CONFIG,
+        **MONITORED,
+        **OVERRIDES[what],
+        kafka={"auth": {"inline": {"username": "u"}}, "ca": {"inline": "x"}},
     )
     objects = rendered(values, release=release)
     assert len(objects) >= 14
     assert [each["metadata"]["name"] for each in objects if not takes(each)] == []
 
 
-@pytest.mark.parametrize("override", ["Relay", "my relay", "relay.prod", "-relay", "relay-", "1relay", "r" * 51])
-def test_an_override_that_makes_no_name_is_refused_by_its_key(override: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "override", ["Relay", "my relay", "relay.prod", "-relay", "relay-", "1relay", "r" * 51]
+)
+def test_an_override_that_makes_no_name_is_refused_by_its_key(
+    override: str, tmp_path: Path
+) -> None:
     for key in ("nameOverride", "fullnameOverride"):
         done = template(values_file(tmp_path, CONFIG, **{key: override}))
         assert done.returncode != 0
@@ -74,14 +99,24 @@ def test_an_override_that_makes_no_name_is_refused_by_its_key(override: str, tmp
 
 
 def scraped(objects: list[dict[str, Any]], kind: str) -> dict[str, str]:
-    """The labels that prometheus-operator gives the series of the pod. Source: its documentation, `jobLabel`, `podTargetLabels`."""
+    """The labels that prometheus-operator gives the series of the pod. Source: its documentation,
+    `jobLabel`, `podTargetLabels`."""
     (monitor,) = of_kind(objects, kind)
-    (pod,) = [each["spec"]["template"]["metadata"]["labels"] for each in of_kind(objects, "Deployment")]
+    (pod,) = [
+        each["spec"]["template"]["metadata"]["labels"] for each in of_kind(objects, "Deployment")
+    ]
     (service,) = [each["metadata"]["labels"] for each in of_kind(objects, "Service")]
     labelled = service if kind == "ServiceMonitor" else pod
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labelled.items()
-    more = {re.sub(r"[^a-zA-Z0-9_]", "_", label): pod[label] for label in monitor["spec"]["podTargetLabels"]}
-    return {"job": labelled[monitor["spec"]["jobLabel"]], "namespace": monitor["metadata"]["namespace"], **more}
+    more = {
+        re.sub(r"[^a-zA-Z0-9_]", "_", label): pod[label]
+        for label in monitor["spec"]["podTargetLabels"]
+    }
+    return {
+        "job": labelled[monitor["spec"]["jobLabel"]],
+        "namespace": monitor["metadata"]["namespace"],
+        **more,
+    }
 
 
 def asked_by_rules(objects: list[dict[str, Any]]) -> list[str]:
@@ -98,7 +133,12 @@ def asked_by_dashboards(objects: list[dict[str, Any]]) -> list[str]:
     ]
     assert len(boards) == 3
     assert all(len(board["uid"]) <= 40 for board in boards)
-    return [target["expr"] for board in boards for panel in board["panels"] for target in panel.get("targets", ())]
+    return [
+        target["expr"]
+        for board in boards
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    ]
 
 
 @pytest.mark.parametrize("what", OVERRIDES)
@@ -116,9 +156,14 @@ def series(name: str, labels: dict[str, str], values: str, **more: str) -> dict[
 
 
 def judged(
-    directory: Path, releases: list[list[dict[str, Any]]], given: list[dict[str, str]], at: str, expected: dict[str, list[dict[str, str]]]
+    directory: Path,
+    releases: list[list[dict[str, Any]]],
+    given: list[dict[str, str]],
+    at: str,
+    expected: dict[str, list[dict[str, str]]],
 ) -> None:
-    """The rules of these releases together, as one Prometheus evaluates them, fire what is expected after `at`."""
+    """The rules of these releases together, as one Prometheus evaluates them, fire what is expected
+    after `at`."""
     files = []
     for number, objects in enumerate(releases):
         (rule,) = of_kind(objects, "PrometheusRule")
@@ -127,20 +172,40 @@ def judged(
                 each["annotations"] = {}
         files.append(directory / f"rules-{number}.yaml")
         files[-1].write_text(
-            yaml.safe_dump({"groups": [{**group, "name": f"{group['name']}-{number}"} for group in rule["spec"]["groups"]]})
+            yaml.safe_dump(
+                {
+                    "groups": [
+                        {**group, "name": f"{group['name']}-{number}"}
+                        for group in rule["spec"]["groups"]
+                    ]
+                }
+            )
         )
     checks = [
-        {"alertname": name, "eval_time": at, "exp_alerts": [{"exp_labels": labels} for labels in fired]} for name, fired in expected.items()
+        {
+            "alertname": name,
+            "eval_time": at,
+            "exp_alerts": [{"exp_labels": labels} for labels in fired],
+        }
+        for name, fired in expected.items()
     ]
     cases = {"rule_files": [str(file) for file in files], "evaluation_interval": "30s"}
     file = directory / "cases.yaml"
-    file.write_text(yaml.safe_dump({**cases, "tests": [{"interval": "30s", "input_series": given, "alert_rule_test": checks}]}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                **cases,
+                "tests": [{"interval": "30s", "input_series": given, "alert_rule_test": checks}],
+            }
+        )
+    )
     done = run(program("promtool"), "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_two_releases_in_a_namespace_are_judged_each_by_its_own_alerts(tmp_path: Path) -> None:
-    """Both relay the same cluster, to two Kafkas; the second is slow on purpose, and gone in the end."""
+    """Both relay the same cluster, to two Kafkas; the second is slow on purpose, and gone in the
+    end."""
     slow = {**MONITORED, "prometheusRule": {"enabled": True, "thresholds": {"lagSeconds": 60}}}
     first = rendered(values_file(tmp_path, CONFIG, **MONITORED), release="rel")
     second = rendered(values_file(tmp_path, CONFIG, **slow), release="rel.2")
@@ -159,12 +224,18 @@ def test_two_releases_in_a_namespace_are_judged_each_by_its_own_alerts(tmp_path:
     lags = {"severity": "warning", "namespace": "ns", **stream}
     gone = {"severity": "critical", "job": "watchrelay", "namespace": "ns"}
     judged(
-        tmp_path, [first, second], given, "20m", {"WatchRelayStreamOwnedTwice": [], "WatchRelayLagHigh": [lags], "WatchRelayDown": [gone]}
+        tmp_path,
+        [first, second],
+        given,
+        "20m",
+        {"WatchRelayStreamOwnedTwice": [], "WatchRelayLagHigh": [lags], "WatchRelayDown": [gone]},
     )
 
 
 def test_two_processes_of_one_release_that_own_a_stream_are_seen(tmp_path: Path) -> None:
-    objects = rendered(values_file(tmp_path, CONFIG, nameOverride="relay", **MONITORED), release="my.rel")
+    objects = rendered(
+        values_file(tmp_path, CONFIG, nameOverride="relay", **MONITORED), release="my.rel"
+    )
     stream = {**scraped(objects, "ServiceMonitor"), "cluster": "c", "stream": "pods"}
     given = [series("watchrelay_stream_owned", stream, "1x60", pod=pod) for pod in ("a", "b")]
     twice = {"severity": "warning", "namespace": "ns", "cluster": "c", "stream": "pods"}
@@ -174,21 +245,37 @@ def test_two_processes_of_one_release_that_own_a_stream_are_seen(tmp_path: Path)
 def test_alerts_follow_a_scrape_that_is_not_of_this_chart(tmp_path: Path) -> None:
     objects = rendered(values_file(tmp_path, CONFIG, **MONITORED))
     labels = {"job": "watchrelay", "namespace": "ns"}
-    waiting = series("watchrelay_stream_state", labels, "1x60", cluster="c", stream="pods", state="waiting")
+    waiting = series(
+        "watchrelay_stream_state", labels, "1x60", cluster="c", stream="pods", state="waiting"
+    )
     waits = {"severity": "warning", "namespace": "ns", "cluster": "c", "stream": "pods"}
-    judged(tmp_path, [objects], [series("up", labels, "1x60"), waiting], "20m", {"WatchRelayStreamWaiting": [waits], "WatchRelayDown": []})
+    judged(
+        tmp_path,
+        [objects],
+        [series("up", labels, "1x60"), waiting],
+        "20m",
+        {"WatchRelayStreamWaiting": [waits], "WatchRelayDown": []},
+    )
 
 
 RATIOS = ("listErrorRatio", "watchErrorRatio", "queueRatio")
 NUMBERS = ("missedChanges", "lagSeconds", "kafkaSilentSeconds", "snapshotIntervals", "claims")
 
 
-def test_every_threshold_of_the_values_reaches_its_alert_and_the_defaults_are_those_of_the_rule_file(tmp_path: Path) -> None:
+def test_every_threshold_of_the_values_reaches_its_alert_and_the_defaults_are_those_of_the_rule_file(  # noqa: E501
+    tmp_path: Path,
+) -> None:
     def asked(**thresholds: float) -> str:
-        values = values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, "thresholds": thresholds})
+        values = values_file(
+            tmp_path, CONFIG, prometheusRule={"enabled": True, "thresholds": thresholds}
+        )
         return "\n".join(asked_by_rules(rendered(values)))
 
-    marked = re.findall(r"([0-9.]+) # (\w+)$", (CHART / "files" / "rules" / "watchrelay.yaml").read_text(), re.MULTILINE)
+    marked = re.findall(
+        r"([0-9.]+) # (\w+)$",
+        (CHART / "files" / "rules" / "watchrelay.yaml").read_text(),
+        re.MULTILINE,
+    )
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())["prometheusRule"]["thresholds"]
     assert {name: float(value) for value, name in marked} == defaults
     assert set(defaults) == {*RATIOS, *NUMBERS}
@@ -197,8 +284,12 @@ def test_every_threshold_of_the_values_reaches_its_alert_and_the_defaults_are_th
     assert (changed.count(" 0.9"), changed.count("77")) == (len(RATIOS), len(NUMBERS))
 
 
-def test_how_long_an_alert_must_hold_is_a_value_and_unknown_alerts_are_refused(tmp_path: Path) -> None:
-    values = values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, "for": {"WatchRelayDown": "1h30m"}})
+def test_how_long_an_alert_must_hold_is_a_value_and_unknown_alerts_are_refused(
+    tmp_path: Path,
+) -> None:
+    values = values_file(
+        tmp_path, CONFIG, prometheusRule={"enabled": True, "for": {"WatchRelayDown": "1h30m"}}
+    )
     (made,) = of_kind(rendered(values), "PrometheusRule")
     held = {rule["alert"]: rule.get("for") for rule in made["spec"]["groups"][0]["rules"]}
     assert (held["WatchRelayDown"], held["WatchRelayStreamUnowned"]) == ("1h30m", "2m")
@@ -208,20 +299,43 @@ def test_how_long_an_alert_must_hold_is_a_value_and_unknown_alerts_are_refused(t
         {"for": {"WatchRelayDown": "long"}},
         {"thresholds": {"lag": 1}},
     ):
-        assert template(values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, **wrong})).returncode != 0
+        assert (
+            template(
+                values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, **wrong})
+            ).returncode
+            != 0
+        )
 
 
 @pytest.mark.parametrize(
     ("base", "address"),
     [
-        ("", r"https://github\.com/[\w-]+/watchrelay/blob/v[0-9.]+/docs/runbooks/WatchRelay\w+\.md"),
-        ("https://git.example.com/a", r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md"),
-        ("https://git.example.com/a/", r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md"),
+        (
+            "",
+            r"https://github\.com/[\w-]+/watchrelay/blob/v[0-9.]+/docs/runbooks/WatchRelay\w+\.md",
+        ),
+        (
+            "https://git.example.com/a",
+            r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md",
+        ),
+        (
+            "https://git.example.com/a/",
+            r"https://git\.example\.com/a/docs/runbooks/WatchRelay\w+\.md",
+        ),
     ],
 )
 def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Path) -> None:
-    (made,) = of_kind(rendered(values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, "runbookBaseUrl": base})), "PrometheusRule")
-    links = [rule["annotations"]["runbook_url"] for group in made["spec"]["groups"] for rule in group["rules"]]
+    (made,) = of_kind(
+        rendered(
+            values_file(tmp_path, CONFIG, prometheusRule={"enabled": True, "runbookBaseUrl": base})
+        ),
+        "PrometheusRule",
+    )
+    links = [
+        rule["annotations"]["runbook_url"]
+        for group in made["spec"]["groups"]
+        for rule in group["rules"]
+    ]
     assert len(links) == 16
     assert [link for link in links if not re.fullmatch(address, link)] == []
 
@@ -235,13 +349,29 @@ def test_every_runbook_link_is_an_address(base: str, address: str, tmp_path: Pat
     ],
 )
 @pytest.mark.parametrize("what", ["none", "nameOverride"])
-def test_two_releases_do_not_claim_each_others_objects(one: str, two: str, where: tuple[str, str], what: str, tmp_path: Path) -> None:
-    more = {**MONITORED, **OVERRIDES[what], "dashboards": {"enabled": True, "namespace": "monitoring"}}
-    config = {**CONFIG, "resources": [{"resource": "pods", "namespaces": ["shop"]}, {"resource": "nodes"}]}
+def test_two_releases_do_not_claim_each_others_objects(
+    one: str, two: str, where: tuple[str, str], what: str, tmp_path: Path
+) -> None:
+    more = {
+        **MONITORED,
+        **OVERRIDES[what],
+        "dashboards": {"enabled": True, "namespace": "monitoring"},
+    }
+    config = {
+        **CONFIG,
+        "resources": [{"resource": "pods", "namespaces": ["shop"]}, {"resource": "nodes"}],
+    }
     made = []
     for release, namespace in zip((one, two), where, strict=True):
-        objects = rendered(values_file(tmp_path, config, **more), release=release, namespace=namespace)
-        made.append({(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in objects})
+        objects = rendered(
+            values_file(tmp_path, config, **more), release=release, namespace=namespace
+        )
+        made.append(
+            {
+                (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"])
+                for each in objects
+            }
+        )
         assert len(made[-1]) == len(objects)
     assert made[0] & made[1] == set()
 
@@ -250,7 +380,10 @@ def test_two_releases_do_not_claim_each_others_objects(one: str, two: str, where
 def test_namespaces_switches_and_accounts_render(helm: str, tmp_path: Path) -> None:
     config = {
         **CONFIG,
-        "resources": [{"resource": "pods", "namespaces": ["shop", "pay"]}, {"resource": "pods", "namespaces": ["rest"], "id": "rest"}],
+        "resources": [
+            {"resource": "pods", "namespaces": ["shop", "pay"]},
+            {"resource": "pods", "namespaces": ["rest"], "id": "rest"},
+        ],
     }
     for more in (
         {"serviceMonitor": {"enabled": True}},
@@ -259,4 +392,7 @@ def test_namespaces_switches_and_accounts_render(helm: str, tmp_path: Path) -> N
         {"prometheusRule": {"enabled": True, "disabled": ["WatchRelayDown"]}},
     ):
         objects = rendered(values_file(tmp_path, config, **more), helm=helm)
-        assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role")} in ({"shop", "pay", "rest"}, set())
+        assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role")} in (
+            {"shop", "pay", "rest"},
+            set(),
+        )

@@ -1,4 +1,5 @@
-"""Room: chart tests.  In: configs.  Out: proof that the chart grants what `watchrelay rbac` prints, and refuses what it refuses."""
+"""Room: chart tests.  In: configs.  Out: proof that the chart grants what `watchrelay rbac` prints,
+and refuses what it refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ pytestmark = pytest.mark.usefixtures("tools")
 Entry = dict[str, Any]
 TABLE: dict[str, list[Entry]] = {
     "one resource": [{"resource": "pods"}],
-    "every way to name": [{"resource": name} for name in ("po", "Deployment", "svc", "cronjob", "sts.apps", "Ingress.networking.k8s.io")],
+    "every way to name": [
+        {"resource": name}
+        for name in ("po", "Deployment", "svc", "cronjob", "sts.apps", "Ingress.networking.k8s.io")
+    ],
     "versions": [
         {"resource": "horizontalpodautoscalers.autoscaling/v1"},
         {"resource": "deployments.v1.apps"},
@@ -25,14 +29,26 @@ TABLE: dict[str, list[Entry]] = {
         {"resource": "events.events.k8s.io"},
         {"resource": "ev", "id": "again", "topic": "t"},
     ],
-    "a CRD and a wildcard": [{"resource": "widgets.example.com/v1"}, {"resource": "*.x.io"}, {"resource": "gadgets.v1beta2.example.com"}],
-    "a wildcard over a built-in group and one of it": [{"resource": "*.apps"}, {"resource": "pods"}],
+    "a CRD and a wildcard": [
+        {"resource": "widgets.example.com/v1"},
+        {"resource": "*.x.io"},
+        {"resource": "gadgets.v1beta2.example.com"},
+    ],
+    "a wildcard over a built-in group and one of it": [
+        {"resource": "*.apps"},
+        {"resource": "pods"},
+    ],
     "a wildcard and its group in a namespace": [
         {"resource": "*.x.io"},
         {"resource": "things.x.io", "namespaces": ["a"], "id": "t", "topic": "t"},
     ],
-    "namespaces": [{"resource": "pods", "namespaces": ["shop", "pay"]}, {"resource": "jobs", "namespaces": ["shop"]}],
-    "cluster-wide for some namespaces": [{"resource": "cm", "namespaces": ["shop"], "scope": "cluster"}],
+    "namespaces": [
+        {"resource": "pods", "namespaces": ["shop", "pay"]},
+        {"resource": "jobs", "namespaces": ["shop"]},
+    ],
+    "cluster-wide for some namespaces": [
+        {"resource": "cm", "namespaces": ["shop"], "scope": "cluster"}
+    ],
     "both": [
         {"resource": "pods", "namespaces": ["shop", "pay"]},
         {"resource": "cm"},
@@ -53,8 +69,14 @@ TABLE: dict[str, list[Entry]] = {
         {"resource": "namespaces", "name": "shop"},
     ],
     "excluded namespaces": [{"resource": "pods", "excludeNamespaces": ["kube-system"]}],
-    "many of a group, unsorted": [{"resource": name} for name in ("svc", "pods", "ep", "cm", "rc", "nodes", "replicasets", "ds", "sa")],
-    "prefixes of one another": [{"resource": name} for name in ("a-b.x.io", "a.x.io", "ab.x.io", "a.x.io.example", "a.x-y.io")],
+    "many of a group, unsorted": [
+        {"resource": name}
+        for name in ("svc", "pods", "ep", "cm", "rc", "nodes", "replicasets", "ds", "sa")
+    ],
+    "prefixes of one another": [
+        {"resource": name}
+        for name in ("a-b.x.io", "a.x.io", "ab.x.io", "a.x.io.example", "a.x-y.io")
+    ],
     "names that are prefixes": [
         {"resource": "cm", "name": "a", "namespaces": ["shop"], "id": "1"},
         {"resource": "sa", "name": "a-b", "namespaces": ["shop"], "id": "2"},
@@ -79,8 +101,21 @@ def _config(resources: list[Entry], **more: Any) -> dict[str, Any]:
 def granted_by(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The roles and bindings, without labels and in the order of their names."""
     roles = [each for each in objects if each["apiVersion"].startswith("rbac.")]
-    plain = [{**each, "metadata": {key: value for key, value in each["metadata"].items() if key != "labels"}} for each in roles]
-    return sorted(plain, key=lambda each: (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]))
+    plain = [
+        {
+            **each,
+            "metadata": {key: value for key, value in each["metadata"].items() if key != "labels"},
+        }
+        for each in roles
+    ]
+    return sorted(
+        plain,
+        key=lambda each: (
+            each["kind"],
+            each["metadata"].get("namespace", ""),
+            each["metadata"]["name"],
+        ),
+    )
 
 
 def _printed(config: dict[str, Any], directory: Path, account: str) -> list[dict[str, Any]]:
@@ -103,7 +138,12 @@ def test_the_chart_grants_what_rbac_prints(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", DEFAULTS)
 def test_the_chart_knows_the_defaults_of_entries(what: str, tmp_path: Path) -> None:
     config = _config(
-        [{"resource": "pods"}, {"resource": "cm", "namespaces": ["own"]}, {"resource": "nodes", "namespaces": []}], defaults=DEFAULTS[what]
+        [
+            {"resource": "pods"},
+            {"resource": "cm", "namespaces": ["own"]},
+            {"resource": "nodes", "namespaces": []},
+        ],
+        defaults=DEFAULTS[what],
     )
     printed = granted_by(_printed(config, tmp_path, "ns/rel-watchrelay"))
     assert granted_by(rendered(values_file(tmp_path, config))) == printed
@@ -112,8 +152,16 @@ def test_the_chart_knows_the_defaults_of_entries(what: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_so_does_each_release_of_the_matrix(values: Path, tmp_path: Path) -> None:
     objects = rendered(values)
-    config = yaml.safe_load(next(each["data"]["config.yaml"] for each in objects if "config.yaml" in each.get("data", {})))
-    account = next(each["spec"]["template"]["spec"]["serviceAccountName"] for each in objects if each["kind"] == "Deployment")
+    config = yaml.safe_load(
+        next(
+            each["data"]["config.yaml"] for each in objects if "config.yaml" in each.get("data", {})
+        )
+    )
+    account = next(
+        each["spec"]["template"]["spec"]["serviceAccountName"]
+        for each in objects
+        if each["kind"] == "Deployment"
+    )
     assert granted_by(objects) == granted_by(_printed(config, tmp_path, f"ns/{account}"))
 
 

@@ -1,7 +1,8 @@
-"""Room: chart tests.  In: every config that stands in the tests, the docs, the examples and deploy/.  Out: proof that the chart grants for
-it what `watchrelay rbac` prints.
+"""Room: chart tests.  In: every config that stands in the tests, the docs, the examples and
+deploy/.  Out: proof that the chart grants for it what `watchrelay rbac` prints.
 
-Entries are found by how they look, file by file; `test_chart_rights.py` has the cases that are there for their own sake.
+Entries are found by how they look, file by file; `test_chart_rights.py` has the cases that are
+there for their own sake.
 """
 
 import ast
@@ -37,8 +38,14 @@ def _of_python(text: str) -> Iterator[Any]:
             except ValueError:  # not a literal
                 continue
         elif isinstance(node, ast.Call) and _name(node.func) in OF_CONFIGS:
-            yield from ({"resource": each.value} for each in node.args if isinstance(each, ast.Constant))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "resources:" in node.value:
+            yield from (
+                {"resource": each.value} for each in node.args if isinstance(each, ast.Constant)
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and "resources:" in node.value
+        ):
             yield from _of_yaml(node.value)
 
 
@@ -56,7 +63,11 @@ def _of_yaml(text: str) -> Iterator[Any]:
             defaults = config.get("defaults") if isinstance(config, dict) else None
             listed = config.get("resources") if isinstance(config, dict) else None
             for entry in listed if isinstance(listed, list) else ():
-                yield {**(defaults if isinstance(defaults, dict) else {}), **entry} if isinstance(entry, dict) else {}
+                yield (
+                    {**(defaults if isinstance(defaults, dict) else {}), **entry}
+                    if isinstance(entry, dict)
+                    else {}
+                )
 
 
 def _of_page(text: str) -> Iterator[Any]:
@@ -72,7 +83,11 @@ READERS = {
 
 
 def _settings(entries: Iterable[Entry]) -> Settings:
-    return with_defaults(Settings.model_validate({"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": list(entries)}))
+    return with_defaults(
+        Settings.model_validate(
+            {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": list(entries)}
+        )
+    )
 
 
 def _legal(entry: Entry) -> bool:
@@ -88,9 +103,17 @@ def _found() -> dict[str, list[Entry]]:
     for suffix, (places, reader) in READERS.items():
         for place in map(ROOT.joinpath, places):
             for path in sorted(place.rglob(f"*{suffix}")) if place.is_dir() else [place]:
-                entries = [each for each in reader(path.read_text()) if isinstance(each, dict) and isinstance(each.get("resource"), str)]
+                entries = [
+                    each
+                    for each in reader(path.read_text())
+                    if isinstance(each, dict) and isinstance(each.get("resource"), str)
+                ]
                 entries = [{key: each[key] for key in KEPT if key in each} for each in entries]
-                known = [each for index, each in enumerate(entries) if each not in entries[:index] and _legal(each)]
+                known = [
+                    each
+                    for index, each in enumerate(entries)
+                    if each not in entries[:index] and _legal(each)
+                ]
                 if known:
                     found[str(path.relative_to(ROOT))] = known
     return found
@@ -106,7 +129,9 @@ def test_for_every_config_of_this_tree_the_chart_grants_what_rbac_prints(tmp_pat
             continue
         said.add(key)
         printed = manifests(rights(_settings(entries))[0], namespace="ns", name="rel-watchrelay")
-        values = values_file(tmp_path, {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": entries})
+        values = values_file(
+            tmp_path, {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": entries}
+        )
         if granted_by(rendered(values)) != granted_by(printed):
             differ.append(path)
     assert differ == []

@@ -1,4 +1,5 @@
-"""Room: chart tests.  In: the config model, values.yaml, the generated files.  Out: proof that they say the same."""
+"""Room: chart tests.  In: the config model, values.yaml, the generated files.  Out: proof that they
+say the same."""
 
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from watchrelay.config.schema import json_schema
 
 def test_what_is_generated_without_tools_is_committed() -> None:
     for path, text in chart_files().items():
-        assert path.read_text() == text, f"{path.relative_to(ROOT)} differs from its source: run `make generate`"
+        assert path.read_text() == text, (
+            f"{path.relative_to(ROOT)} differs from its source: run `make generate`"
+        )
 
 
 @pytest.mark.usefixtures("tools")
@@ -29,8 +32,14 @@ def test_the_config_of_the_values_is_that_of_the_daemon_but_for_what_it_refuses(
     daemon = json_schema()
     schema, definitions = config_schema()
     refused = {row.path[-1] for row in LATER}
-    assert {key: _plain(value, refused) for key, value in schema["properties"].items() if key not in refused} == {
-        key: _plain(value, refused) for key, value in daemon["properties"].items() if key not in refused
+    assert {
+        key: _plain(value, refused)
+        for key, value in schema["properties"].items()
+        if key not in refused
+    } == {
+        key: _plain(value, refused)
+        for key, value in daemon["properties"].items()
+        if key not in refused
     }
     assert _plain(definitions, refused) == _plain(daemon["$defs"], refused)
     assert schema["required"] == daemon["required"]
@@ -54,18 +63,28 @@ def _keys(node: Any, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return found
 
 
-FREE = {("config",), ("podSecurityContext",), ("securityContext",), ("resources",), ("dashboards", "labels"),
+FREE = {("config",), ("podSecurityContext",), ("securityContext",), ("resources",), ("dashboards", "labels"),  # noqa: E501
         ("probes", "startup"), ("probes", "liveness"), ("probes", "readiness")}  # fmt: skip
 """Sections of values.yaml whose keys are Kubernetes' or the operator's, not the chart's."""
 
 
-def _schema_keys(schema: dict[str, Any], node: dict[str, Any], at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+def _schema_keys(
+    schema: dict[str, Any], node: dict[str, Any], at: tuple[str, ...] = ()
+) -> set[tuple[str, ...]]:
     found = set()
     for key, value in node.get("properties", {}).items():
         path = (*at, key)
-        section = {**schema["$defs"][value["$ref"].rpartition("/")[2]], **value} if "$ref" in value else value
+        section = (
+            {**schema["$defs"][value["$ref"].rpartition("/")[2]], **value}
+            if "$ref" in value
+            else value
+        )
         found.add(path)
-        if path not in FREE and section.get("additionalProperties") is False and path not in CREDENTIALS:
+        if (
+            path not in FREE
+            and section.get("additionalProperties") is False
+            and path not in CREDENTIALS
+        ):
             found |= _schema_keys(schema, section, path)
     return found
 
@@ -80,7 +99,8 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
 
 
 OF_REPLICAS = {"replicas", "podDisruptionBudget.enabled", "podDisruptionBudget.maxUnavailable"}
-"""The schema of this release refuses more than one, also in the chart's unit tests; test_chart.py goes past it."""
+"""The schema of this release refuses more than one, also in the chart's unit tests; test_chart.py
+goes past it."""
 
 
 def _set_by_tests() -> set[tuple[str, ...]]:
@@ -94,19 +114,31 @@ def _set_by_tests() -> set[tuple[str, ...]]:
             for dotted, value in given.items():
                 path = tuple(dotted.split("."))
                 found |= {path[:end] for end in range(1, len(path) + 1)}
-                found |= _keys(value, path) if isinstance(value, dict) and path not in FREE else set()
+                found |= (
+                    _keys(value, path) if isinstance(value, dict) and path not in FREE else set()
+                )
     return found
 
 
 def test_every_value_is_set_by_some_test_of_the_chart() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    leaves = {path for path in _keys(values) if not any(other[: len(path)] == path and other != path for other in _keys(values))}
+    leaves = {
+        path
+        for path in _keys(values)
+        if not any(other[: len(path)] == path and other != path for other in _keys(values))
+    }
     assert {".".join(path) for path in leaves - _set_by_tests()} == OF_REPLICAS
 
 
 def test_every_value_is_described() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     described = set(comments((CHART / "values.yaml").read_text()))
-    leaves = {path for path in _keys(values) if not any(other[: len(path)] == path and other != path for other in _keys(values))}
-    inside = {path for path in leaves if any(path[: len(free)] == free and path != free for free in FREE)}
+    leaves = {
+        path
+        for path in _keys(values)
+        if not any(other[: len(path)] == path and other != path for other in _keys(values))
+    }
+    inside = {
+        path for path in leaves if any(path[: len(free)] == free and path != free for free in FREE)
+    }
     assert {path for path in leaves - inside if path not in described} == set()

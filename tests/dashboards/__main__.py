@@ -1,6 +1,8 @@
-"""`python -m tests.dashboards`: the dashboards as pictures, from a relay on real parts under load and faults (`make dashboards-shots`).
+"""`python -m tests.dashboards`: the dashboards as pictures, from a relay on real parts under load
+and faults (`make dashboards-shots`).
 
-Room: tests. In: the real parts, Prometheus, npm, a Chromium. Out: docs/images/dashboard-*.png, and the panels that nobody answered.
+Room: tests. In: the real parts, Prometheus, npm, a Chromium. Out: docs/images/dashboard-*.png, and
+the panels that nobody answered.
 """
 
 from __future__ import annotations
@@ -20,9 +22,20 @@ _KEPT = charttools.ROOT / "build" / "dashboards" / "prometheus"
 
 def main() -> int:
     """Play, ask, draw; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.dashboards", description="The dashboards as pictures.")
-    parser.add_argument("--to", type=Path, default=charttools.ROOT / "docs" / "images", help="where the pictures go; default docs/images")
-    parser.add_argument("--again", action="store_true", help="ask the Prometheus of the last run instead of playing anew")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.dashboards", description="The dashboards as pictures."
+    )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=charttools.ROOT / "docs" / "images",
+        help="where the pictures go; default docs/images",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="ask the Prometheus of the last run instead of playing anew",
+    )
     wanted = parser.parse_args()
     if program() is None:
         parser.exit(1, "no browser: set CHROMIUM, or install the package chromium\n")
@@ -34,7 +47,10 @@ def main() -> int:
     with Prometheus(_KEPT, target="127.0.0.1:1", namespace=NAMESPACE) as prometheus:
         shots = {name: asked(name, prometheus, times) for name in CHOSEN}
     for name, shot in shots.items():
-        print(f"{name}: {len(shot['panels'])} panels, nothing answered: {', '.join(empty(shot)) or 'none'}")
+        print(
+            f"{name}: {len(shot['panels'])} panels, nothing answered: "
+            f"{', '.join(empty(shot)) or 'none'}"
+        )
     for file in draw(shots, wanted.to):
         print(f"{file} ({file.stat().st_size / 1024:.0f} KiB)")
     return 0

@@ -1,6 +1,8 @@
-"""Room: tests. In: real parts. Out: some minutes of a relay's metrics in a Prometheus: load, and faults that dashboards should show.
+"""Room: tests. In: real parts. Out: some minutes of a relay's metrics in a Prometheus: load, and
+faults that dashboards should show.
 
-What is played is the same each time; how long it takes depends on the machine. The data stays, so that panels can be asked anew.
+What is played is the same each time; how long it takes depends on the machine. The data stays, so
+that panels can be asked anew.
 """
 
 from __future__ import annotations
@@ -46,14 +48,20 @@ def play(kept: Path) -> Played:
         cluster = stack.enter_context(ControlPlane(controller_manager=True))
         broker = stack.enter_context(KafkaBroker("4.1"))
         trial = Trial(cluster, broker, workspace.path)
-        relay = trial.relay(*_STREAMS, defaults={"snapshotInterval": "60s", "relistInterval": "90s"}, queueBytes="1MiB")
+        relay = trial.relay(
+            *_STREAMS,
+            defaults={"snapshotInterval": "60s", "relistInterval": "90s"},
+            queueBytes="1MiB",
+        )
         namespaces = trial.namespaces(8)
         stack.enter_context(Prometheus(kept, target=f"127.0.0.1:{relay.port}", namespace=NAMESPACE))
         start = time.time()
         stack.enter_context(relay)
         relay.await_ready(deadline_s=90.0)
         kinds = ("configmaps", "configmaps", "deployments")
-        churn = stack.enter_context(Churn(cluster, namespaces, operations=200, kinds=kinds, per_s=_PER_S))
+        churn = stack.enter_context(
+            Churn(cluster, namespaces, operations=200, kinds=kinds, per_s=_PER_S)
+        )
         _faults(cluster, broker, relay)
         churn.finish(deadline_s=120.0)
         measure_for(10.0)
@@ -76,7 +84,8 @@ def _faults(cluster: ControlPlane, broker: KafkaBroker, relay: Daemon) -> None:
     broker.resume()
     measure_for(15.0)
     right = relay.file.read_text()
-    relay.file.write_text(yaml.safe_dump({**yaml.safe_load(right), "nosuchKey": 1}))  # an edit that is refused
+    # an edit that is refused
+    relay.file.write_text(yaml.safe_dump({**yaml.safe_load(right), "nosuchKey": 1}))
     measure_for(10.0)
     relay.file.write_text(right)
     cluster.kill_apiserver()  # requests fail, watches begin anew

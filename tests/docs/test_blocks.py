@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: every fenced block of every page.  Out: proof that each is held true by something, and that what can be judged
-without running it is right."""
+"""Room: docs tests.  In: every fenced block of every page.  Out: proof that each is held true by
+something, and that what can be judged without running it is right."""
 
 import json
 import re
@@ -25,25 +25,34 @@ VERBS = {
     "sql": {"sample", "systems"},
     "properties": {"systems"},
 }
-"""What may hold a block of a language true. Languages that are not here need nothing: they are output, or judged by another test."""
+"""What may hold a block of a language true. Languages that are not here need nothing: they are
+output, or judged by another test."""
 
 NEEDS_REASON = {"parsed", "cluster", "compiled"}
 TALKATIVE = {"watchrelay", "make"}
 
 
 def of(language: str, *verbs: str) -> list[Any]:
-    return [pytest.param(each, id=each.place) for each in BLOCKS if each.language == language and (not verbs or each.verb in verbs)]
+    return [
+        pytest.param(each, id=each.place)
+        for each in BLOCKS
+        if each.language == language and (not verbs or each.verb in verbs)
+    ]
 
 
 def test_every_block_says_how_it_is_held_true() -> None:
-    wrong = [f"{each.place}: {each.language} with {each.verb or 'no comment'!r}" for each in BLOCKS if each.language in VERBS
-             and each.verb not in VERBS[each.language] and each.page != "README.md" and not each.page.startswith("helm/")]  # fmt: skip
+    wrong = [f"{each.place}: {each.language} with {each.verb or 'no comment'!r}" for each in BLOCKS if each.language in VERBS  # noqa: E501
+             and each.verb not in VERBS[each.language] and each.page != "README.md" and not each.page.startswith("helm/")]  # fmt: skip  # noqa: E501
     assert wrong == []
-    assert [each.place for each in BLOCKS if each.verb in NEEDS_REASON and len(each.rest) < 10] == []
+    assert [
+        each.place for each in BLOCKS if each.verb in NEEDS_REASON and len(each.rest) < 10
+    ] == []
 
 
 def test_the_tests_that_reasons_name_are_there() -> None:
-    named = {(each.place, path) for each in BLOCKS for path in re.findall(r"tests/[\w/]+\.py", each.rest)}
+    named = {
+        (each.place, path) for each in BLOCKS for path in re.findall(r"tests/[\w/]+\.py", each.rest)
+    }
     assert named
     assert {place for place, path in named if not (ROOT / path).is_file()} == set()
 
@@ -70,11 +79,19 @@ def test_so_do_commands_within_a_line() -> None:
             line = re.sub(r"\[[^\]]*\]|\.\.\.|…", "", said)
             if re.search(r"[A-Z]{4,}(?![A-Z_=])|=n\b|COMMAND", line) or "<" in line:
                 continue  # a pattern, not a command
-            wrong += [f"{page}: {said}: {complaint}" for complaint in complaints(line) if "required: STREAM" not in complaint]
+            wrong += [
+                f"{page}: {said}: {complaint}"
+                for complaint in complaints(line)
+                if "required: STREAM" not in complaint
+            ]
     assert wrong == []
 
 
-MINIMAL: dict[str, Any] = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+MINIMAL: dict[str, Any] = {
+    "cluster": "c",
+    "kafka": {"bootstrapServers": ["kafka:9092"]},
+    "resources": [{"resource": "pods"}],
+}
 
 
 @pytest.mark.parametrize("block", of("yaml"))
@@ -96,10 +113,16 @@ def test_configs_are_good(block: Block, tmp_path: Path) -> None:
 def configured_by_the_chart(values: dict[str, Any]) -> dict[str, Any]:
     """The config that the chart makes of its values: credentials are files."""
     config: dict[str, Any] = values["config"]
-    files = {f"{name}File": f"/{name}" for name in values.get("kafka", {}).get("auth", {}).get("keys", {})}
+    files = {
+        f"{name}File": f"/{name}"
+        for name in values.get("kafka", {}).get("auth", {}).get("keys", {})
+    }
     files |= {"caFile": "/ca"} if "ca" in values.get("kafka", {}) else {}
     kafka = config.get("kafka", {})
-    return {**config, "kafka": {**kafka, "security": {**kafka.get("security", {}), **files}} if files else kafka}
+    return {
+        **config,
+        "kafka": {**kafka, "security": {**kafka.get("security", {}), **files}} if files else kafka,
+    }
 
 
 @pytest.mark.parametrize("block", of("python"))
@@ -117,8 +140,8 @@ def test_json_is_json(block: Block) -> None:
 
 
 def test_metrics_named_anywhere_are_exposed() -> None:
-    assert {page: names for page in {each.page for each in BLOCKS} | {"docs/observe.md", "docs/guarantees.md", "docs/capacity.md"}
-            if (names := unknown_names(_without_globs((ROOT / page).read_text())))} == {}  # fmt: skip
+    assert {page: names for page in {each.page for each in BLOCKS} | {"docs/observe.md", "docs/guarantees.md", "docs/capacity.md"}  # noqa: E501
+            if (names := unknown_names(_without_globs((ROOT / page).read_text())))} == {}  # fmt: skip  # noqa: E501
 
 
 def _without_globs(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Room: docs tests.  In: the pages' values, scrape configs, expressions, helm commands.  Out: proof that Helm and Prometheus take them."""
+"""Room: docs tests.  In: the pages' values, scrape configs, expressions, helm commands.  Out: proof
+that Helm and Prometheus take them."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +14,11 @@ from tools.docs.pages import ROOT
 
 pytestmark = pytest.mark.usefixtures("tools")
 
-VALUES = [block for block in all_blocks() if block.language == "yaml" and "config" in (yaml.safe_load(block.text) or {})]
+VALUES = [
+    block
+    for block in all_blocks()
+    if block.language == "yaml" and "config" in (yaml.safe_load(block.text) or {})
+]
 
 
 @pytest.mark.parametrize("helm", charttools.HELMS)
@@ -29,16 +34,34 @@ def test_the_helm_commands_of_the_install_page_run_as_printed(helm: str, tmp_pat
     assert commands
     for command in commands:
         environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path)}
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
         assert done.returncode == 0, done.stderr
         kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout) if each}
-        assert {"Deployment", "Role", "ClusterRole", "PodMonitor", "PrometheusRule", "ConfigMap"} <= kinds
+        assert {
+            "Deployment",
+            "Role",
+            "ClusterRole",
+            "PodMonitor",
+            "PrometheusRule",
+            "ConfigMap",
+        } <= kinds
 
 
 @pytest.mark.parametrize("block", [pytest.param(each, id=each.place) for each in VALUES])
 def test_the_chart_takes_the_values_of_every_page(block: Block, tmp_path: Path) -> None:
     values = yaml.safe_load(block.text)
-    minimal: dict[str, Any] = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+    minimal: dict[str, Any] = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["kafka:9092"]},
+        "resources": [{"resource": "pods"}],
+    }
     config = {**minimal, **values.pop("config")}
     config["kafka"] = {**minimal["kafka"], **config["kafka"]}
     assert charttools.rendered(charttools.values_file(tmp_path, config, **values))
@@ -49,13 +72,17 @@ def test_prometheus_takes_the_scrape_configs(tmp_path: Path) -> None:
     assert found
     for block in found:
         (tmp_path / "prometheus.yaml").write_text(block.text)
-        done = charttools.run(charttools.program("promtool"), "check", "config", tmp_path / "prometheus.yaml")
+        done = charttools.run(
+            charttools.program("promtool"), "check", "config", tmp_path / "prometheus.yaml"
+        )
         assert done.returncode == 0, block.place + done.stdout + done.stderr
 
 
 def test_prometheus_takes_every_expression(tmp_path: Path) -> None:
     expressions = [block for block in all_blocks() if block.language == "promql"]
-    rules = [{"record": f"page:{number}", "expr": block.text} for number, block in enumerate(expressions)]
+    rules = [
+        {"record": f"page:{number}", "expr": block.text} for number, block in enumerate(expressions)
+    ]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "docs", "rules": rules}]}))
     done = charttools.run(charttools.program("promtool"), "check", "rules", "--lint=none", file)

@@ -1,5 +1,5 @@
-"""Room: docs tests.  In: REAL=1.  Out: proof that the commands of the README's "Use it" work as printed, in their order, on its own config,
-against a real API server and a real Kafka.
+"""Room: docs tests.  In: REAL=1.  Out: proof that the commands of the README's "Use it" work as
+printed, in their order, on its own config, against a real API server and a real Kafka.
 """
 
 import shlex
@@ -37,15 +37,23 @@ def cluster(real_parts: None) -> Iterator[ControlPlane]:
         for namespace in ("shop", "old"):
             pod = {
                 "metadata": {"name": "till"},
-                "spec": {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False},
+                "spec": {
+                    "containers": [{"name": "c", "image": "i"}],
+                    "automountServiceAccountToken": False,
+                },
             }
-            running.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+            running.request(
+                "POST",
+                f"/api/v1/namespaces/{namespace}/serviceaccounts",
+                {"metadata": {"name": "default"}},
+            )
             running.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
         yield running
 
 
 class Reader:
-    """Who has read the README: its config in an empty directory, a shell; brokers and kubeconfig are given by environment."""
+    """Who has read the README: its config in an empty directory, a shell; brokers and kubeconfig
+    are given by environment."""
 
     def __init__(self, directory: Path, cluster: ControlPlane, broker: KafkaBroker) -> None:
         self.directory = directory
@@ -53,17 +61,35 @@ class Reader:
         self.file = directory / "watchrelay.yaml"
         (directory / "bin").mkdir()
         (directory / "bin" / "kubectl").symlink_to(parts.program("kubectl"))
-        kafka = {"BOOTSTRAP_SERVERS": broker.bootstrap, "REPLICATION_FACTOR": "1", "MIN_INSYNC_REPLICAS": "1"}
+        kafka = {
+            "BOOTSTRAP_SERVERS": broker.bootstrap,
+            "REPLICATION_FACTOR": "1",
+            "MIN_INSYNC_REPLICAS": "1",
+        }
         self.extra = {f"WATCHRELAY_KAFKA__{name}": value for name, value in kafka.items()}
         self.extra |= {"WATCHRELAY_HEARTBEAT_INTERVAL": "1s"}  # retire waits for some of them
-        self.extra |= {"KUBECONFIG": str(cluster.kubeconfig), "WATCHRELAY_OBSERVE__LISTEN": f"127.0.0.1:{self.port}"}
-        self.extra |= {"PATH": f"{directory / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(directory)}
+        self.extra |= {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "WATCHRELAY_OBSERVE__LISTEN": f"127.0.0.1:{self.port}",
+        }
+        self.extra |= {
+            "PATH": f"{directory / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(directory),
+        }
 
     def run(self, line: str) -> str:
         """A line to its end, which must be a good one."""
         environment = clean_environment(self.extra)
         argv = ["bash", "-o", "pipefail", "-c", line]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=self.directory, env=environment, timeout=60.0)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.directory,
+            env=environment,
+            timeout=60.0,
+        )
         assert done.returncode == 0, f"{line}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -79,8 +105,14 @@ def commands() -> list[str]:
     return [line.partition(" #")[0].rstrip() for line in block.lines()]
 
 
-def test_the_commands_of_the_readme_work_in_their_order(cluster: ControlPlane, tmp_path: Path) -> None:
-    (config,) = [block.text for block in blocks("README.md") if block.language == "yaml" and "bootstrapServers" in block.text]
+def test_the_commands_of_the_readme_work_in_their_order(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    (config,) = [
+        block.text
+        for block in blocks("README.md")
+        if block.language == "yaml" and "bootstrapServers" in block.text
+    ]
     with KafkaBroker("4.1") as broker:
         reader = Reader(tmp_path, cluster, broker)
         earlier = yaml.safe_load(config)
@@ -106,7 +138,11 @@ def follow(line: str, reader: Reader, config: str, relays: list[Process]) -> Non
             relay, log = reader.beside(line, "run")
             relays.append(relay)
             readyz = f"curl -sf http://127.0.0.1:{reader.port}/readyz"
-            wait_until("the relay is ready", lambda: relay.alive and reader.run(f"{readyz} || true"), deadline_s=60.0)
+            wait_until(
+                "the relay is ready",
+                lambda: relay.alive and reader.run(f"{readyz} || true"),
+                deadline_s=60.0,
+            )
             reader.file.write_text(config)  # pods@old leaves it
             gone = f"curl -sf http://127.0.0.1:{reader.port}/api/streams"
             wait_until("the relay took the edit", lambda: "pods@old" not in reader.run(gone))
@@ -130,4 +166,8 @@ SAID = {
 
 
 def test_each_exception_is_of_a_command_that_is_there() -> None:
-    assert [start for start in (*OTHERWISE, *SAID) if not any(line.startswith(start) for line in commands())] == []
+    assert [
+        start
+        for start in (*OTHERWISE, *SAID)
+        if not any(line.startswith(start) for line in commands())
+    ] == []

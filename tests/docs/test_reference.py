@@ -1,4 +1,5 @@
-"""Room: docs tests.  In: the pages and what they are made from.  Out: proof that nothing drifted and that every link leads somewhere."""
+"""Room: docs tests.  In: the pages and what they are made from.  Out: proof that nothing drifted
+and that every link leads somewhere."""
 
 import re
 from dataclasses import asdict
@@ -38,7 +39,9 @@ def test_every_link_in_the_tree_leads_somewhere(page: str) -> None:
 
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
 
 
 def test_help_tells_the_exit_codes_of_the_reference() -> None:
@@ -50,13 +53,19 @@ def test_help_tells_the_exit_codes_of_the_reference() -> None:
 
 def test_every_field_of_a_streams_row_is_explained() -> None:
     text = (DOCS / "observe.md").read_text().partition("## A stream's row")[2].partition("\n## ")[0]
-    told = {name for row in text.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    told = {
+        name
+        for row in text.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
     assert told == set(StreamStatus("pods").as_json())
     assert asdict(StreamStatus("pods"))["stream"] == "pods"
 
 
 def test_what_this_release_does_not_have_is_not_promised() -> None:
-    """Pages say "not in this release" of what the config refuses. When a row of LATER goes, these pages are due."""
+    """Pages say "not in this release" of what the config refuses. When a row of LATER goes, these
+    pages are due."""
     text = (DOCS / "guarantees.md").read_text()
     delivery = any(row.path == ("kafka", "delivery") for row in LATER)
     sharding = any(row.path == ("sharding", "enabled") for row in LATER)
@@ -68,7 +77,10 @@ def test_what_this_release_does_not_have_is_not_promised() -> None:
 def test_capacity_takes_its_figures_from_the_benchmark_alone() -> None:
     performance = "| figure | measured |\n| --- | --- |\n| memory: idle | 40 MB |\n"
     assert figures(performance) == {"memory: idle": "40 MB"}
-    assert with_figures("| x | <!-- figure: memory: idle --> old |\n", performance) == "| x | <!-- figure: memory: idle --> 40 MB |\n"
+    assert (
+        with_figures("| x | <!-- figure: memory: idle --> old |\n", performance)
+        == "| x | <!-- figure: memory: idle --> 40 MB |\n"
+    )
     with pytest.raises(KeyError):
         with_figures("| x | <!-- figure: nothing --> |\n", performance)
     page = re.sub(r"<!-- figure:[^|\n]*", "", (DOCS / "capacity.md").read_text())
@@ -86,7 +98,7 @@ class Speaker:
 
     def two(self):
         self._said("handed on", offset=1)
-"""
+"""  # noqa: E501
 
 
 def test_lines_of_the_log_are_found_however_they_are_said() -> None:

@@ -1,7 +1,8 @@
-"""Room: docs tests.  In: the pages whose commands can run here.  Out: proof that they run as printed, in their order, against the demo that
-the page starts, in one shell as a reader has it.
+"""Room: docs tests.  In: the pages whose commands can run here.  Out: proof that they run as
+printed, in their order, against the demo that the page starts, in one shell as a reader has it.
 
-The checkout is seen through links, so that what a page writes stays out of it; the port of the window is another one in each run.
+The checkout is seen through links, so that what a page writes stays out of it; the port of the
+window is another one in each run.
 """
 
 import os
@@ -61,11 +62,17 @@ class Reader:
 
     @contextmanager
     def running(self, block: Block) -> Iterator[None]:
-        """While in it, the page's own background command runs; then Ctrl-C, which it must take well."""
-        argv = ["bash", "-c", f"trap : INT; cd {self.directory}\n{self.text(block)}"]  # a shell outlives its Ctrl-C
-        demo = Process("demo", argv, log=self.log, environment={"NO_COLOR": "1", "TMPDIR": str(self.temporary)}).launch()
+        """While in it, the page's own background command runs; then Ctrl-C, which it must take
+        well."""
+        # a shell outlives its Ctrl-C
+        argv = ["bash", "-c", f"trap : INT; cd {self.directory}\n{self.text(block)}"]
+        demo = Process(
+            "demo", argv, log=self.log, environment={"NO_COLOR": "1", "TMPDIR": str(self.temporary)}
+        ).launch()
         try:
-            demo.await_ready(lambda: READY in self.log.read_text(errors="replace"), deadline_s=120.0)
+            demo.await_ready(
+                lambda: READY in self.log.read_text(errors="replace"), deadline_s=120.0
+            )
             yield
             os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to make and to the program
             assert demo.exit_code(30.0) == MAKE_INTERRUPTED, demo.tail()
@@ -75,12 +82,23 @@ class Reader:
 
     def follow(self, todo: list[Block]) -> str:
         """Everything that was printed; fails at the first command that does."""
-        script = "set -eu\n" + "".join(f"echo '--- {block.place}'\n{self.text(block)}" for block in todo)
+        script = "set -eu\n" + "".join(
+            f"echo '--- {block.place}'\n{self.text(block)}" for block in todo
+        )
         done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, timeout=250.0, check=False, env=self.environment, cwd=self.directory
+            ["bash", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=250.0,
+            check=False,
+            env=self.environment,
+            cwd=self.directory,
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert not re.search(r"Traceback|internal error", done.stdout + done.stderr), done.stderr[-3000:]  # a pipe hides exit codes
+        # a pipe hides exit codes
+        assert not re.search(r"Traceback|internal error", done.stdout + done.stderr), done.stderr[
+            -3000:
+        ]
         return done.stdout
 
 
@@ -93,7 +111,11 @@ def pattern(said: str) -> re.Pattern[str]:
     """What a block of the verb `prints` stands for."""
     lines: list[str] = []
     for line in said.splitlines():
-        lines.append(f"(?:{lines.pop()})+" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\n")
+        lines.append(
+            f"(?:{lines.pop()})+"
+            if line == "…"
+            else ".*".join(map(re.escape, line.split("…"))) + r"\n"
+        )
     return re.compile("".join(lines))
 
 
@@ -116,7 +138,9 @@ def test_the_commands_of_a_page_run_in_their_order(page: str, tmp_path: Path) ->
     for before, block in pairwise(here):
         if block.verb == "prints":
             lines = printed_by(before, printed)
-            assert pattern(block.text).fullmatch("".join(f"{line}\n" for line in lines)), "\n".join(lines)
+            assert pattern(block.text).fullmatch("".join(f"{line}\n" for line in lines)), "\n".join(
+                lines
+            )
             CHECKS[page](lines)
 
 

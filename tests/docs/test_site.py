@@ -1,4 +1,5 @@
-"""Room: docs tests.  In: small pages.  Out: proof that what must fail the build of the site is found."""
+"""Room: docs tests.  In: small pages.  Out: proof that what must fail the build of the site is
+found."""
 
 from pathlib import Path
 
@@ -8,7 +9,10 @@ from tools.docs.pages import BrokenLink, resolve, rewritten, sources, staged
 from tools.docs.reference import table
 from tools.docs.site import complaints
 
-GOOD = '<html><head><link rel="stylesheet" href="a.css"></head><body><h1 id="top">T</h1><a href="#top">x</a><a href="https://example.com">y</a>'
+GOOD = (
+    '<html><head><link rel="stylesheet" href="a.css"></head><body><h1 id="top">T</h1><a '
+    'href="#top">x</a><a href="https://example.com">y</a>'
+)
 
 
 def built(directory: Path, body: str, css: str = "body{}") -> list[str]:
@@ -51,14 +55,20 @@ def test_links_follow_pages_and_name_what_is_no_page() -> None:
 def test_a_link_to_nothing_stops_the_build() -> None:
     with pytest.raises(BrokenLink, match="leads nowhere"):
         rewritten("docs/index.md", "[x](nothing.md)\n", sources())
-    assert rewritten("docs/index.md", "```text\n[x](nothing.md)\n```\n", sources()) == "```text\n[x](nothing.md)\n```\n"
+    assert (
+        rewritten("docs/index.md", "```text\n[x](nothing.md)\n```\n", sources())
+        == "```text\n[x](nothing.md)\n```\n"
+    )
 
 
 def test_a_list_or_table_behind_text_is_shown_as_one(tmp_path: Path) -> None:
     known = sources()
     assert rewritten("docs/index.md", "text\n- a\n- b\n", known) == "text\n\n- a\n- b\n"
     assert rewritten("docs/index.md", "text\n  | a |\n  |---|\n", known) == "text\n\n| a |\n|---|\n"
-    assert rewritten("docs/index.md", "## head\n- a\n  more\n- b\n", known) == "## head\n- a\n  more\n- b\n"
+    assert (
+        rewritten("docs/index.md", "## head\n- a\n  more\n- b\n", known)
+        == "## head\n- a\n  more\n- b\n"
+    )
     (found,) = built(tmp_path, "<p>text:\n| a | b |</p>")
     assert "not shown as a list or table" in found
 

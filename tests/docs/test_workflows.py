@@ -1,5 +1,6 @@
-"""Room: docs tests.  In: the workflows, which run on the project's host and nowhere else.  Out: what can be said of them without running
-them: what they call is there, what they install is pinned by hash, and no step has more rights than it needs."""
+"""Room: docs tests.  In: the workflows, which run on the project's host and nowhere else.  Out:
+what can be said of them without running them: what they call is there, what they install is pinned
+by hash, and no step has more rights than it needs."""
 
 import re
 from pathlib import Path
@@ -35,7 +36,9 @@ def test_it_is_written_as_workflows_are(path: Path, tmp_path: Path) -> None:
 
 def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
-    said = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    said = {
+        name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()
+    }
     for job, words in {
         "package": ('uv" publish --trusted-publishing always', 'pypi-attestations" sign'),
         "image": ("make image", "skopeo copy", 'sigstore" sign'),
@@ -43,11 +46,15 @@ def test_what_is_promised_to_be_released_has_a_job_that_makes_and_signs_it() -> 
     }.items():
         assert [word for word in words if word not in said[job]] == []
         assert jobs[job]["permissions"]["id-token"] == "write"
-    (tested,) = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"].values()
+    (tested,) = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())[
+        "jobs"
+    ].values()
     assert tested["steps"][-1]["run"] == ".ci/run"
 
 
-def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_for_ever(workflow: dict[Any, Any]) -> None:
+def test_rights_are_read_unless_a_job_names_more_and_no_job_runs_for_ever(
+    workflow: dict[Any, Any],
+) -> None:
     assert workflow["permissions"] == {"contents": "read"}
     assert all(job.get("timeout-minutes", 0) for job in workflow["jobs"].values())
 
@@ -58,20 +65,40 @@ def test_actions_of_others_are_pinned_by_sha(workflow: dict[Any, Any]) -> None:
 
 
 def test_what_is_installed_is_pinned_by_hash(workflow: dict[Any, Any]) -> None:
-    installs = [line for step in steps(workflow) for line in step.get("run", "").splitlines() if re.search(r"\bpip\"? install", line)]
-    assert [line for line in installs if not re.search(r"--require-hashes -r requirements/\w+\.txt$", line)] == []
+    installs = [
+        line
+        for step in steps(workflow)
+        for line in step.get("run", "").splitlines()
+        if re.search(r"\bpip\"? install", line)
+    ]
+    assert [
+        line
+        for line in installs
+        if not re.search(r"--require-hashes -r requirements/\w+\.txt$", line)
+    ] == []
 
 
 def test_what_others_say_is_never_part_of_a_script(workflow: dict[Any, Any]) -> None:
-    """Values reach scripts by the environment: an expression within a script is replaced before the shell reads it."""
+    """Values reach scripts by the environment: an expression within a script is replaced before the
+    shell reads it."""
     assert [step["name"] for step in steps(workflow) if "${{" in step.get("run", "")] == []
 
 
 def test_targets_and_files_that_scripts_name_are_there(workflow: dict[Any, Any]) -> None:
     lines = [line.strip() for step in steps(workflow) for line in step.get("run", "").splitlines()]
     wrong = [
-        complaint for line in lines if re.match(r"(sudo .*)?make ", line) for complaint in complaints(re.sub(r"^sudo.* make", "make", line))
+        complaint
+        for line in lines
+        if re.match(r"(sudo .*)?make ", line)
+        for complaint in complaints(re.sub(r"^sudo.* make", "make", line))
     ]
     assert wrong == []
-    named = {word for line in lines for word in re.findall(r"(?:tools|requirements|helm|\.ci)/[\w./-]+", line) if not word.endswith("/")}
-    assert {word for word in named if not (ROOT / word).exists() and "tools/bin" not in word} == set()
+    named = {
+        word
+        for line in lines
+        for word in re.findall(r"(?:tools|requirements|helm|\.ci)/[\w./-]+", line)
+        if not word.endswith("/")
+    }
+    assert {
+        word for word in named if not (ROOT / word).exists() and "tools/bin" not in word
+    } == set()

@@ -1,7 +1,8 @@
-"""Time that runs fast while the event loop is idle, for a whole process with real sockets and the embedded Kafka's own threads.
+"""Time that runs fast while the event loop is idle, for a whole process with real sockets and the
+embedded Kafka's own threads.
 
-While the loop has work, time passes as usual. While it waits, time passes fifty times as fast: a delay of five minutes takes six seconds,
-and an answer that takes a millisecond takes 50.
+While the loop has work, time passes as usual. While it waits, time passes fifty times as fast: a
+delay of five minutes takes six seconds, and an answer that takes a millisecond takes 50.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _SHORT_S = 0.02
 """So little is not waited for at all: the system rounds it up to a millisecond."""
 _UNTIMED_S = 0.05
 FETCH_WAIT_MS = 20
-"""The embedded Kafka waits in real time, and holds an answer back to the end of the wait even if a record comes: with the 500 ms that is
-aiokafka's default, 25 s of fast time would pass."""
+"""The embedded Kafka waits in real time, and holds an answer back to the end of the wait even if a
+record comes: with the 500 ms that is aiokafka's default, 25 s of fast time would pass."""
 
 _monotonic, _time_ns = time.monotonic, time.time_ns
 
@@ -57,7 +58,11 @@ class _Selector(selectors.DefaultSelector):
         began_s = _monotonic()
         ready = super().select(timeout / _RATE)
         waited_s = _monotonic() - began_s
-        _Added.seconds += min(max(0.0, timeout - waited_s), waited_s * (_RATE - 1)) if ready else max(0.0, timeout - waited_s)
+        _Added.seconds += (
+            min(max(0.0, timeout - waited_s), waited_s * (_RATE - 1))
+            if ready
+            else max(0.0, timeout - waited_s)
+        )
         return ready
 
 

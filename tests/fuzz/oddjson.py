@@ -1,4 +1,5 @@
-"""JSON that is well-formed and odd: values of wrong types and sizes, nested deeply, with keys that stand twice."""
+"""JSON that is well-formed and odd: values of wrong types and sizes, nested deeply, with keys that
+stand twice."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ NUMBERS = (
 )  # fmt: skip
 
 STRINGS = (
-    "", "0", " ", "\n", "\0", "null", "true", "-1", "\u2028\u2029\u0085", "\ufeff", "é" * 200, "🦆" * 100, "\ud800", "a\u202eb",
-    "%wr/claim/x/0", "../..", "a/b", '"', "\\", "x" * 5000, "<redacted>", "9" * 30, "1_000", "²", "٣",
+    "", "0", " ", "\n", "\0", "null", "true", "-1", "\u2028\u2029\u0085", "\ufeff", "é" * 200, "🦆" * 100, "\ud800", "a\u202eb",  # noqa: E501
+    "%wr/claim/x/0", "../..", "a/b", '"', "\\", "x" * 5000, "<redacted>", "9" * 30, "1_000", "²", "٣",  # noqa: E501
 )  # fmt: skip
 
 
@@ -71,13 +72,15 @@ def odd_value(rng: Random) -> Any:
         case 5:
             return rng.choice([[], [None], [[]], ["a", 1, {}], [{}] * 3])
         case 6:
-            return rng.choice([{}, {"": ""}, {"a": None}, Pairs([("a", 1), ("a", 2)]), {"name": {"name": []}}])
+            return rng.choice(
+                [{}, {"": ""}, {"a": None}, Pairs([("a", 1), ("a", 2)]), {"name": {"name": []}}]
+            )
         case _:
             return deep(rng, rng.choice(DEPTHS))
 
 
 VERSIONS = (
-    "0", "", "-1", "1.5", "abc", "9" * 18, "9" * 19, "9" * 20, "9" * 40, "1e3", " 7", "007", "7 ", "٣", "²", "é" * 200, "x" * 3000, "1/2",
+    "0", "", "-1", "1.5", "abc", "9" * 18, "9" * 19, "9" * 20, "9" * 40, "1e3", " 7", "007", "7 ", "٣", "²", "é" * 200, "x" * 3000, "1/2",  # noqa: E501
 )  # fmt: skip
 """As texts; other types come from `odd_value`."""
 

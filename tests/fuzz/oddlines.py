@@ -1,4 +1,5 @@
-"""Lines of a watch and bodies of a list, as a server says them that follows the protocol loosely or not at all."""
+"""Lines of a watch and bodies of a list, as a server says them that follows the protocol loosely or
+not at all."""
 
 from __future__ import annotations
 
@@ -14,13 +15,24 @@ from watchrelay.demo.storage import Stored
 from watchrelay.model.resources import Resource
 
 INITIAL_END = "k8s.io/initial-events-end"
-REASONS = ("Expired", "Gone", "Timeout", "InternalError", "NotFound", "Forbidden", "ResourceVersionTooLarge", "", "Odd", "BadRequest")
+REASONS = (
+    "Expired",
+    "Gone",
+    "Timeout",
+    "InternalError",
+    "NotFound",
+    "Forbidden",
+    "ResourceVersionTooLarge",
+    "",
+    "Odd",
+    "BadRequest",
+)
 
 
 @dataclass(slots=True)
 class Source:
-    """What the server really holds of one resource, and the present version. `living`: its objects; `taken`: a version that no object
-    will have."""
+    """What the server really holds of one resource, and the present version. `living`: its objects;
+    `taken`: a version that no object will have."""
 
     rng: Random
     resource: Resource
@@ -32,7 +44,14 @@ class Source:
     def unknown(self, *, odder: bool) -> tuple[str, str]:
         """The JSON of an object that the server does not hold, and what is odd about it."""
         rng = self.rng
-        made = shaped(rng, self.resource, self.namespace, f"ghost-{rng.randrange(20)}", f"ghost-{rng.randrange(10**6)}", odder=odder)
+        made = shaped(
+            rng,
+            self.resource,
+            self.namespace,
+            f"ghost-{rng.randrange(20)}",
+            f"ghost-{rng.randrange(10**6)}",
+            odder=odder,
+        )
         return made.at(str(self.version() + rng.randrange(5))), made.why
 
     def known(self) -> bytes | None:
@@ -46,7 +65,7 @@ def event(kind: Any, obj: Any) -> str:
     return text({"type": kind, "object": obj})
 
 
-# ---- lines ------------------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 
 
 def _ghost(source: Source) -> str:
@@ -82,7 +101,9 @@ def _changed(source: Source, obj: dict[str, Any], how: int) -> None:
         case 1:
             obj["metadata"]["resourceVersion"] = str(source.version() + rng.choice([-5, 0, 1, 2]))
             obj["metadata"]["uid"] = rng.choice(["another", "", odd_value(rng)])
-        case 2:  # with the version of the truth it would be the truth: uid and version are all that tells a state
+        case 2:
+            # with the version of the truth it would be the truth: uid and version are all that
+            # tells a state
             obj["metadata"]["resourceVersion"] = str(source.taken())
             obj["spec"] = {"lie": rng.randrange(100)}
         case _:
@@ -103,47 +124,86 @@ def _bookmark(source: Source) -> str:
             metadata = Pairs([*metadata.items(), ("resourceVersion", "5")])
         case _:
             pass
-    return event("BOOKMARK", {"kind": source.resource.kind, "apiVersion": source.resource.api_version, "metadata": metadata})
+    return event(
+        "BOOKMARK",
+        {
+            "kind": source.resource.kind,
+            "apiVersion": source.resource.api_version,
+            "metadata": metadata,
+        },
+    )
 
 
 def status(rng: Random, code: int) -> Any:
     """A Status, more or less."""
     found: dict[str, Any] = {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": rng.choice(["odd", "", "too old resource version"]), "reason": rng.choice(REASONS), "code": code,
+        "message": rng.choice(["odd", "", "too old resource version"]), "reason": rng.choice(REASONS), "code": code,  # noqa: E501
     }  # fmt: skip
     for _ in range(rng.randrange(3)):
-        found[rng.choice(["code", "reason", "message", "details", "metadata", "kind"])] = odd_value(rng)
+        found[rng.choice(["code", "reason", "message", "details", "metadata", "kind"])] = odd_value(
+            rng
+        )
     if rng.random() < 0.3:
-        causes = rng.choice([odd_value(rng), [odd_value(rng)], [{"reason": "ResourceVersionTooLarge"}]])
-        found["details"] = {"causes": causes, "retryAfterSeconds": rng.choice([1, "2", -1, 10**12, None, Raw("1e9")])}
+        causes = rng.choice(
+            [odd_value(rng), [odd_value(rng)], [{"reason": "ResourceVersionTooLarge"}]]
+        )
+        found["details"] = {
+            "causes": causes,
+            "retryAfterSeconds": rng.choice([1, "2", -1, 10**12, None, Raw("1e9")]),
+        }
     return found
 
 
 def _error(source: Source) -> str:
     rng = source.rng
-    return event("ERROR", rng.choice([odd_value(rng), status(rng, rng.choice([400, 401, 403, 404, 410, 429, 500, 504, 0, -1, 99999]))]))
+    return event(
+        "ERROR",
+        rng.choice(
+            [
+                odd_value(rng),
+                status(rng, rng.choice([400, 401, 403, 404, 410, 429, 500, 504, 0, -1, 99999])),
+            ]
+        ),
+    )
 
 
 def _type(source: Source) -> str:
     obj, _ = source.unknown(odder=False)
-    return event(source.rng.choice(["added", "PATCHED", "", "ADDED ", "\u0000", odd_value(source.rng)]), Raw(obj))
+    return event(
+        source.rng.choice(["added", "PATCHED", "", "ADDED ", "\u0000", odd_value(source.rng)]),
+        Raw(obj),
+    )
 
 
 def _shape(source: Source) -> str:
     rng = source.rng
     obj, _ = source.unknown(odder=False)
     return rng.choice([
-        "{}", "[]", "null", "1", '""', '{"type":"ADDED"}', '{"object":{}}', event("ADDED", odd_value(rng)), event("MODIFIED", [Raw(obj)]),
+        "{}", "[]", "null", "1", '""', '{"type":"ADDED"}', '{"object":{}}', event("ADDED", odd_value(rng)), event("MODIFIED", [Raw(obj)]),  # noqa: E501
         text(Pairs([("type", "ADDED"), ("type", "DELETED"), ("object", Raw(obj))])),
         text(Pairs([("type", "ADDED"), ("object", {}), ("object", Raw(obj))])),
-        text({"object": Raw(obj), "type": "ADDED"}), text({"type": "ADDED", "object": Raw(obj), "more": odd_value(rng)}),
+        text({"object": Raw(obj), "type": "ADDED"}), text({"type": "ADDED", "object": Raw(obj), "more": odd_value(rng)}),  # noqa: E501
         f' {{ "type" : "ADDED" ,\t"object" : {obj} }} \r', text(status(rng, 410)),
     ])  # fmt: skip
 
 
 def _junk(source: Source) -> str:
-    return source.rng.choice(["", "\r", "   ", "not json", "{", '{"type":"ADDED","object":{', "<html>", "\ufeff{}", "{}{}", "NaN", "'a'"])
+    return source.rng.choice(
+        [
+            "",
+            "\r",
+            "   ",
+            "not json",
+            "{",
+            '{"type":"ADDED","object":{',
+            "<html>",
+            "\ufeff{}",
+            "{}{}",
+            "NaN",
+            "'a'",
+        ]
+    )
 
 
 LINES: dict[str, Callable[[Source], str]] = {
@@ -157,7 +217,7 @@ LINES: dict[str, Callable[[Source], str]] = {
     "junk": _junk,
 }
 
-# ---- lists ------------------------------------------------------------------------------------------------------------
+# ---- lists ---------------------------------------------------------------------------------------
 
 
 def _head(source: Source, items: list[Any], metadata: Any) -> dict[str, Any]:
@@ -171,7 +231,9 @@ def _items(source: Source) -> list[Any]:
 
 def _list_version(source: Source, _token: str) -> str:
     rng = source.rng
-    metadata = rng.choice([{"resourceVersion": odd_version(rng, source.version())}, {}, odd_value(rng)])
+    metadata = rng.choice(
+        [{"resourceVersion": odd_version(rng, source.version())}, {}, odd_value(rng)]
+    )
     return text(_head(source, _items(source), metadata))
 
 

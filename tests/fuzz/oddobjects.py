@@ -1,4 +1,5 @@
-"""Objects as no API server of today writes them; some of them may live for ever, others only while the source is odd."""
+"""Objects as no API server of today writes them; some of them may live for ever, others only while
+the source is odd."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.fuzz.oddjson import DEPTHS, NUMBERS, STRINGS, Pairs, Raw, deep, odd_value, odd_version, text
+from tests.fuzz.oddjson import (
+    DEPTHS,
+    NUMBERS,
+    STRINGS,
+    Pairs,
+    Raw,
+    deep,
+    odd_value,
+    odd_version,
+    text,
+)
 from watchrelay.demo.storage import Stored
 from watchrelay.model.resources import Resource
 
@@ -21,7 +32,8 @@ Change = Callable[[Random, Tree], Any]
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """One object's JSON with the mark in place of its version. `decent`: a relay must be able to publish it."""
+    """One object's JSON with the mark in place of its version. `decent`: a relay must be able to
+    publish it."""
 
     namespace: str
     name: str
@@ -42,14 +54,29 @@ class Shaped:
 
 def plain_object(rng: Random, resource: Resource, namespace: str, name: str, uid: str) -> Tree:
     """An object with nothing odd about it."""
-    metadata: Tree = {"name": name, "uid": uid, "resourceVersion": Raw(_PLACE), "labels": {"app": name}}
+    metadata: Tree = {
+        "name": name,
+        "uid": uid,
+        "resourceVersion": Raw(_PLACE),
+        "labels": {"app": name},
+    }
     if resource.namespaced:
         metadata["namespace"] = namespace
-    spec = {"n": rng.randrange(10**9), "noise": rng.randrange(100), "secret": "hidden", "text": "x" * rng.randrange(200)}
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+    spec = {
+        "n": rng.randrange(10**9),
+        "noise": rng.randrange(100),
+        "secret": "hidden",
+        "text": "x" * rng.randrange(200),
+    }
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
-# ---- odd, and to be published all the same ------------------------------------------------------------------------------
+# ---- odd, and to be published all the same -------------------------------------------------------
 
 
 def _numbers(rng: Random, obj: Tree) -> None:
@@ -57,7 +84,11 @@ def _numbers(rng: Random, obj: Tree) -> None:
 
 
 def _texts(rng: Random, obj: Tree) -> None:
-    obj["spec"]["texts"] = {str(index): each for index, each in enumerate(rng.sample(STRINGS, 6)) if "\ud800" not in each}
+    obj["spec"]["texts"] = {
+        str(index): each
+        for index, each in enumerate(rng.sample(STRINGS, 6))
+        if "\ud800" not in each
+    }
 
 
 def _huge(rng: Random, obj: Tree) -> None:
@@ -88,7 +119,17 @@ def _version_elsewhere(rng: Random, obj: Tree) -> None:
 
 def _labels(rng: Random, obj: Tree) -> None:
     metadata = obj["metadata"]
-    field = rng.choice(["labels", "annotations", "ownerReferences", "finalizers", "creationTimestamp", "generation", "deletionTimestamp"])
+    field = rng.choice(
+        [
+            "labels",
+            "annotations",
+            "ownerReferences",
+            "finalizers",
+            "creationTimestamp",
+            "generation",
+            "deletionTimestamp",
+        ]
+    )
     metadata[field] = rng.choice([None, [], 7, "text", {"a": 1}, [None], {"": None}])
 
 
@@ -110,16 +151,21 @@ DECENT: dict[str, Change] = {
     "no kind": _no_kind,
 }
 
-# ---- odder ----------------------------------------------------------------------------------------------------------------
+# ---- odder ---------------------------------------------------------------------------------------
 
 
 def _too_deep(rng: Random, obj: Tree) -> None:
-    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"] or obj])  # no labels: null
-    place[rng.choice(["deep", "secret", "noise", "spec", "annotations"])] = deep(rng, rng.choice(DEPTHS))
+    # no labels: null
+    place = rng.choice([obj, obj["spec"], obj["metadata"], obj["metadata"]["labels"] or obj])
+    place[rng.choice(["deep", "secret", "noise", "spec", "annotations"])] = deep(
+        rng, rng.choice(DEPTHS)
+    )
 
 
 def _uid(rng: Random, obj: Tree) -> None:
-    obj["metadata"]["uid"] = rng.choice([odd_value(rng), "é" * 200, "u" * 300, "🦆" * 3000, "x" * 200_000, "", None])
+    obj["metadata"]["uid"] = rng.choice(
+        [odd_value(rng), "é" * 200, "u" * 300, "🦆" * 3000, "x" * 200_000, "", None]
+    )
 
 
 def _no_uid(rng: Random, obj: Tree) -> None:
@@ -127,11 +173,15 @@ def _no_uid(rng: Random, obj: Tree) -> None:
 
 
 def _name(rng: Random, obj: Tree) -> None:
-    obj["metadata"]["name"] = rng.choice([odd_value(rng), rng.choice(STRINGS), "é" * 120, "n" * 40_000, "n" * 600_000])
+    obj["metadata"]["name"] = rng.choice(
+        [odd_value(rng), rng.choice(STRINGS), "é" * 120, "n" * 40_000, "n" * 600_000]
+    )
 
 
 def _namespace(rng: Random, obj: Tree) -> None:
-    obj["metadata"]["namespace"] = rng.choice([odd_value(rng), rng.choice(STRINGS), "elsewhere", "sane", "ns" * 20_000])
+    obj["metadata"]["namespace"] = rng.choice(
+        [odd_value(rng), rng.choice(STRINGS), "elsewhere", "sane", "ns" * 20_000]
+    )
 
 
 def _no_namespace(rng: Random, obj: Tree) -> None:
@@ -154,7 +204,17 @@ def _metadata(rng: Random, obj: Tree) -> None:
 
 
 def _metadata_field(rng: Random, obj: Tree) -> None:
-    names = ["labels", "annotations", "managedFields", "ownerReferences", "finalizers", "creationTimestamp", "generation", "selfLink", ""]
+    names = [
+        "labels",
+        "annotations",
+        "managedFields",
+        "ownerReferences",
+        "finalizers",
+        "creationTimestamp",
+        "generation",
+        "selfLink",
+        "",
+    ]
     obj["metadata"][rng.choice(names)] = odd_value(rng)
 
 
@@ -171,7 +231,9 @@ def _twice(rng: Random, obj: Tree) -> Any:
 
 
 def _nothing(rng: Random, obj: Tree) -> Any:
-    return rng.choice([{}, {"place": Raw(_PLACE)}, [Raw(_PLACE)], Pairs([("metadata", None), ("x", Raw(_PLACE))])])
+    return rng.choice(
+        [{}, {"place": Raw(_PLACE)}, [Raw(_PLACE)], Pairs([("metadata", None), ("x", Raw(_PLACE))])]
+    )
 
 
 ODDER: dict[str, Change] = {
@@ -191,11 +253,23 @@ ODDER: dict[str, Change] = {
 }
 
 
-def shaped(rng: Random, resource: Resource, namespace: str, name: str, uid: str, *, odder: bool = False, plain: bool = False) -> Shaped:
+def shaped(
+    rng: Random,
+    resource: Resource,
+    namespace: str,
+    name: str,
+    uid: str,
+    *,
+    odder: bool = False,
+    plain: bool = False,
+) -> Shaped:
     """An object of `resource`: plain, odd but publishable, or `odder`."""
     obj: Any = plain_object(rng, resource, namespace, name, uid)
     named: list[str] = []
-    for changes, wanted in ((DECENT, not plain and (not odder or rng.random() < 0.3)), (ODDER, odder and not plain)):
+    for changes, wanted in (
+        (DECENT, not plain and (not odder or rng.random() < 0.3)),
+        (ODDER, odder and not plain),
+    ):
         if wanted:
             named.append(rng.choice(list(changes)))
             replaced = changes[named[-1]](rng, obj)
@@ -206,11 +280,17 @@ def shaped(rng: Random, resource: Resource, namespace: str, name: str, uid: str,
     return Shaped(namespace, name, uid, written, not odder, "+".join(named) or "plain")
 
 
-def published(body: bytes, resource: Resource, *, metadata_only: bool, drop: bool, redact: bool) -> Any:
+def published(
+    body: bytes, resource: Resource, *, metadata_only: bool, drop: bool, redact: bool
+) -> Any:
     """What a relay publishes of a decent object."""
     obj = tree(body)
-    kept = {"apiVersion": resource.api_version, "kind": resource.kind} | ({} if metadata_only else obj)
-    kept["metadata"] = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    kept = {"apiVersion": resource.api_version, "kind": resource.kind} | (
+        {} if metadata_only else obj
+    )
+    kept["metadata"] = {
+        name: value for name, value in obj["metadata"].items() if name != "managedFields"
+    }
     spec = kept.get("spec")
     if drop and isinstance(spec, dict):
         spec.pop("noise", None)
@@ -227,5 +307,8 @@ def tree(body: bytes) -> Any:
 def alike(left: Any, right: Any, *, but_version: bool) -> bool:
     """Whether two objects are the same, or the same but for their resourceVersion."""
     if but_version:
-        left, right = ({**each, "metadata": {**each["metadata"], "resourceVersion": ""}} for each in (left, right))
+        left, right = (
+            {**each, "metadata": {**each["metadata"], "resourceVersion": ""}}
+            for each in (left, right)
+        )
     return bool(left == right)

@@ -1,4 +1,5 @@
-"""What stands between a synthetic API server and its clients, and answers in its place, oddly, as a seed says."""
+"""What stands between a synthetic API server and its clients, and answers in its place, oddly, as a
+seed says."""
 
 from __future__ import annotations
 
@@ -15,11 +16,48 @@ from tests.fuzz.oddjson import odd_value, text
 from tests.fuzz.oddlines import LINES, LISTS, Source, status
 from watchrelay.demo.catalog import AGGREGATED_TYPE
 
-STATUSES = (200, 201, 204, 206, 301, 302, 304, 307, 400, 402, 403, 404, 405, 406, 408, 409, 410, 415, 418, 422, 451, 501, 599, 999)
+STATUSES = (
+    200,
+    201,
+    204,
+    206,
+    301,
+    302,
+    304,
+    307,
+    400,
+    402,
+    403,
+    404,
+    405,
+    406,
+    408,
+    409,
+    410,
+    415,
+    418,
+    422,
+    451,
+    501,
+    599,
+    999,
+)
 """What is the trouble of one resource, or nonsense."""
 SERVER_STATUSES = (401, 407, 429, 431, 500, 502, 503, 504)
 """What keeps all streams away."""
-RETRY_AFTER = ("", "-1", "0", "1", "abc", "1e9", "9" * 30, "Wed, 21 Oct 2015 07:28:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "5, 6", "²")
+RETRY_AFTER = (
+    "",
+    "-1",
+    "0",
+    "1",
+    "abc",
+    "1e9",
+    "9" * 30,
+    "Wed, 21 Oct 2015 07:28:00 GMT",
+    "Fri, 31 Dec 9999 23:59:59 GMT",
+    "5, 6",
+    "²",
+)
 
 KINDS = (*LINES, *LISTS, "statuses", "endings")
 
@@ -28,7 +66,8 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class OddSource:
-    """One resource whose answers are odd while it is `active`. `kinds`: what its oddness is; `share` of its answers are odd."""
+    """One resource whose answers are odd while it is `active`. `kinds`: what its oddness is;
+    `share` of its answers are odd."""
 
     source: Source
     kinds: tuple[str, ...]
@@ -84,11 +123,16 @@ class OddSource:
         try:
             for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
                 if not self.active:
-                    break  # an object that does not exist, at a version behind the compacted one, would never be found
+                    # an object that does not exist, at a version behind the compacted one, would
+                    # never be found
+                    break
                 kind = rng.choice(kinds) if kinds else "living again"
                 line = LINES[kind](self.source)
                 self.tell(f"{self.plural}: {kind}: {shown(line)}")
-                await response.write(line.encode("utf-8", "surrogatepass") + rng.choice([b"\n", b"\n", b"\n", b"\n\n", b"\r\n"]))
+                await response.write(
+                    line.encode("utf-8", "surrogatepass")
+                    + rng.choice([b"\n", b"\n", b"\n", b"\n\n", b"\r\n"])
+                )
                 await _until(ended, rng.choice([0, 0, 0.01, 0.3, 3.0]))
             how = rng.choice(["eof", "cut", "half a line", "silence", "silence"])
             self.tell(f"{self.plural}: watch ends by {how}")
@@ -122,30 +166,53 @@ def shown(body: Any) -> str:
 
 
 def _body(body: str, content_type: str = "application/json") -> web.Response:
-    return web.Response(body=body.encode("utf-8", "surrogatepass"), headers={"Content-Type": content_type})
+    return web.Response(
+        body=body.encode("utf-8", "surrogatepass"), headers={"Content-Type": content_type}
+    )
 
 
 def odd_status(rng: Random, code: int) -> web.Response:
     """An answer with this code, and a body that may fit it."""
-    headers = {"Content-Type": rng.choice(["application/json", "text/html", "text/plain", "application/vnd.kubernetes.protobuf", "odd"])}
+    headers = {
+        "Content-Type": rng.choice(
+            [
+                "application/json",
+                "text/html",
+                "text/plain",
+                "application/vnd.kubernetes.protobuf",
+                "odd",
+            ]
+        )
+    }
     if rng.random() < 0.4:
         headers["Retry-After"] = rng.choice(RETRY_AFTER)
     if 300 <= code < 400:
         headers["Location"] = rng.choice(["/", "http://127.0.0.1:1/", "", "file:///etc"])
-    body = rng.choice([text(status(rng, code)), text(status(rng, rng.choice([0, 200, 410, 504]))), text(odd_value(rng)), "", "<html>odd"])
+    body = rng.choice(
+        [
+            text(status(rng, code)),
+            text(status(rng, rng.choice([0, 200, 410, 504]))),
+            text(odd_value(rng)),
+            "",
+            "<html>odd",
+        ]
+    )
     return web.Response(body=body.encode("utf-8", "surrogatepass"), status=code, headers=headers)
 
 
-# ---- the whole server --------------------------------------------------------------------------------------------------
+# ---- the whole server ----------------------------------------------------------------------------
 
 
 def _prune(rng: Random, value: Any, odd: set[str]) -> Any:
-    """Documents of discovery with odd values; what names a resource that is not of `odd` stays as it is."""
+    """Documents of discovery with odd values; what names a resource that is not of `odd` stays as
+    it is."""
     if isinstance(value, dict):
         if {"resource", "verbs"} <= value.keys() or {"name", "verbs"} <= value.keys():
             if value.get("resource", value.get("name")) not in odd:
                 return value
-            return rng.choice([{**value, rng.choice(list(value)): odd_value(rng)}, value, odd_value(rng)])
+            return rng.choice(
+                [{**value, rng.choice(list(value)): odd_value(rng)}, value, odd_value(rng)]
+            )
         return {key: _prune(rng, item, odd) for key, item in value.items()}
     if isinstance(value, list):
         pruned = [_prune(rng, item, odd) for item in value]
@@ -156,7 +223,8 @@ def _prune(rng: Random, value: Any, odd: set[str]) -> Any:
 
 
 class OddServer:
-    """Answers in the place of a server, for the resources that are odd, for discovery, and for all while it is `troubled`."""
+    """Answers in the place of a server, for the resources that are odd, for discovery, and for all
+    while it is `troubled`."""
 
     def __init__(self, rng: Random, sources: dict[str, OddSource], tell: Tell) -> None:
         self.sources = sources
@@ -180,7 +248,11 @@ class OddServer:
         source = next((self.sources[part] for part in parts if part in self.sources), None)
         if source is not None:
             return await source.answer(request)
-        if self.discovery and rng.random() < 0.6 and (parts[0] == "version" or len(parts) <= (2 if parts[0] == "api" else 3)):
+        if (
+            self.discovery
+            and rng.random() < 0.6
+            and (parts[0] == "version" or len(parts) <= (2 if parts[0] == "api" else 3))
+        ):
             return self._discover(request, parts)
         return None
 
@@ -188,14 +260,24 @@ class OddServer:
         rng = self._rng
         self.answers += 1
         if parts == ["version"]:
-            body = rng.choice([odd_value(rng), {"major": odd_value(rng), "minor": "34+"}, {"gitVersion": odd_value(rng)}])
+            body = rng.choice(
+                [
+                    odd_value(rng),
+                    {"major": odd_value(rng), "minor": "34+"},
+                    {"gitVersion": odd_value(rng)},
+                ]
+            )
             self._tell(f"server: /version {shown(text(body))}")
             return _body(text(body))
         if rng.random() < 0.2:
             code = rng.choice([*STATUSES, 500, 503])
             self._tell(f"server: {code} to {request.path}")
             return odd_status(rng, code)
-        document = self._document(request.path) if AGGREGATED_TYPE in request.headers.get("Accept", "") else None
+        document = (
+            self._document(request.path)
+            if AGGREGATED_TYPE in request.headers.get("Accept", "")
+            else None
+        )
         if document is None:
             return None
         body = text(_prune(rng, json.loads(json.dumps(document)), set(self.sources)))

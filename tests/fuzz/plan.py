@@ -1,4 +1,5 @@
-"""From a seed: which streams there are, how they are configured, and what is odd about the world around them."""
+"""From a seed: which streams there are, how they are configured, and what is odd about the world
+around them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ How = Literal["history gone", "restored", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """One resource of the config. `kinds` of oddness: none where it is sane. `namespaces`: those that the stream keeps; empty for all."""
+    """One resource of the config. `kinds` of oddness: none where it is sane. `namespaces`: those
+    that the stream keeps; empty for all."""
 
     resource: Resource
     topic: str
@@ -71,7 +73,10 @@ class Plan:
     def parts(self) -> tuple[Part, ...]:
         """What can be left out."""
         named = ((FOREIGN, self.foreign), (DISCOVERY, self.discovery), (TROUBLE, self.trouble))
-        return (*(each.resource.plural for each in self.followed if each.odd), *(name for name, there in named if there))
+        return (
+            *(each.resource.plural for each in self.followed if each.odd),
+            *(name for name, there in named if there),
+        )
 
 
 def plan_of(seed: int) -> Plan:
@@ -110,11 +115,26 @@ def _odd(rng: Random, index: int, *, shared: bool) -> Followed:
         keys.pop("bookmarks", None)
         keys.pop("listSemantic", None)
     kinds = tuple(sorted(rng.sample(KINDS, rng.choice([1, 1, 2, 3, 5]))))
-    return _followed(rng, f"odd{index}s", f"Odd{index}", kinds=kinds, namespaced=rng.random() < 0.8, shared=shared, keys=keys)
+    return _followed(
+        rng,
+        f"odd{index}s",
+        f"Odd{index}",
+        kinds=kinds,
+        namespaced=rng.random() < 0.8,
+        shared=shared,
+        keys=keys,
+    )
 
 
 def _followed(
-    rng: Random, plural: str, kind: str, *, kinds: tuple[str, ...], namespaced: bool, shared: bool, keys: dict[str, Any]
+    rng: Random,
+    plural: str,
+    kind: str,
+    *,
+    kinds: tuple[str, ...],
+    namespaced: bool,
+    shared: bool,
+    keys: dict[str, Any],
 ) -> Followed:
     resource = Resource(GROUP, "v1", plural, kind, namespaced=namespaced)
     odd = bool(kinds)

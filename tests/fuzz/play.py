@@ -1,4 +1,5 @@
-"""One seed: the daemon between an API server and a Kafka that are sane, then odd, then sane again, and whether all ends right."""
+"""One seed: the daemon between an API server and a Kafka that are sane, then odd, then sane again,
+and whether all ends right."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.observe import logs
 
 START_S, SANE_S, RIGHT_S, RESTART_S, STOP_S = 300.0, 1500.0, 1500.0, 900.0, 60.0
-"""Fast seconds until all streams are right at the start, the sane ones are while others are odd, all are once the source is sane, and
-all are after a restart. A source may have asked for five minutes of patience, more than once."""
+"""Fast seconds until all streams are right at the start, the sane ones are while others are odd,
+all are once the source is sane, and all are after a restart. A source may have asked for five
+minutes of patience, more than once."""
 PLAY_S = 7000.0
 """Of a whole seed; nothing of it takes so long unless it hangs."""
 _POLL_S = 2.0
@@ -47,7 +49,8 @@ PAGES = ("/", "/livez", "/readyz", "/metrics", "/api/streams", "/api/overview")
 
 
 Plant = Literal["", "claim", "traceback"]
-"""A broken promise put in on purpose, to see that it is noticed: another relay takes a stream, or a traceback is logged."""
+"""A broken promise put in on purpose, to see that it is noticed: another relay takes a stream, or a
+traceback is logged."""
 
 
 class Broken(Exception):
@@ -56,7 +59,8 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one seed. `broken`: each broken promise, empty for a good run; `told`: what the daemon was told, and what it logged."""
+    """What came of one seed. `broken`: each broken promise, empty for a good run; `told`: what the
+    daemon was told, and what it logged."""
 
     seed: int
     broken: list[str] = field(default_factory=list)
@@ -81,7 +85,9 @@ class _Log(logging.Handler):
         if isinstance(error, ConnectionError) and record.name == "aiohttp.server":
             return  # the synthetic server's side of a connection that was cut
         if error is not None and record.name.startswith(("watchrelay", "asyncio", "aiohttp")):
-            verdict.broken.append(f"a traceback in the log of {record.name}: {line[:200]}\n{why(error)}")
+            verdict.broken.append(
+                f"a traceback in the log of {record.name}: {line[:200]}\n{why(error)}"
+            )
         elif record.name == "asyncio" and record.levelno >= logging.ERROR:
             verdict.broken.append(f"the event loop complains: {line[:1000]}")
 
@@ -89,17 +95,23 @@ class _Log(logging.Handler):
 class Game:
     """One run of one seed."""
 
-    def __init__(self, plan: Plan, *, without: frozenset[Part] = frozenset(), plant: Plant = "") -> None:
+    def __init__(
+        self, plan: Plan, *, without: frozenset[Part] = frozenset(), plant: Plant = ""
+    ) -> None:
         self.plan, self.without, self.plant = plan, without, plant
         self.verdict = Verdict(plan.seed)
         self._cluster = SyntheticCluster(seed=plan.seed)
         self._name = f"f{plan.seed}"
         self._directory = ""
-        self._truths = {each.id: Truth(each, self._cluster.registry, Random(f"{plan.seed}/truth/{each.id}")) for each in plan.followed}
+        self._truths = {
+            each.id: Truth(each, self._cluster.registry, Random(f"{plan.seed}/truth/{each.id}"))
+            for each in plan.followed
+        }
         self._odd = {each.resource.plural: self._source(each) for each in plan.followed if each.odd}
         self._server = OddServer(Random(f"{plan.seed}/server"), self._odd, self._tell)
         self._right: dict[tuple[str, str], tuple[bytes, bytes]] = {}
-        """By stream and key what is published and what the server holds, where they were found to be the same."""
+        """By stream and key what is published and what the server holds, where they were found to
+        be the same."""
 
     def _tell(self, said: str) -> None:
         self.verdict.told.append(f"{elapsed_s():.1f} {said}")
@@ -114,25 +126,43 @@ class Game:
             storage.version += 1
             return storage.version
 
-        source = Source(rng, each.resource, "a", lambda: truth.living, lambda: storage.version, taken)
+        source = Source(
+            rng, each.resource, "a", lambda: truth.living, lambda: storage.version, taken
+        )
         return OddSource(source, each.kinds, each.share, self._tell)
 
     def _topic(self, name: str) -> str:
         return f"k8s.{self._name}.{name}"
 
-    # ---- the world ------------------------------------------------------------------------------------------------
+    # ---- the world -------------------------------------------------------------------------------
 
     def _config(self, bootstrap: str) -> dict[str, Any]:
         resources = []
         for each in self.plan.followed:
-            entry: dict[str, Any] = {"resource": each.id, "topic": self._topic(each.topic), "partitions": each.partitions, **each.keys}
+            entry: dict[str, Any] = {
+                "resource": each.id,
+                "topic": self._topic(each.topic),
+                "partitions": each.partitions,
+                **each.keys,
+            }
             entry |= {"metadataOnly": True} if each.metadata_only else {}
             entry |= {"drop": ["spec.noise"]} if each.drop else {}
             entry |= {"redact": ["spec.secret"]} if each.redact else {}
             resources.append(entry)
-        kafka = {"bootstrapServers": [bootstrap], "createTopics": False, "replicationFactor": 1, "minInsyncReplicas": 1, **self.plan.kafka}
+        kafka = {
+            "bootstrapServers": [bootstrap],
+            "createTopics": False,
+            "replicationFactor": 1,
+            "minInsyncReplicas": 1,
+            **self.plan.kafka,
+        }
         kubernetes = {"kubeconfig": f"{self._directory}/kubeconfig"}
-        fixed = {"cluster": self._name, "kubernetes": kubernetes, "kafka": kafka, "observe": {"listen": "127.0.0.1:0"}}
+        fixed = {
+            "cluster": self._name,
+            "kubernetes": kubernetes,
+            "kafka": kafka,
+            "observe": {"listen": "127.0.0.1:0"},
+        }
         return {**fixed, **self.plan.top, "resources": resources}
 
     def _daemon(self, bootstrap: str) -> Daemon:
@@ -148,7 +178,9 @@ class Game:
         stuck = asyncio.get_running_loop().call_later(PLAY_S - 1.0, self._tell_of_tasks)
         try:
             async with asyncio.timeout(PLAY_S), AsyncExitStack() as stack:
-                self._directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="watchrelay-fuzz-"))
+                self._directory = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="watchrelay-fuzz-")
+                )
                 kafka = stack.enter_context(EmbeddedKafka.start())
                 cluster = await stack.enter_async_context(self._cluster)
                 self._prepare(kafka, cluster.kubeconfig())
@@ -159,20 +191,27 @@ class Game:
         finally:
             stuck.cancel()
             logging.root.removeHandler(log)
-        if (warnings := self.verdict.counts["lines of level warning"] + self.verdict.counts["lines of level error"]) > _WARNINGS_MAX:
+        if (
+            warnings := self.verdict.counts["lines of level warning"]
+            + self.verdict.counts["lines of level error"]
+        ) > _WARNINGS_MAX:
             self.verdict.broken.append(f"{warnings} warnings and errors in the log")
         return self.verdict
 
     def _tell_of_tasks(self) -> None:
         for task in asyncio.all_tasks():
-            frames = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()[-3:]]
+            frames = [
+                f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()[-3:]
+            ]
             self.verdict.told.append(f"{elapsed_s():.1f} stuck: {task.get_name()} {frames}")
 
     def _prepare(self, kafka: EmbeddedKafka, kubeconfig: str) -> None:
         Path(self._directory, "kubeconfig").write_text(kubeconfig)
         for name in ("control", "signal"):
             kafka.create_topic(self._topic(name), 1)
-        for topic, partitions in {each.topic: each.partitions for each in self.plan.followed}.items():
+        for topic, partitions in {
+            each.topic: each.partitions for each in self.plan.followed
+        }.items():
             kafka.create_topic(self._topic(topic), partitions)
         for truth in self._truths.values():
             truth.define()
@@ -181,9 +220,13 @@ class Game:
         behaviour, catalog = self._cluster.server.behaviour, self._cluster.registry.catalog
         behaviour.metadata_only, behaviour.bookmark_interval_s = False, 10.0
         behaviour.intercept = self._server.intercept
-        self._server.documents(lambda path: catalog.aggregated(core=path == "/api") if path in {"/api", "/apis"} else None)
+        self._server.documents(
+            lambda path: (
+                catalog.aggregated(core=path == "/api") if path in {"/api", "/apis"} else None
+            )
+        )
 
-    # ---- the daemon -----------------------------------------------------------------------------------------------
+    # ---- the daemon ------------------------------------------------------------------------------
 
     async def _phases(self, bootstrap: str) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -197,7 +240,9 @@ class Game:
             finally:
                 await _end(daemon, relay)
 
-    async def _life(self, daemon: Daemon, relay: asyncio.Task[int], bootstrap: str, *, odd: bool) -> None:
+    async def _life(
+        self, daemon: Daemon, relay: asyncio.Task[int], bootstrap: str, *, odd: bool
+    ) -> None:
         ids = [each.id for each in self.plan.followed]
         reader = TopicReader(bootstrap, control_topic=self._topic("control"), streams=ids)
         async with reader, asyncio.TaskGroup() as tasks:
@@ -236,21 +281,38 @@ class Game:
         plan, rng = self.plan, Random(f"{self.plan.seed}/steps")
         for plural, source in self._odd.items():
             source.active = plural not in self.without
-        streams = [self._odd_stream(each) for each in plan.followed if each.odd and each.resource.plural not in self.without]
+        streams = [
+            self._odd_stream(each)
+            for each in plan.followed
+            if each.odd and each.resource.plural not in self.without
+        ]
         others = [each.id for each in plan.followed if not each.odd]
         writer = Random(f"{plan.seed}/foreign")
-        async with Foreign(writer, bootstrap, topic=self._topic, streams=streams, others=others, tell=self._tell) as foreign:
+        async with Foreign(
+            writer, bootstrap, topic=self._topic, streams=streams, others=others, tell=self._tell
+        ) as foreign:
             for step in range(plan.steps):
                 for each in plan.followed:
                     truth = self._truths[each.id]
-                    truth.churn(odder=each.odd and each.resource.plural not in self.without, tell=self._tell)
-                self._server.discovery = plan.discovery and DISCOVERY not in self.without and rng.random() < 0.5
-                self._server.troubled = plan.trouble and TROUBLE not in self.without and rng.random() < 0.2 and step < plan.steps - 1
+                    truth.churn(
+                        odder=each.odd and each.resource.plural not in self.without, tell=self._tell
+                    )
+                self._server.discovery = (
+                    plan.discovery and DISCOVERY not in self.without and rng.random() < 0.5
+                )
+                self._server.troubled = (
+                    plan.trouble
+                    and TROUBLE not in self.without
+                    and rng.random() < 0.2
+                    and step < plan.steps - 1
+                )
                 for _ in range(rng.randrange(4)):
                     if plan.foreign and FOREIGN not in self.without and streams:
                         await foreign.write()
                 if rng.random() < 0.4:
-                    self._cluster.server.end_watches("clean" if rng.random() < 0.5 else "cut", rng.choice(list(self._truths)))
+                    self._cluster.server.end_watches(
+                        "clean" if rng.random() < 0.5 else "cut", rng.choice(list(self._truths))
+                    )
                 await asyncio.sleep(rng.choice([0.05, 0.5, 2.0, 8.0, 40.0]))
             if self.plant == "claim":
                 await foreign.claim()
@@ -260,11 +322,18 @@ class Game:
 
     def _odd_stream(self, each: Followed) -> OddStream:
         truth = self._truths[each.id]
-        source = f"/clusters/{self._name}/apis/{each.resource.group}/{each.resource.version}/{each.resource.plural}"
-        return OddStream(each.id, self._topic(each.topic), each.partitions, lambda: [key.encode() for key in truth.bodies()], source)
+        source = f"/clusters/{self._name}/apis/{each.resource.group}/{each.resource.version}/{each.resource.plural}"  # noqa: E501
+        return OddStream(
+            each.id,
+            self._topic(each.topic),
+            each.partitions,
+            lambda: [key.encode() for key in truth.bodies()],
+            source,
+        )
 
     def _turn_sane(self) -> None:
-        """The source holds what can be published, and says so; what it said before that was no truth is history that is gone."""
+        """The source holds what can be published, and says so; what it said before that was no
+        truth is history that is gone."""
         self._tell("sane again")
         self._server.discovery = self._server.troubled = False
         storage = self._cluster.registry.storage
@@ -278,7 +347,7 @@ class Game:
                 self._cluster.server.end_watches("cut", each.id)
             truth.churn(odder=False, tell=self._tell)
 
-    # ---- whether it is right ----------------------------------------------------------------------------------------
+    # ---- whether it is right ---------------------------------------------------------------------
 
     def wrong(self, stream: str, held: Objects) -> str:
         """How what readers hold differs from what the server holds; "" where it does not."""
@@ -287,25 +356,43 @@ class Game:
         keys = set(held)
         if keys != bodies.keys():
             more, less = sorted(keys - bodies.keys()), sorted(bodies.keys() - keys)
-            return f"{stream}: {len(more)} too many {more[:3]!r:.300}, {len(less)} missing {less[:3]!r:.300}"
+            return (
+                f"{stream}: {len(more)} too many {more[:3]!r:.300}, {len(less)} missing "
+                f"{less[:3]!r:.300}"
+            )
         each = truth.followed
         for name in keys:
             value = held.value(name) or b""
             pair = value, bodies[name]
             if self._right.get((stream, name)) == pair:
                 continue
-            expected = published(pair[1], each.resource, metadata_only=each.metadata_only, drop=each.drop, redact=each.redact)
-            if not alike(tree(value), expected, but_version=each.keys.get("suppressUnchanged", True)):
-                return f"{stream}: {name[:100]!r} is published as {value[:300]!r}, and the server holds {pair[1][:300]!r}"
+            expected = published(
+                pair[1],
+                each.resource,
+                metadata_only=each.metadata_only,
+                drop=each.drop,
+                redact=each.redact,
+            )
+            if not alike(
+                tree(value), expected, but_version=each.keys.get("suppressUnchanged", True)
+            ):
+                return (
+                    f"{stream}: {name[:100]!r} is published as {value[:300]!r}, and the "
+                    f"server holds {pair[1][:300]!r}"
+                )
             self._right[stream, name] = pair
         return ""
 
     async def _read_anew(self, bootstrap: str, ids: list[str]) -> None:
         """Whoever starts to read now finds the same."""
         try:
-            async with TopicReader(bootstrap, control_topic=self._topic("control"), streams=ids, until_end=True) as reader:
+            async with TopicReader(
+                bootstrap, control_topic=self._topic("control"), streams=ids, until_end=True
+            ) as reader:
                 await reader.ready()
-                wrong = [said for stream in ids if (said := self.wrong(stream, reader.objects(stream)))]
+                wrong = [
+                    said for stream in ids if (said := self.wrong(stream, reader.objects(stream)))
+                ]
         except Exception as error:
             raise Broken(f"a new reader: {why(error)}") from error
         if wrong:
@@ -323,19 +410,31 @@ class _World:
     reading: asyncio.Task[None]
 
     async def until(self, claim: str, streams: list[str], bound_s: float) -> None:
-        """Return when these streams are proven and right. Raises: Broken when the time is up or something ended."""
+        """Return when these streams are proven and right. Raises: Broken when the time is up or
+        something ended."""
         deadline_s, began_s = elapsed_s() + bound_s, elapsed_s()
         missing = self._not_yet(streams)
         while missing and elapsed_s() < deadline_s:
             await asyncio.sleep(_POLL_S)
             missing = self._not_yet(streams)
-        self.game.verdict.told.append(f"{elapsed_s():.1f} {claim}: {missing or 'yes'}, after {elapsed_s() - began_s:.0f} s")
+        self.game.verdict.told.append(
+            f"{elapsed_s():.1f} {claim}: {missing or 'yes'}, after {elapsed_s() - began_s:.0f} s"
+        )
         if missing:
-            rows = {name: (row.state, row.last_error, row.waits_for) for name, row in self.daemon.board.streams.items()}
-            unproven = [lane for lane in self.reader.lanes() if lane.stream in streams and not lane.proven]
-            problems = [f"{each.kind} {each.topic}/{each.partition}@{each.offset} {each.detail:.200}" for each in self.reader.problems]
+            rows = {
+                name: (row.state, row.last_error, row.waits_for)
+                for name, row in self.daemon.board.streams.items()
+            }
+            unproven = [
+                lane for lane in self.reader.lanes() if lane.stream in streams and not lane.proven
+            ]
+            problems = [
+                f"{each.kind} {each.topic}/{each.partition}@{each.offset} {each.detail:.200}"
+                for each in self.reader.problems
+            ]
             raise Broken(
-                f"not within {bound_s:.0f} s: {claim}: {missing}\n    board {rows}, problems {self.daemon.board.problems}\n"
+                f"not within {bound_s:.0f} s: {claim}: {missing}\n    board {rows}, problems "
+                f"{self.daemon.board.problems}\n"
                 f"    reader: unproven {unproven}, problems {problems}"
             )
 
@@ -343,11 +442,18 @@ class _World:
         for name, task in (("daemon", self.relay), ("reader", self.reading)):
             if task.done():
                 error = None if task.cancelled() else task.exception()
-                raise Broken(f"the {name} ended: {why(error) if error else 'cancelled' if task.cancelled() else task.result()}")
+                raise Broken(
+                    f"the {name} ended: "
+                    f"{why(error) if error else 'cancelled' if task.cancelled() else task.result()}"
+                )
         wanted = {each.id: each.partitions for each in self.game.plan.followed}
         proven = Counter(lane.stream for lane in self.reader.lanes() if lane.proven)
         for stream in streams:
-            if not (row := self.daemon.board.streams.get(stream)) or not row.complete or row.state != "watching":
+            if (
+                not (row := self.daemon.board.streams.get(stream))
+                or not row.complete
+                or row.state != "watching"
+            ):
                 return f"{stream}: {row.state if row else 'not there'}"
             if proven[stream] < wanted[stream]:
                 return f"{stream}: proven in {proven[stream]} of {wanted[stream]} partitions"
@@ -393,7 +499,11 @@ def why(error: BaseException) -> str:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    return [leaf for each in error.exceptions for leaf in _leaves(each)] if isinstance(error, BaseExceptionGroup) else [error]
+    return (
+        [leaf for each in error.exceptions for leaf in _leaves(each)]
+        if isinstance(error, BaseExceptionGroup)
+        else [error]
+    )
 
 
 async def _follow(reader: TopicReader) -> None:
@@ -404,4 +514,8 @@ async def _follow(reader: TopicReader) -> None:
 def _resources() -> dict[str, int]:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     files = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return {"tasks": len(asyncio.all_tasks()), "open files": files, "MiB of memory": pages * os.sysconf("SC_PAGE_SIZE") >> 20}
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "open files": files,
+        "MiB of memory": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
+    }

@@ -14,7 +14,8 @@ NAMESPACES = ("a", "b")
 
 
 class Truth:
-    """The objects of one resource. Those that nobody can be asked to publish are gone once it turns decent."""
+    """The objects of one resource. Those that nobody can be asked to publish are gone once it turns
+    decent."""
 
     def __init__(self, followed: Followed, registry: Registry, rng: Random) -> None:
         self.followed = followed
@@ -33,16 +34,35 @@ class Truth:
 
     def bodies(self) -> dict[str, bytes]:
         """By record key, the JSON of each object that the stream keeps."""
-        prefix, kept = f"{self.followed.id}/" if self.followed.prefixed else "", self.followed.namespaces
-        return {f"{prefix}{each.namespace}/{each.name}": each.body() for each in self.living if not kept or each.namespace in kept}
+        prefix, kept = (
+            f"{self.followed.id}/" if self.followed.prefixed else "",
+            self.followed.namespaces,
+        )
+        return {
+            f"{prefix}{each.namespace}/{each.name}": each.body()
+            for each in self.living
+            if not kept or each.namespace in kept
+        }
 
     def define(self) -> None:
         """Have the resource served."""
         resource = self.followed.resource
-        names = {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind}
+        names = {
+            "plural": resource.plural,
+            "singular": resource.kind.lower(),
+            "kind": resource.kind,
+        }
         scope = "Namespaced" if resource.namespaced else "Cluster"
-        spec = {"group": GROUP, "scope": scope, "names": names, "versions": [{"name": "v1", "served": True, "storage": True}]}
-        self._registry.create("customresourcedefinitions.apiextensions.k8s.io", {"metadata": {"name": self.followed.id}, "spec": spec})
+        spec = {
+            "group": GROUP,
+            "scope": scope,
+            "names": names,
+            "versions": [{"name": "v1", "served": True, "storage": True}],
+        }
+        self._registry.create(
+            "customresourcedefinitions.apiextensions.k8s.io",
+            {"metadata": {"name": self.followed.id}, "spec": spec},
+        )
 
     def fill(self) -> None:
         """The objects of the start, none of them odd."""
@@ -68,7 +88,10 @@ class Truth:
         if odder and rng.random() < 0.5:
             living = list(self._objects)
             place = rng.choice(living) if living and rng.random() < 0.4 else self._place()
-            tell(f"{self.followed.resource.plural}: holds {shown(self._put(place, odder=True).body())}")
+            tell(
+                f"{self.followed.resource.plural}: holds "
+                f"{shown(self._put(place, odder=True).body())}"
+            )
 
     def turn_decent(self) -> None:
         """Nothing that cannot be published is left."""
@@ -81,12 +104,18 @@ class Truth:
 
     def _place(self) -> tuple[str, str]:
         self._made += 1
-        return self._rng.choice(NAMESPACES) if self.followed.resource.namespaced else "", f"o{self._made}"
+        return self._rng.choice(
+            NAMESPACES
+        ) if self.followed.resource.namespaced else "", f"o{self._made}"
 
-    def _put(self, place: tuple[str, str], *, uid: str = "", odder: bool = False, plain: bool = False) -> Stored:
+    def _put(
+        self, place: tuple[str, str], *, uid: str = "", odder: bool = False, plain: bool = False
+    ) -> Stored:
         held, rng = self._objects.get(place), self._rng
         known = held.uid if held is not None and uid == "kept" else f"u{rng.randrange(10**12)}"
         plain = plain or not self.followed.odd or rng.random() < 0.4
-        made = shaped(rng, self.followed.resource, *place, known, odder=odder, plain=plain and not odder)
+        made = shaped(
+            rng, self.followed.resource, *place, known, odder=odder, plain=plain and not odder
+        )
         (self._odder.add if odder else self._odder.discard)(place)
         return self._registry.put(self.followed.id, made.stored())

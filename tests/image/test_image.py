@@ -1,5 +1,5 @@
-"""Room: image tests.  In: IMAGE=1, or IMAGE=auto where it can be had; buildah, umoci, runc.  Out: what the image holds, and how it runs as
-restricted as in a cluster.
+"""Room: image tests.  In: IMAGE=1, or IMAGE=auto where it can be had; buildah, umoci, runc.  Out:
+what the image holds, and how it runs as restricted as in a cluster.
 """
 
 import base64
@@ -56,7 +56,9 @@ class Image:
 def _build(directory: Path) -> str:
     environment = {**os.environ, "IMAGE_DIR": str(directory)}
     argv = [str(ROOT / "tools" / "image.sh"), _TAG]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=580)
+    done = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=580
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return str(json.loads((directory / "index.json").read_text())["manifests"][0]["digest"])
 
@@ -67,17 +69,26 @@ def _obstacle() -> str:
     if missing or os.geteuid() != 0:
         return f"needs root and {', '.join(_NEEDED)}; missing: {', '.join(missing) or 'root'}"
     script = (
-        'c=$(buildah --storage-driver "${STORAGE_DRIVER:-overlay}" from scratch) && buildah mount "$c"; end=$?; buildah rm "$c"; exit $end'
+        'c=$(buildah --storage-driver "${STORAGE_DRIVER:-overlay}" from scratch) && buildah '
+        'mount "$c"; end=$?; buildah rm "$c"; exit $end'
     )
-    tried = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
-    return f"buildah cannot make containers here: {tried.stderr.strip()[-300:]}" if tried.returncode else ""
+    tried = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    return (
+        f"buildah cannot make containers here: {tried.stderr.strip()[-300:]}"
+        if tried.returncode
+        else ""
+    )
 
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
     asked = os.environ.get("IMAGE", "")
     if asked not in {"1", "auto"}:
-        pytest.skip("IMAGE=1 is not set: builds the image, which takes a minute; `make image-check` sets it")
+        pytest.skip(
+            "IMAGE=1 is not set: builds the image, which takes a minute; `make image-check` sets it"
+        )
     if obstacle := _obstacle():
         if asked == "auto":
             pytest.skip(f"the image is not built: {obstacle}")
@@ -85,19 +96,41 @@ def image() -> Iterator[Image]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         digest = _build(directory / "oci")
-        unpack = ["umoci", "unpack", "--image", f"{directory / 'oci'}:{__version__}", str(directory / "bundle")]
+        unpack = [
+            "umoci",
+            "unpack",
+            "--image",
+            f"{directory / 'oci'}:{__version__}",
+            str(directory / "bundle"),
+        ]
         subprocess.run(unpack, check=True, capture_output=True)
         yield Image(directory / "oci", directory / "bundle", digest)
         subprocess.run([*_BUILDAH, "rmi", "--force", _TAG], check=False, capture_output=True)
 
 
-def _restrict(spec: dict[str, Any], argv: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
+def _restrict(
+    spec: dict[str, Any], argv: list[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
     process = spec["process"]
-    process |= {"args": argv, "terminal": False, "noNewPrivileges": True, "user": {"uid": USER, "gid": USER}}
-    process["capabilities"] = {name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    process |= {
+        "args": argv,
+        "terminal": False,
+        "noNewPrivileges": True,
+        "user": {"uid": USER, "gid": USER},
+    }
+    process["capabilities"] = {
+        name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")
+    }
     spec["root"]["readonly"] = True
     spec["mounts"] = [mount for mount in spec["mounts"] if mount["destination"] != "/tmp"] + mounts
-    spec["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]})
+    spec["mounts"].append(
+        {
+            "destination": "/tmp",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "nodev", "mode=1777"],
+        }
+    )
     return spec
 
 
@@ -110,26 +143,44 @@ def _container(
     our_network: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[list[str]]:
-    """The command that runs a restricted container. Shape: `our_network`: its loopback is ours, so that we can ask it."""
+    """The command that runs a restricted container. Shape: `our_network`: its loopback is ours, so
+    that we can ask it."""
     spec = json.loads((image.bundle / "config.json").read_text())
     argv = [*(image.config()["config"]["Entrypoint"] if entrypoint else ()), *arguments]
-    mounts = [{"destination": "/etc/watchrelay", "type": "bind", "source": str(files), "options": ["bind", "ro"]}] if files else []
+    mounts = (
+        [
+            {
+                "destination": "/etc/watchrelay",
+                "type": "bind",
+                "source": str(files),
+                "options": ["bind", "ro"],
+            }
+        ]
+        if files
+        else []
+    )
     with tempfile.TemporaryDirectory() as name:
         bundle = Path(name)
         spec = _restrict(spec, argv, mounts)
         spec["process"]["env"] += [f"{name}={value}" for name, value in (environment or {}).items()]
         spec["root"]["path"] = str(image.bundle / "rootfs")
         if our_network:
-            spec["linux"]["namespaces"] = [each for each in spec["linux"]["namespaces"] if each["type"] != "network"]
+            spec["linux"]["namespaces"] = [
+                each for each in spec["linux"]["namespaces"] if each["type"] != "network"
+            ]
         (bundle / "config.json").write_text(json.dumps(spec))
         container = f"watchrelay-{os.getpid()}-{bundle.name}"
         try:
             yield ["runc", "run", "--bundle", name, container]
         finally:  # one that ended is gone already
-            subprocess.run(["runc", "delete", "--force", container], check=False, capture_output=True)
+            subprocess.run(
+                ["runc", "delete", "--force", container], check=False, capture_output=True
+            )
 
 
-def _run(image: Image, *arguments: str, entrypoint: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+def _run(
+    image: Image, *arguments: str, entrypoint: bool = True, **more: Any
+) -> subprocess.CompletedProcess[str]:
     with _container(image, *arguments, entrypoint=entrypoint, **more) as argv:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
@@ -147,14 +198,22 @@ def test_it_says_what_it_is(image: Image) -> None:
     assert len(labels["org.opencontainers.image.revision"].partition("-")[0]) == 40
     assert labels["org.opencontainers.image.created"].endswith("Z")
     assert config["User"] == f"{USER}:{USER}"
-    assert not [name for name in config["Env"] if "PIP" in name or "INDEX" in name or "CERT" in name]
+    assert not [
+        name for name in config["Env"] if "PIP" in name or "INDEX" in name or "CERT" in name
+    ]
 
 
 def test_it_runs_restricted_as_the_cluster_runs_it(image: Image) -> None:
     done = _run(image, "version", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"] == __version__
-    seen = _run(image, "/opt/app/bin/python", "-c", "print(open('/proc/self/status').read())", entrypoint=False).stdout
+    seen = _run(
+        image,
+        "/opt/app/bin/python",
+        "-c",
+        "print(open('/proc/self/status').read())",
+        entrypoint=False,
+    ).stdout
     status = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
     assert status["Uid"].split() == [str(USER)] * 4
     assert int(status["CapEff"], 16) == 0
@@ -165,20 +224,29 @@ def test_it_runs_restricted_as_the_cluster_runs_it(image: Image) -> None:
 
 def test_it_reads_the_config_where_the_chart_mounts_it(image: Image, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    (tmp_path / "config.yaml").write_text("cluster: c\nkafka: {bootstrapServers: ['127.0.0.1:1']}\nresources: [{resource: pods}]\n")
+    (tmp_path / "config.yaml").write_text(
+        "cluster: c\nkafka: {bootstrapServers: ['127.0.0.1:1']}\nresources: [{resource: pods}]\n"
+    )
     done = _run(image, "validate", files=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pods -> k8s.c.core.pods" in done.stdout
 
 
 def test_every_package_of_the_pins_can_be_imported(image: Image) -> None:
-    needed = "aiohttp, aiokafka, cramjam, msgspec, prometheus_client, pydantic, pydantic_settings, yaml, zstandard"
+    needed = (
+        "aiohttp, aiokafka, cramjam, msgspec, prometheus_client, pydantic, "
+        "pydantic_settings, yaml, zstandard"
+    )
     names = f"{needed}, confluent_kafka, aws_msk_iam_sasl_signer, aiohttp_socks"
     done = _run(image, "/opt/app/bin/python", "-c", f"import {names}", entrypoint=False)
     assert done.returncode == 0, done.stderr
 
 
-_KEY = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG", "AWS_EC2_METADATA_DISABLED": "true"}
+_KEY = {
+    "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 _SIGN = """
 import asyncio
 from watchrelay.observe import logs
@@ -189,23 +257,34 @@ print(asyncio.run(MskTokens("eu-west-1").fetch())[0])
 
 
 def _signature(url: str, secret: str) -> str:
-    """What AWS computes of a presigned URL with this key. Source: AWS Signature Version 4, query parameters, an empty body."""
+    """What AWS computes of a presigned URL with this key. Source: AWS Signature Version 4, query
+    parameters, an empty body."""
     parts = urllib.parse.urlsplit(url)
     said = {name: values[0] for name, values in urllib.parse.parse_qs(parts.query).items()}
-    signed = [f"{name}={urllib.parse.quote(said[name], safe='-_.~')}" for name in sorted(said) if name.startswith(("Action", "X-Amz"))]
+    signed = [
+        f"{name}={urllib.parse.quote(said[name], safe='-_.~')}"
+        for name in sorted(said)
+        if name.startswith(("Action", "X-Amz"))
+    ]
     query = "&".join(each for each in signed if not each.startswith("X-Amz-Signature"))
     empty = hashlib.sha256(b"").hexdigest()
-    request = hashlib.sha256(f"GET\n/\n{query}\nhost:{parts.hostname}\n\nhost\n{empty}".encode()).hexdigest()
+    request = hashlib.sha256(
+        f"GET\n/\n{query}\nhost:{parts.hostname}\n\nhost\n{empty}".encode()
+    ).hexdigest()
     scope = said["X-Amz-Credential"].partition("/")[2]
     key = f"AWS4{secret}".encode()
     for word in scope.split("/"):
         key = hmac.digest(key, word.encode(), "sha256")
-    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{said['X-Amz-Date']}\n{scope}\n{request}".encode(), "sha256").hex()
+    return hmac.digest(
+        key, f"AWS4-HMAC-SHA256\n{said['X-Amz-Date']}\n{scope}\n{request}".encode(), "sha256"
+    ).hex()
 
 
 def test_it_signs_for_msk_with_the_identity_of_its_pod(image: Image) -> None:
     done = _run(image, "/opt/app/bin/python", "-c", _SIGN, entrypoint=False, environment=_KEY)
-    assert (done.returncode, done.stderr) == (0, ""), "nothing is said of what is signed, at debug either"
+    assert (done.returncode, done.stderr) == (0, ""), (
+        "nothing is said of what is signed, at debug either"
+    )
     token = done.stdout.strip()
     url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     said = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)
@@ -215,8 +294,17 @@ def test_it_signs_for_msk_with_the_identity_of_its_pod(image: Image) -> None:
 
 
 def test_without_an_identity_it_says_how_to_give_its_pod_one(image: Image) -> None:
-    done = _run(image, "/opt/app/bin/python", "-c", _SIGN, entrypoint=False, environment={"AWS_EC2_METADATA_DISABLED": "true"})
-    assert done.stderr.splitlines()[-1].startswith("ValueError: AWS gave no identity to sign with: neither environment, web identity")
+    done = _run(
+        image,
+        "/opt/app/bin/python",
+        "-c",
+        _SIGN,
+        entrypoint=False,
+        environment={"AWS_EC2_METADATA_DISABLED": "true"},
+    )
+    assert done.stderr.splitlines()[-1].startswith(
+        "ValueError: AWS gave no identity to sign with: neither environment, web identity"
+    )
 
 
 def test_it_reaches_an_api_server_through_a_socks_proxy(image: Image, tmp_path: Path) -> None:
@@ -225,11 +313,20 @@ def test_it_reaches_an_api_server_through_a_socks_proxy(image: Image, tmp_path: 
     with EmbeddedCluster() as cluster:
         proxy = thread.run(SocksProxy(cluster.port).__aenter__())
         kubeconfig = json.loads(cluster.kubeconfig.read_text())
-        kubeconfig["clusters"][0]["cluster"] = {"server": "http://kubernetes.invalid", "proxy-url": f"socks5h://127.0.0.1:{proxy.port}"}
+        kubeconfig["clusters"][0]["cluster"] = {
+            "server": "http://kubernetes.invalid",
+            "proxy-url": f"socks5h://127.0.0.1:{proxy.port}",
+        }
         tmp_path.chmod(0o755)
         (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
-        config = {"cluster": "c", "kubernetes": {"kubeconfig": "/etc/watchrelay/kubeconfig"}, "resources": [{"resource": "pods"}]}
-        (tmp_path / "config.yaml").write_text(json.dumps({**config, "kafka": {"bootstrapServers": ["127.0.0.1:1"]}}))
+        config = {
+            "cluster": "c",
+            "kubernetes": {"kubeconfig": "/etc/watchrelay/kubeconfig"},
+            "resources": [{"resource": "pods"}],
+        }
+        (tmp_path / "config.yaml").write_text(
+            json.dumps({**config, "kafka": {"bootstrapServers": ["127.0.0.1:1"]}})
+        )
         done = _run(image, "validate", "--connect", files=tmp_path, our_network=True)
         thread.call(proxy.close)
     thread.stop()
@@ -255,7 +352,9 @@ def test_the_demo_runs_in_it_and_ends_with_0_on_ctrl_c(image: Image, tmp_path: P
 def test_it_holds_neither_compiler_nor_pip_nor_a_way_to_more_rights(image: Image) -> None:
     root = image.bundle / "rootfs"
     places = [root / place for place in ("opt/app/bin", "usr/bin", "usr/local/bin")]
-    found = [str(place / name) for place in places for name in _COMPILERS if (place / name).exists()]
+    found = [
+        str(place / name) for place in places for name in _COMPILERS if (place / name).exists()
+    ]
     assert found == []
     assert list((root / "opt/app").glob("lib/python3*/site-packages/pip*")) == []
     ours = [path for path in (root / "opt/app").rglob("*") if not path.is_symlink()]

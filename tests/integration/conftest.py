@@ -1,7 +1,8 @@
-"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each version and one browser per test run;
-embedded parts per test.
+"""Room: integration tests.  In: REAL=1, PAGE=1.  Out: one real control plane, one broker of each
+version and one browser per test run; embedded parts per test.
 
-Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it, parts that are missing fail the tests.
+Without REAL=1, or PAGE=1, the tests that ask for real parts, or the browser, are skipped; with it,
+parts that are missing fail the tests.
 """
 
 import functools
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def real_parts() -> None:
-    """Skips or fails whoever asks for real parts that cannot be had; tests that start their own ask for this."""
+    """Skips or fails whoever asks for real parts that cannot be had; tests that start their own ask
+    for this."""
     if not realparts.wanted():
         pytest.skip("REAL=1 is not set: needs the real parts that `make real` builds")
     if obstacle := realparts.unavailable():
@@ -36,15 +38,17 @@ def real_parts() -> None:
 
 @pytest.fixture(scope="session")
 def real_cluster(real_parts: None) -> Iterator[ControlPlane]:
-    """A running control plane with controllers, shared by all: keep to a namespace of your own, leave it serving."""
+    """A running control plane with controllers, shared by all: keep to a namespace of your own,
+    leave it serving."""
     with ControlPlane(controller_manager=True) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka_brokers(real_parts: None) -> Iterator[Callable[[str], KafkaBroker]]:
-    """The plain broker of a version, started when it is first asked for and kept to the end: pytest would end a fixture at each change of
-    its parameter, twice in each file, and a start costs some 3 s of processor.
+    """The plain broker of a version, started when it is first asked for and kept to the end: pytest
+    would end a fixture at each change of its parameter, twice in each file, and a start costs some
+    3 s of processor.
     """
     with ExitStack() as running:
 
@@ -56,8 +60,11 @@ def kafka_brokers(real_parts: None) -> Iterator[Callable[[str], KafkaBroker]]:
 
 
 @pytest.fixture(scope="session", params=["3.9", "4.1"])
-def kafka_broker(kafka_brokers: Callable[[str], KafkaBroker], request: pytest.FixtureRequest) -> KafkaBroker:
-    """A running plain broker of each version, shared by all: keep to topics of your own, leave it serving."""
+def kafka_broker(
+    kafka_brokers: Callable[[str], KafkaBroker], request: pytest.FixtureRequest
+) -> KafkaBroker:
+    """A running plain broker of each version, shared by all: keep to topics of your own, leave it
+    serving."""
     return kafka_brokers(request.param)
 
 
@@ -65,9 +72,16 @@ def kafka_broker(kafka_brokers: Callable[[str], KafkaBroker], request: pytest.Fi
 def chromium() -> Iterator[Browser]:
     """A headless Chromium, shared by all."""
     if not page_wanted():
-        pytest.skip("PAGE=1 is not set: needs Chromium (the package chromium, or CHROMIUM); `make page` sets it")
+        pytest.skip(
+            "PAGE=1 is not set: needs Chromium (the package chromium, or CHROMIUM); `make page` "
+            "sets it"
+        )
     if program() is None:
-        pytest.fail("the browser is wanted (PAGE=1) but not there: install the package chromium, or set CHROMIUM", pytrace=False)
+        pytest.fail(
+            "the browser is wanted (PAGE=1) but not there: install the package chromium, or set "
+            "CHROMIUM",
+            pytrace=False,
+        )
     with Browser() as running:
         yield running
 
@@ -95,7 +109,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def trial(real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    """A trial on real parts. Files whose tests stand on other parts have a fixture of this name that says on which."""
+    """A trial on real parts. Files whose tests stand on other parts have a fixture of this name
+    that says on which."""
     return Trial(real_cluster, kafka_broker, tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a real API server behind a bad path, or set back, or of other versions.  Out: right topics."""
+"""Room: integration tests.  In: a real API server behind a bad path, or set back, or of other
+versions.  Out: right topics."""
 
 import http.client
 import json
@@ -23,9 +24,17 @@ from tests.support.realparts import ApiError, ControlPlane, KafkaBroker
 from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300), pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(300),
+    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
+]
 
-_PATHS = {"configmaps": "/api/v1/configmaps", "secrets": "/api/v1/secrets", "services": "/api/v1/services"}
+_PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "secrets": "/api/v1/secrets",
+    "services": "/api/v1/services",
+}
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}"
 _WIDGETS = f"widgets.{GROUP}"
 _SOON_S = 90.0
@@ -41,7 +50,9 @@ def path(real_cluster: ControlPlane) -> Iterator[FaultProxy]:
 
 def through(path: FaultProxy, trial: Trial, cluster: ControlPlane) -> Path:
     """A kubeconfig that leads through the proxy."""
-    return cluster.write_kubeconfig(f"{trial.name}-through", server=f"https://127.0.0.1:{path.port}")
+    return cluster.write_kubeconfig(
+        f"{trial.name}-through", server=f"https://127.0.0.1:{path.port}"
+    )
 
 
 def cut_once(path: FaultProxy, after: int, relay: Daemon) -> None:
@@ -74,20 +85,33 @@ def test_watches_that_went_silent_for_good_are_left_within_75_seconds_and_nothin
         relay.await_ready()
         wanted = {"configmaps": _PATHS["configmaps"]}
         await_equal(real_cluster, reader, wanted)
-        relay.wait("a bookmark was heard", lambda: relay.stream("configmaps").get("lastBookmark"), deadline_s=_SOON_S)
+        relay.wait(
+            "a bookmark was heard",
+            lambda: relay.stream("configmaps").get("lastBookmark"),
+            deadline_s=_SOON_S,
+        )
         watches = relay.metric("watchrelay_watch_starts_total", resource="configmaps")
         assert path.freeze_open() > 0
         real_cluster.request("DELETE", f"{configs}/gone")
         real_cluster.request("PATCH", f"{configs}/changed", {"data": {"v": "1"}})
         trial.make(configs, [{"metadata": {"name": "fresh"}}])
-        relay.wait("another watch", lambda: relay.metric("watchrelay_watch_starts_total", resource="configmaps") > watches, deadline_s=80.0)
+        relay.wait(
+            "another watch",
+            lambda: relay.metric("watchrelay_watch_starts_total", resource="configmaps") > watches,
+            deadline_s=80.0,
+        )
         await_equal(real_cluster, reader, wanted)
-        assert relay.metric("watchrelay_list_total", resource="configmaps", result="success") == 1, "history was there: no list"
+        assert (
+            relay.metric("watchrelay_list_total", resource="configmaps", result="success") == 1
+        ), "history was there: no list"
         assert relay.metric("watchrelay_missed_changes_total") == 0
         assert relay.stop() == 0
         reader.read()
     reader.assert_right("configmaps")
-    assert [said.type for said in reader.about("configmaps", f"{namespace}/gone")] == ["added", "deleted"]
+    assert [said.type for said in reader.about("configmaps", f"{namespace}/gone")] == [
+        "added",
+        "deleted",
+    ]
 
 
 @pytest.mark.parametrize("fault", ["cut", "delayed", "throttled", "held", "refused"])
@@ -96,7 +120,9 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
 ) -> None:
     wanted = {"configmaps": _PATHS["configmaps"]}
     relay = trial.relay("configmaps", kubeconfig=through(path, trial, real_cluster))
-    with trial.under_churn(relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60) as (churn, reader):
+    with trial.under_churn(
+        relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60
+    ) as (churn, reader):
         churn.reach(churn.operations() + 40)
         match fault:
             case "cut":
@@ -110,12 +136,20 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
                 path.hold()
             case _:
                 path.refuse()
-                relay.wait("it is told", lambda: relay.stream("configmaps").get("lastError"), deadline_s=_SOON_S)
+                relay.wait(
+                    "it is told",
+                    lambda: relay.stream("configmaps").get("lastError"),
+                    deadline_s=_SOON_S,
+                )
                 assert str(path.port) in json.dumps(relay.stream("configmaps")["lastError"])
         churn.reach(churn.operations() + 120)
         assert relay.livez() == http.client.OK
         path.heal()
-        relay.wait("the trouble is over", lambda: relay.stream("configmaps").get("lastError") is None, deadline_s=_SOON_S)
+        relay.wait(
+            "the trouble is over",
+            lambda: relay.stream("configmaps").get("lastError") is None,
+            deadline_s=_SOON_S,
+        )
         churn.reach(churn.operations() + 40)
         churn.finish()
         await_equal(real_cluster, reader, wanted, deadline_s=_SOON_S)
@@ -125,12 +159,20 @@ def test_a_bad_path_to_the_api_server_costs_time_and_no_change(
     reader.assert_right("configmaps")
 
 
-def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_the_relay(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_the_relay(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
     with ControlPlane() as cluster:
         trial = Trial(cluster, kafka_broker, tmp_path)
         (namespace,) = trial.namespaces(1)
         configs = f"/api/v1/namespaces/{namespace}/configmaps"
-        trial.make(configs, [{"metadata": {"name": name}, "data": {"v": "0"}} for name in ("deleted", "changed", "kept")])
+        trial.make(
+            configs,
+            [
+                {"metadata": {"name": name}, "data": {"v": "0"}}
+                for name in ("deleted", "changed", "kept")
+            ],
+        )
         with trial.relay("configmaps") as relay:
             relay.await_ready()
             cluster.back_up()
@@ -139,7 +181,10 @@ def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_t
                 cluster.request("PATCH", f"{configs}/changed", {"data": {"v": str(number + 1)}})
             trial.make(configs, [{"metadata": {"name": "later"}, "data": {"v": "0"}}])
             newest = int(cluster.request("GET", configs)["metadata"]["resourceVersion"])
-            relay.wait("all that is published", lambda: int(relay.stream("configmaps").get("frontier") or 0) >= newest)
+            relay.wait(
+                "all that is published",
+                lambda: int(relay.stream("configmaps").get("frontier") or 0) >= newest,
+            )
             cluster.restore()
             assert int(cluster.request("GET", configs)["metadata"]["resourceVersion"]) < newest
             trial.make(configs, [{"metadata": {"name": "after"}, "data": {"v": "0"}}])
@@ -147,13 +192,22 @@ def test_an_api_server_restored_from_a_backup_is_believed_without_a_restart_of_t
 
                 def equal() -> bool:
                     reader.read()
-                    return not difference(expected_table(list_text(cluster, _PATHS["configmaps"])), reader.table("configmaps"))
+                    return not difference(
+                        expected_table(list_text(cluster, _PATHS["configmaps"])),
+                        reader.table("configmaps"),
+                    )
 
                 wait_until("the topic is what the restored server lists", equal, deadline_s=180.0)
                 reader.read_until("it is proven", lambda: reader.proven("configmaps"))
                 back = ("frontier goes back", "behind a frontier of", "resourceVersion")
-                assert [problem for problem in reader.problems if not any(words in problem for words in back)] == []
-                assert any(line["message"] for line in relay.said("restored")), "the log does not name it"
+                assert [
+                    problem
+                    for problem in reader.problems
+                    if not any(words in problem for words in back)
+                ] == []
+                assert any(line["message"] for line in relay.said("restored")), (
+                    "the log does not name it"
+                )
             assert_verified(relay)
             assert relay.stop() == 0
 
@@ -165,7 +219,10 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
         definition = widget_definition()
         definition["spec"]["versions"][0]["name"] = version
         real_cluster.apply(_DEFINITION, definition)
-        real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", f"/apis/{GROUP}/{version}/widgets"))
+        real_cluster.wait_for(
+            "widgets are served",
+            lambda: real_cluster.request("GET", f"/apis/{GROUP}/{version}/widgets"),
+        )
         return f"/apis/{GROUP}/{version}"
 
     def gone() -> bool:
@@ -180,17 +237,35 @@ def test_a_resource_that_is_deleted_and_comes_back_in_another_version_only_is_fo
     try:
         body = {"kind": "Widget", "spec": {"size": 1}}
         for name in ("lost", "again"):
-            trial.make(f"{before}/namespaces/{namespace}/widgets", [{**body, "apiVersion": f"{GROUP}/v1", "metadata": {"name": name}}])
+            trial.make(
+                f"{before}/namespaces/{namespace}/widgets",
+                [{**body, "apiVersion": f"{GROUP}/v1", "metadata": {"name": name}}],
+            )
         with trial.reader(trial.topic("widgets", GROUP)) as reader, trial.relay(_WIDGETS) as relay:
             relay.await_ready()
             await_equal(real_cluster, reader, {_WIDGETS: f"{before}/widgets"})
             real_cluster.request("DELETE", _DEFINITION)
             real_cluster.wait_for("widgets are gone", gone)
-            reader.read_until("the deletes are said", lambda: len(reader.of(_WIDGETS, "deleted")) == 2, deadline_s=_SOON_S)
-            relay.wait("the row says what it waits for", lambda: relay.stream(_WIDGETS).get("waitsFor"), deadline_s=_SOON_S)
+            reader.read_until(
+                "the deletes are said",
+                lambda: len(reader.of(_WIDGETS, "deleted")) == 2,
+                deadline_s=_SOON_S,
+            )
+            relay.wait(
+                "the row says what it waits for",
+                lambda: relay.stream(_WIDGETS).get("waitsFor"),
+                deadline_s=_SOON_S,
+            )
             after = serve("v2")
-            trial.make(f"{after}/namespaces/{namespace}/widgets", [{**body, "apiVersion": f"{GROUP}/v2", "metadata": {"name": "again"}}])
-            relay.wait("it is followed again", lambda: not relay.stream(_WIDGETS).get("waitsFor"), deadline_s=_SOON_S)
+            trial.make(
+                f"{after}/namespaces/{namespace}/widgets",
+                [{**body, "apiVersion": f"{GROUP}/v2", "metadata": {"name": "again"}}],
+            )
+            relay.wait(
+                "it is followed again",
+                lambda: not relay.stream(_WIDGETS).get("waitsFor"),
+                deadline_s=_SOON_S,
+            )
             await_equal(real_cluster, reader, {_WIDGETS: f"{after}/widgets"}, deadline_s=_SOON_S)
             assert_widgets_end_right(relay, reader)
     finally:
@@ -206,7 +281,8 @@ def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_objec
         definition = widget_definition()
         (shape,) = definition["spec"]["versions"]
         definition["spec"]["versions"] = [
-            {**shape, "name": version, "served": version in versions, "storage": version == "v1"} for version in ("v1", "v2")
+            {**shape, "name": version, "served": version in versions, "storage": version == "v1"}
+            for version in ("v1", "v2")
         ]
         real_cluster.apply(_DEFINITION, definition)
 
@@ -222,20 +298,35 @@ def test_T77_a_version_that_is_served_no_longer_is_left_for_another_and_no_objec
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "spec": {"size": 1}}
     serve("v1", "v2")
     try:
-        wait_until("both versions are served", lambda: answers("v1") == answers("v2") == http.client.OK)
-        trial.make(objects, [{**body, "metadata": {"name": name}} for name in ("one", "two", "three")])
+        wait_until(
+            "both versions are served", lambda: answers("v1") == answers("v2") == http.client.OK
+        )
+        trial.make(
+            objects, [{**body, "metadata": {"name": name}} for name in ("one", "two", "three")]
+        )
         with trial.reader(trial.topic("widgets", GROUP)) as reader, trial.relay(_WIDGETS) as relay:
             relay.await_ready()
             await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v2/widgets"})
             serve("v1")
-            wait_until("only v1 is served", lambda: (answers("v2"), answers("v1")) == (http.client.NOT_FOUND, http.client.OK))
-            await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S)
+            wait_until(
+                "only v1 is served",
+                lambda: (answers("v2"), answers("v1")) == (http.client.NOT_FOUND, http.client.OK),
+            )
+            await_equal(
+                real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"}, deadline_s=_SOON_S
+            )
             assert reader.of(_WIDGETS, "deleted") == [], "none of them is gone"
-            story = [said.type for said in reader.about(_WIDGETS, f"{namespace}/one") if said.type != "read"]
+            story = [
+                said.type
+                for said in reader.about(_WIDGETS, f"{namespace}/one")
+                if said.type != "read"
+            ]
             assert story == ["added", "modified"], "another apiVersion, and a snapshot beside it"
             real_cluster.request("DELETE", f"{objects}/two")
             await_equal(real_cluster, reader, {_WIDGETS: f"/apis/{GROUP}/v1/widgets"})
-            assert [said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")] == ["two"]
+            assert [
+                said.key.decode().rpartition("/")[2] for said in reader.of(_WIDGETS, "deleted")
+            ] == ["two"]
             assert_widgets_end_right(relay, reader)
     finally:
         real_cluster.request("DELETE", _DEFINITION)
@@ -265,7 +356,11 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/relay"
     token = tmp_path / "token"
     token.write_text(real_cluster.service_account_token(namespace, "relay"))
-    real_cluster.grant(namespace, "relay", [{"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["list", "watch"]}])
+    real_cluster.grant(
+        namespace,
+        "relay",
+        [{"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["list", "watch"]}],
+    )
     kubeconfig = tmp_path / "by-file.kubeconfig"
     config = json.loads(through(path, trial, real_cluster).read_text())
     config["users"][0]["user"] = {"tokenFile": str(token)}
@@ -279,8 +374,13 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         await_equal(real_cluster, reader, streams)
         path.refuse()
         real_cluster.request("DELETE", account)
-        wait_until("the API server has forgotten that the token was good", partial(_refused, real_cluster, token.read_text()))
-        trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "meanwhile"}}])
+        wait_until(
+            "the API server has forgotten that the token was good",
+            partial(_refused, real_cluster, token.read_text()),
+        )
+        trial.make(
+            f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "meanwhile"}}]
+        )
         path.heal()
         for stream in streams:
             relay.wait("401 is told", partial(_told, relay, stream, "401"), deadline_s=_SOON_S)
@@ -290,41 +390,76 @@ def test_a_token_that_is_no_longer_good_holds_up_every_stream_and_its_file_alone
         for stream in streams:
             relay.wait("it goes on", partial(_untroubled, relay, stream), deadline_s=_SOON_S)
         await_equal(real_cluster, reader, streams)
-        assert relay.metric("watchrelay_list_total", result="success") == len(streams), "history was there: no list"
+        assert relay.metric("watchrelay_list_total", result="success") == len(streams), (
+            "history was there: no list"
+        )
         assert fresh not in json.dumps(relay.lines()), "a token was logged"
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*streams)
 
 
-# ---- servers that turn everyone away ---------------------------------------------------------------------------------
+# ---- servers that turn everyone away -------------------------------------------------------------
 
 
 @contextmanager
 def turned_away(cluster: ControlPlane, namespace: str, user: str, token: str) -> Iterator[None]:
-    """In the block each request of `user` is answered with 429: priority and fairness has no queue and one seat for it, and on that sits
-    a list that its client does not read.
+    """In the block each request of `user` is answered with 429: priority and fairness has no queue
+    and one seat for it, and on that sits a list that its client does not read.
     """
     many = f"/api/v1/namespaces/{namespace}/configmaps"
     for number in range(12):  # more than the buffers of a connection hold
-        cluster.request("POST", many, {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 900_000}})
-    level, schema = (f"/apis/flowcontrol.apiserver.k8s.io/v1/{plural}" for plural in ("prioritylevelconfigurations", "flowschemas"))
-    limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}
-    cluster.request("POST", level, {"metadata": {"name": namespace}, "spec": {"type": "Limited", "limited": limited}})
-    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": True, "namespaces": ["*"]}
+        cluster.request(
+            "POST", many, {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 900_000}}
+        )
+    level, schema = (
+        f"/apis/flowcontrol.apiserver.k8s.io/v1/{plural}"
+        for plural in ("prioritylevelconfigurations", "flowschemas")
+    )
+    limited = {
+        "nominalConcurrencyShares": 0,
+        "lendablePercent": 0,
+        "borrowingLimitPercent": 0,
+        "limitResponse": {"type": "Reject"},
+    }
+    cluster.request(
+        "POST",
+        level,
+        {"metadata": {"name": namespace}, "spec": {"type": "Limited", "limited": limited}},
+    )
+    everything = {
+        "verbs": ["*"],
+        "apiGroups": ["*"],
+        "resources": ["*"],
+        "clusterScope": True,
+        "namespaces": ["*"],
+    }
     rule = {"subjects": [{"kind": "User", "user": {"name": user}}], "resourceRules": [everything]}
-    spec = {"priorityLevelConfiguration": {"name": namespace}, "matchingPrecedence": 2, "rules": [rule]}
+    spec = {
+        "priorityLevelConfiguration": {"name": namespace},
+        "matchingPrecedence": 2,
+        "rules": [rule],
+    }
     cluster.request("POST", schema, {"metadata": {"name": namespace}, "spec": spec})
     context = ssl.create_default_context(cafile=str(cluster.ca))
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.connect(("127.0.0.1", cluster.port))
         with context.wrap_socket(raw, server_hostname="127.0.0.1") as sitting:
-            asked = f"GET {many} HTTP/1.1\r\nHost: kube\r\nAuthorization: Bearer {token}\r\nAccept: application/json\r\n\r\n"
+            asked = (
+                f"GET {many} HTTP/1.1\r\nHost: kube\r\nAuthorization: Bearer "
+                f"{token}\r\nAccept: application/json\r\n\r\n"
+            )
             try:
-                wait_until("the schema counts", lambda: f'flow_schema="{namespace}"' in str(_probed(cluster, many, token)))
+                wait_until(
+                    "the schema counts",
+                    lambda: f'flow_schema="{namespace}"' in str(_probed(cluster, many, token)),
+                )
                 sitting.sendall(asked.encode())
-                wait_until("the account is turned away", lambda: _probed(cluster, many, token)[0] == http.client.TOO_MANY_REQUESTS)
+                wait_until(
+                    "the account is turned away",
+                    lambda: _probed(cluster, many, token)[0] == http.client.TOO_MANY_REQUESTS,
+                )
                 yield
             finally:
                 cluster.request("DELETE", f"{schema}/{namespace}")
@@ -344,7 +479,9 @@ def _probed(cluster: ControlPlane, path: str, token: str) -> tuple[int, str]:
 def turned_away_so_far(cluster: ControlPlane, schema: str) -> float:
     """Requests of a flow schema that the server answered with 429, by its own count."""
     counted = [
-        line for line in str(cluster.request("GET", "/metrics")).splitlines() if line.startswith(_REJECTED) and f'"{schema}"' in line
+        line
+        for line in str(cluster.request("GET", "/metrics")).splitlines()
+        if line.startswith(_REJECTED) and f'"{schema}"' in line
     ]
     return sum(float(line.rpartition(" ")[2]) for line in counted)
 
@@ -355,11 +492,19 @@ def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_list
     *namespaces, other = trial.namespaces(9)
     streams = by_namespace(namespaces)
     token = real_cluster.service_account_token(other, "relay")
-    real_cluster.grant(other, "relay", [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}])
-    kubeconfig = real_cluster.write_kubeconfig(trial.name, token=token, server=f"https://127.0.0.1:{path.port}")
+    real_cluster.grant(
+        other,
+        "relay",
+        [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}],
+    )
+    kubeconfig = real_cluster.write_kubeconfig(
+        trial.name, token=token, server=f"https://127.0.0.1:{path.port}"
+    )
     with (
         trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay({"resource": "configmaps", "namespaces": namespaces}, kubeconfig=kubeconfig) as relay,
+        trial.relay(
+            {"resource": "configmaps", "namespaces": namespaces}, kubeconfig=kubeconfig
+        ) as relay,
     ):
         relay.await_ready()
         trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
@@ -371,18 +516,29 @@ def test_429_for_every_request_is_met_by_one_probe_at_a_time_and_nothing_is_list
             real_cluster.request("DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone")
             for collection in streams.values():
                 trial.make(collection, [{"metadata": {"name": "meanwhile"}}])
-            relay.wait("two were turned away", lambda: turned_away_so_far(real_cluster, other) >= before + 2, deadline_s=_SOON_S)
-            # One probe a closure: the first 0.8 s after the cut at the earliest, the second 1.6 s behind it.
+            relay.wait(
+                "two were turned away",
+                lambda: turned_away_so_far(real_cluster, other) >= before + 2,
+                deadline_s=_SOON_S,
+            )
+            # One probe a closure: the first 0.8 s after the cut at the earliest, the second 1.6 s
+            # behind it.
             assert time.monotonic() - cut_s >= 0.8 + 1.6
-            assert turned_away_so_far(real_cluster, other) == before + 2, "eight streams, but more than one probe at a time"
+            assert turned_away_so_far(real_cluster, other) == before + 2, (
+                "eight streams, but more than one probe at a time"
+            )
             rows = relay.api_streams()
             assert {row["state"] for row in rows.values()} == {"backoff"}
             assert any("429" in json.dumps(row["lastError"]) for row in rows.values())
             assert relay.metric("watchrelay_endpoint_gate_closed") == 1
             assert relay.livez() == http.client.OK
         await_equal(real_cluster, reader, streams, deadline_s=_SOON_S)
-        assert relay.metric("watchrelay_kube_requests_total", code="200", verb="list") == 0, "history was there: no list"
-        assert relay.metric("watchrelay_list_total", result="success") == len(streams), "history was there: no list"
+        assert relay.metric("watchrelay_kube_requests_total", code="200", verb="list") == 0, (
+            "history was there: no list"
+        )
+        assert relay.metric("watchrelay_list_total", result="success") == len(streams), (
+            "history was there: no list"
+        )
         assert relay.metric("watchrelay_missed_changes_total") == 0
         assert relay.stop() == 0
         reader.read()
@@ -395,13 +551,19 @@ def by_namespace(namespaces: list[str]) -> dict[str, str]:
 
 
 def lists(cluster: ControlPlane, since: int) -> list[tuple[float, float, int]]:
-    """When each list of config maps came and ended, and with which code, by the audit log behind its first entries. Units: seconds."""
+    """When each list of config maps came and ended, and with which code, by the audit log behind
+    its first entries. Units: seconds."""
     made = [
         entry
         for entry in cluster.audit_entries()[since:]
-        if entry["verb"] == "list" and entry["objectRef"]["resource"] == "configmaps" and entry["userAgent"].startswith("watchrelay/")
+        if entry["verb"] == "list"
+        and entry["objectRef"]["resource"] == "configmaps"
+        and entry["userAgent"].startswith("watchrelay/")
     ]
-    return sorted((*map(partial(_moment_s, entry), _BEGAN_ENDED), entry["responseStatus"]["code"]) for entry in made)
+    return sorted(
+        (*map(partial(_moment_s, entry), _BEGAN_ENDED), entry["responseStatus"]["code"])
+        for entry in made
+    )
 
 
 def _moment_s(entry: dict[str, Any], which: str) -> float:
@@ -416,7 +578,12 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
         trial = Trial(cluster, kafka_broker, tmp_path)
         namespaces = trial.namespaces(8)
         streams = by_namespace(namespaces)
-        entry = {"resource": "configmaps", "namespaces": namespaces, "initialList": "paged", "relistInterval": "4s"}
+        entry = {
+            "resource": "configmaps",
+            "namespaces": namespaces,
+            "initialList": "paged",
+            "relistInterval": "4s",
+        }
         with trial.reader(trial.topic("configmaps")) as reader, trial.relay(entry) as relay:
             relay.await_ready()
             trial.make(streams[f"configmaps@{namespaces[0]}"], [{"metadata": {"name": "gone"}}])
@@ -425,19 +592,37 @@ def test_504_for_every_list_is_met_by_less_than_a_request_a_second_and_caught_up
             cluster.kill("etcd")
 
             def failed() -> list[tuple[float, float, int]]:
-                return [each for each in lists(cluster, since) if each[2] >= http.client.BAD_REQUEST]
+                return [
+                    each for each in lists(cluster, since) if each[2] >= http.client.BAD_REQUEST
+                ]
 
             relay.wait("lists fail", failed, deadline_s=_SOON_S)
             closed_s = min(ended_s for _, ended_s, _ in failed())
-            relay.wait("and fail again", lambda: failed()[-1][0] > closed_s + 2.0, deadline_s=_SOON_S)
-            after = [began_s - closed_s for began_s, _, _ in failed() if began_s > closed_s + 0.2]  # others were let through before
+            relay.wait(
+                "and fail again", lambda: failed()[-1][0] > closed_s + 2.0, deadline_s=_SOON_S
+            )
+            # others were let through before
+            after = [began_s - closed_s for began_s, _, _ in failed() if began_s > closed_s + 0.2]
             assert len(after) <= after[-1], f"eight streams, but one probe at a time: {after}"
-            relay.wait("the row says so", lambda: "504" in json.dumps(relay.api_streams()), deadline_s=_SOON_S)
+            relay.wait(
+                "the row says so",
+                lambda: "504" in json.dumps(relay.api_streams()),
+                deadline_s=_SOON_S,
+            )
             assert relay.metric("watchrelay_endpoint_gate_closed") == 1
-            relay.wait("they stay away", lambda: "backoff" in {row["state"] for row in relay.api_streams().values()}, deadline_s=_SOON_S)
+            relay.wait(
+                "they stay away",
+                lambda: "backoff" in {row["state"] for row in relay.api_streams().values()},
+                deadline_s=_SOON_S,
+            )
             assert relay.livez() == http.client.OK
             cluster.relaunch("etcd")
-            cluster.wait_for("it takes writes", partial(cluster.request, "DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone"))
+            cluster.wait_for(
+                "it takes writes",
+                partial(
+                    cluster.request, "DELETE", f"{streams[f'configmaps@{namespaces[0]}']}/gone"
+                ),
+            )
             for collection in streams.values():
                 trial.make(collection, [{"metadata": {"name": "afterwards"}}])
             await_equal(cluster, reader, streams, deadline_s=_SOON_S)

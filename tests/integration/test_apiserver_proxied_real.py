@@ -1,5 +1,6 @@
-"""Room: integration tests.  In: a real API server behind a proxy that knows what it carries.  Out: what a server cannot be made to do by
-itself: watches that end at once, a token refused to all at once, an event that is never said, lists that all come together.
+"""Room: integration tests.  In: a real API server behind a proxy that knows what it carries.  Out:
+what a server cannot be made to do by itself: watches that end at once, a token refused to all at
+once, an event that is never said, lists that all come together.
 """
 
 import itertools
@@ -19,7 +20,11 @@ from tests.support.realparts import ControlPlane
 from tests.support.tlsproxy import TlsProxy, WatchEnd, most_at_once
 from tests.support.trial import Trial
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240), pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
+]
 
 _SOON_S = 60.0
 _MANY = 20
@@ -39,7 +44,11 @@ def configs(namespaces: list[str]) -> dict[str, str]:
 def account(cluster: ControlPlane, namespace: str) -> str:
     """A token of one who may read config maps."""
     token = cluster.service_account_token(namespace, "relay")
-    cluster.grant(namespace, "relay", [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}])
+    cluster.grant(
+        namespace,
+        "relay",
+        [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}],
+    )
     return token
 
 
@@ -65,7 +74,10 @@ def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing
     resources = {"resource": "configmaps", "namespaces": namespaces}
     with (
         trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(resources, kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0]))) as relay,
+        trial.relay(
+            resources,
+            kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0])),
+        ) as relay,
     ):
         relay.await_ready()
         await_equal(real_cluster, reader, streams)
@@ -99,7 +111,9 @@ def test_T17_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_nothing
                 assert max(gaps_s) < 8.0, f"held up by those beside it: {gaps_s}"
             else:  # the first failure was the cut
                 assert began_s[0] - cut_s >= 0.8, end
-                assert all(gap_s >= 1.6 * 2**number for number, gap_s in enumerate(gaps_s)), f"{end}: {gaps_s}"
+                assert all(gap_s >= 1.6 * 2**number for number, gap_s in enumerate(gaps_s)), (
+                    f"{end}: {gaps_s}"
+                )
         assert lists_made(relay) == lists, "history was there: no list"
         assert relay.metric("watchrelay_missed_changes_total") == 0
         assert_verified(relay)
@@ -118,7 +132,9 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
     resources = {"resource": "configmaps", "namespaces": namespaces}
     with (
         trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(resources, kubeconfig=proxy.kubeconfig(trial.name, tokenFile=str(file))) as relay,
+        trial.relay(
+            resources, kubeconfig=proxy.kubeconfig(trial.name, tokenFile=str(file))
+        ) as relay,
     ):
         relay.await_ready()
         await_equal(real_cluster, reader, streams)
@@ -131,7 +147,9 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
             make(real_cluster, path, "meanwhile")
 
         def held() -> int:
-            return len([each for each in proxy.of("watch", since_s=ended_s) if each.token == former])
+            return len(
+                [each for each in proxy.of("watch", since_s=ended_s) if each.token == former]
+            )
 
         wait_until("all ask with the token that is no longer good", lambda: held() == _MANY)
         file.write_text(fresh := real_cluster.service_account_token(namespaces[0], "relay"))
@@ -141,24 +159,33 @@ def test_a_401_of_twenty_streams_has_the_token_read_once_and_all_go_on(
             relay.wait("all watch again", lambda: watching(relay, _MANY))
             assert reads.count() == 1, "the file is read once for all who heard of it"
         asked = proxy.of("watch", since_s=ended_s)
-        assert [each.token for each in asked].count(former) == _MANY, "and nobody asks again with what was refused"
+        assert [each.token for each in asked].count(former) == _MANY, (
+            "and nobody asks again with what was refused"
+        )
         assert [each.token for each in asked].count(fresh) == _MANY
         assert lists_made(relay) == lists, "history was there: no list"
-        assert not [secret for secret in (former, fresh) if secret in json.dumps(relay.lines())], "a token was logged"
+        assert not [secret for secret in (former, fresh) if secret in json.dumps(relay.lines())], (
+            "a token was logged"
+        )
         assert_verified(relay)
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*streams)
 
 
-def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy) -> None:
+def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
+    trial: Trial, real_cluster: ControlPlane, proxy: TlsProxy
+) -> None:
     (namespace,) = trial.namespaces(1)
     ((stream, path),) = configs([namespace]).items()
     for name in ("gone", "changed", "kept"):
         make(real_cluster, path, name)
     resources = {"resource": "configmaps", "namespaces": [namespace], "relistInterval": "3s"}
     kubeconfig = proxy.kubeconfig(trial.name, token=account(real_cluster, namespace))
-    with trial.reader(trial.topic("configmaps")) as reader, trial.relay(resources, kubeconfig=kubeconfig) as relay:
+    with (
+        trial.reader(trial.topic("configmaps")) as reader,
+        trial.relay(resources, kubeconfig=kubeconfig) as relay,
+    ):
         relay.await_ready()
         await_equal(real_cluster, reader, {stream: path})
 
@@ -167,7 +194,9 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(trial: T
 
         def equal() -> bool:
             reader.read()
-            return not difference(expected_table(list_text(real_cluster, path)), reader.table(stream)) and reader.proven(stream)
+            return not difference(
+                expected_table(list_text(real_cluster, path)), reader.table(stream)
+            ) and reader.proven(stream)
 
         proxy.swallow(unsaid)
         real_cluster.request("DELETE", f"{path}/gone")
@@ -175,9 +204,12 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(trial: T
         make(real_cluster, path, "fresh")
         wait_until("the watch kept all of it to itself", lambda: len(proxy.swallowed) == 3)
         wait_until("the topic is right all the same", equal)
-        make(real_cluster, path, "later")  # where the watch went on from before the list, this is what shows that it kept silent
+        # where the watch went on from before the list, this is what shows that it kept silent
+        make(real_cluster, path, "later")
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 3)
-        assert [said["missed"] for said in relay.said("list found changes that the watch did not show")] == [3]
+        assert [
+            said["missed"] for said in relay.said("list found changes that the watch did not show")
+        ] == [3]
         proxy.swallow(None)
         lists = lists_made(relay)
         relay.wait("another list finds nothing more", lambda: lists_made(relay) > lists)
@@ -185,11 +217,15 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(trial: T
         assert_verified(relay)
         assert relay.stop() == 0
         reader.read()
-    # The server vouched for its version by a bookmark: what it had not shown up to there can only be said behind it.
+    # The server vouched for its version by a bookmark: what it had not shown up to there can only
+    # be said behind it.
     assert all("behind a frontier" in problem for problem in reader.problems), reader.problems
 
     def story(name: str) -> list[tuple[str, str]]:
-        return [(said.type, said.headers["ce_wrreason"]) for said in reader.about(stream, f"{namespace}/{name}")]
+        return [
+            (said.type, said.headers["ce_wrreason"])
+            for said in reader.about(stream, f"{namespace}/{name}")
+        ]
 
     assert story("gone") == [("added", "snapshot"), ("deleted", "relist")]
     assert story("changed") == [("added", "snapshot"), ("modified", "relist")]
@@ -208,7 +244,10 @@ def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(
     ]
     with (
         trial.reader(trial.topic("configmaps")) as reader,
-        trial.relay(*resources, kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0]))) as relay,
+        trial.relay(
+            *resources,
+            kubeconfig=proxy.kubeconfig(trial.name, token=account(real_cluster, namespaces[0])),
+        ) as relay,
     ):
         relay.await_ready()
         for path in streams.values():
@@ -218,14 +257,19 @@ def test_history_that_is_gone_for_twenty_streams_is_listed_three_at_a_time(
         for path in streams.values():
             real_cluster.request("DELETE", f"{path}/gone")
             make(real_cluster, path, "fresh")
-        real_cluster.restart_apiserver()  # its caches begin anew: each watch from before is answered 410
+        # its caches begin anew: each watch from before is answered 410
+        real_cluster.restart_apiserver()
         proxy.list_s, back_s = 0.2, time.monotonic()
         proxy.open()
         await_equal(real_cluster, reader, streams, deadline_s=_SOON_S)
         relay.wait("all watch again", lambda: watching(relay, _MANY))
         lists = proxy.of("list", since_s=back_s)
-        assert sorted(each.path for each in lists) == sorted(streams.values()), "each stream lists once"
-        assert most_at_once(lists) == 3, "no more lists at once than there are seats, and no seat stays empty"
+        assert sorted(each.path for each in lists) == sorted(streams.values()), (
+            "each stream lists once"
+        )
+        assert most_at_once(lists) == 3, (
+            "no more lists at once than there are seats, and no seat stays empty"
+        )
         assert relay.metric("watchrelay_missed_changes_total") == 2 * _MANY
         assert_verified(relay)
         assert relay.stop() == 0

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: real Kafka with what should not be there, or without what should.  Out: one clear message, nothing lost.
+"""Room: integration tests.  In: real Kafka with what should not be there, or without what should.
+Out: one clear message, nothing lost.
 
 The API server is the synthetic one: what is wrong here is on Kafka's side.
 """
@@ -42,7 +43,11 @@ def path(trial: Trial) -> str:
 
 def warnings(relay: Daemon, since: int) -> list[str]:
     """What it warned of in this life, without what every new topic of one copy is warned of."""
-    return [line["message"] for line in relay.lines(since=since) if line["level"] in {"warning", "error"}]
+    return [
+        line["message"]
+        for line in relay.lines(since=since)
+        if line["level"] in {"warning", "error"}
+    ]
 
 
 def published(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> None:
@@ -53,7 +58,9 @@ def published(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay
     await_equal(cluster, reader, _PATHS)
     wait_until("its snapshot is in the index", lambda: index_of(trial, "configmaps"))
     before = len(reader.of("configmaps", "heartbeat"))
-    reader.read_until("heartbeats follow", lambda: len(reader.of("configmaps", "heartbeat")) > before + 3)
+    reader.read_until(
+        "heartbeats follow", lambda: len(reader.of("configmaps", "heartbeat")) > before + 3
+    )
     assert relay.stop() == 0
     reader.read()
 
@@ -62,7 +69,10 @@ def again(relay: Daemon) -> int:
     """The next life, until it watches; where in its log that begins."""
     since = relay.log_bytes
     relay.start().await_ready()
-    relay.wait("it watches, and all is said", lambda: (row := relay.stream("configmaps")).get("state") == "watching" and row["complete"])
+    relay.wait(
+        "it watches, and all is said",
+        lambda: (row := relay.stream("configmaps")).get("state") == "watching" and row["complete"],
+    )
     return since
 
 
@@ -79,14 +89,24 @@ def assert_held(trial: Trial, cluster: EmbeddedCluster, *, complains: bool = Fal
 
 def lose(trial: Trial, kafka_broker: KafkaBroker, before: dict[int, int]) -> None:
     """What retention does: everything of these partitions before these offsets is gone."""
-    places = [TopicPartition(trial.topic("configmaps"), partition, offset) for partition, offset in before.items()]
+    places = [
+        TopicPartition(trial.topic("configmaps"), partition, offset)
+        for partition, offset in before.items()
+    ]
     for done in kafka_broker.admin.delete_records(places).values():
         done.result(20.0)
 
 
-def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
     topic, relay = trial.topic("configmaps"), trial.relay(*_PATHS)
-    newer = {"ce_type": b"dev.watchrelay.object.added.v2", "ce_wrstream": b"configmaps", "ce_wrepoch": b"9", "ce_sequence": b"1"}
+    newer = {
+        "ce_type": b"dev.watchrelay.object.added.v2",
+        "ce_wrstream": b"configmaps",
+        "ce_wrepoch": b"9",
+        "ce_sequence": b"1",
+    }
     message = "records on the topic are not of the contract and are passed over"
     with trial.reader(topic) as reader, relay:
         published(trial, cluster, reader, relay)
@@ -99,14 +119,19 @@ def test_foreign_records_are_told_once_and_passed_over_live_and_by_a_restart(tri
         assert warnings(relay, since) == [message]
         trial.write(topic, "orders-18", b"{}", partition=0)
         cluster.request("DELETE", f"{path}/c1")
-        relay.wait("the delete is published", lambda: relay.stream("configmaps")["objects"] == _objects(cluster))
+        relay.wait(
+            "the delete is published",
+            lambda: relay.stream("configmaps")["objects"] == _objects(cluster),
+        )
         assert warnings(relay, since) == [message]
         assert_held(trial, cluster, complains=True)
         verified = command("verify", "-c", relay.file)
         assert verified.code == 1
         assert "foreign" in verified.stdout
         assert relay.stop() == 0
-        assert [line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"] == ["WatchFrom"]
+        assert [
+            line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"
+        ] == ["WatchFrom"]
 
 
 def _objects(cluster: EmbeddedCluster) -> int:
@@ -129,19 +154,30 @@ def test_what_retention_took_is_said_anew_and_deletes_of_the_meantime_too(
             "nothing": {partition: offset + 1 for partition, offset in last.items()},
         }[left]
         lose(trial, kafka_broker, before)
-        gone = next(said.key for said in reversed(reader.of("configmaps", "added")) if said.raw.partition == 0)
+        gone = next(
+            said.key
+            for said in reversed(reader.of("configmaps", "added"))
+            if said.raw.partition == 0
+        )
         cluster.request("DELETE", f"{path}/{gone.decode().partition('/')[2]}")
         since = again(relay)
         said = warnings(relay, since)
         if left == "nothing":
             assert said == []
-            assert [line["reason"] for line in relay.lines(since=since) if line["message"] == "log read back"] == [
-                "nothing was published before"
-            ]
+            assert [
+                line["reason"]
+                for line in relay.lines(since=since)
+                if line["message"] == "log read back"
+            ] == ["nothing was published before"]
         else:
-            assert said == ["log is not whole: everything is listed and said again within a snapshot"]
+            assert said == [
+                "log is not whole: everything is listed and said again within a snapshot"
+            ]
         reader.read()
-        assert reader.table("configmaps").keys() == expected_table(list_text(cluster, _PATHS["configmaps"])).keys()
+        assert (
+            reader.table("configmaps").keys()
+            == expected_table(list_text(cluster, _PATHS["configmaps"])).keys()
+        )
         assert reader.proven("configmaps")
         assert_held(trial, cluster)
         verified = command("verify", "-c", relay.file, "--cluster")
@@ -161,9 +197,9 @@ def test_partitions_added_to_a_topic_are_warned_of_and_not_used(
         await_equal(cluster, reader, _PATHS)
         assert relay.stop() == 0
         since = again(relay)
-        assert [line["warning"] for line in relay.lines(since=since) if line["level"] == "warning"] == [
-            f"topic {topic} has 5 partitions, the pinned 3 are used"
-        ]
+        assert [
+            line["warning"] for line in relay.lines(since=since) if line["level"] == "warning"
+        ] == [f"topic {topic} has 5 partitions, the pinned 3 are used"]
         cluster.request("DELETE", f"{path}/c2")
         await_equal(cluster, reader, _PATHS)
         assert_held(trial, cluster)
@@ -182,14 +218,25 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
             published(trial, cluster, reader, relay)
         epoch, before = reader.epoch("configmaps"), len(reader.records)
         kafka_broker.admin.delete_topics([trial.control_topic])[trial.control_topic].result(20.0)
-        wait_until("it is gone", lambda: trial.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics)
+        wait_until(
+            "it is gone",
+            lambda: trial.control_topic not in kafka_broker.admin.list_topics(timeout=10.0).topics,
+        )
         cluster.request("DELETE", f"{path}/c1")
         since = again(relay)
-        assert warnings(relay, since) == ["control topic has lost the stream, its own topic holds it: epochs go on above"]
+        assert warnings(relay, since) == [
+            "control topic has lost the stream, its own topic holds it: epochs go on above"
+        ]
         await_equal(cluster, reader, _PATHS)
         assert reader.epoch("configmaps") > epoch
-        said = [one.type for one in reader.records[before:] if one.is_object and one.headers["ce_wrreason"] != "snapshot"]
-        assert said == ["deleted"], "more was said than what changed, and a snapshot for the new index"
+        said = [
+            one.type
+            for one in reader.records[before:]
+            if one.is_object and one.headers["ce_wrreason"] != "snapshot"
+        ]
+        assert said == ["deleted"], (
+            "more was said than what changed, and a snapshot for the new index"
+        )
         wait_until("a snapshot is in the new index", lambda: index_of(trial, "configmaps"))
         assert_held(trial, cluster)
         assert command("verify", "-c", relay.file, "--cluster").code == 0
@@ -198,17 +245,22 @@ def test_a_control_topic_that_is_gone_is_made_anew_and_epochs_go_on(
     reader.assert_right("configmaps")
 
 
-def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+def test_another_cluster_on_the_same_topic_is_refused_and_has_written_nothing(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
     topic = f"{trial.name}.shared"
     relay = trial.relay({"resource": "configmaps", "topic": topic})
-    other_config: dict[str, Any] = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
+    other_config: dict[str, Any] = trial.config({"resource": "configmaps", "topic": topic}) | {
+        "cluster": f"{trial.name}-other"
+    }
     with EmbeddedCluster() as elsewhere, trial.reader(topic) as reader, relay:
         relay.await_ready()
         other_config["kubernetes"] = {"kubeconfig": str(elsewhere.kubeconfig)}
         with Daemon(other_config, trial.directory, name="other") as other:
             other.wait("it is refused", lambda: other.stream("configmaps").get("waitsFor"))
             assert other.stream("configmaps")["waitsFor"] == (
-                f"topic {topic} holds records of cluster {trial.name}, this is cluster {trial.name}-other: the topics of two clusters must "
+                f"topic {topic} holds records of cluster {trial.name}, this is cluster "
+                f"{trial.name}-other: the topics of two clusters must "
                 "differ: name another one, or have {cluster} in kafka.topicTemplate"
             )
             assert warnings(other, 0) == ["topic refused"]
@@ -230,19 +282,37 @@ def test_two_clusters_that_both_think_the_topic_theirs_stop_that_stream_and_say_
     topic = f"{trial.name}.shared"
     relay = trial.relay({"resource": "configmaps", "topic": topic})
     once = {"topic": topic, "partitions": 3, "keyFormat": "plain", "epochBase": 1}
-    kafka_broker.create_topic(f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"})
+    kafka_broker.create_topic(
+        f"k8s.{trial.name}-other.control", config={"cleanup.policy": "compact"}
+    )
     trial.write(f"k8s.{trial.name}-other.control", "stream/configmaps", json.dumps(once).encode())
-    other_config = trial.config({"resource": "configmaps", "topic": topic}) | {"cluster": f"{trial.name}-other"}
+    other_config = trial.config({"resource": "configmaps", "topic": topic}) | {
+        "cluster": f"{trial.name}-other"
+    }
     with trial.reader(topic) as reader, relay, EmbeddedCluster() as elsewhere:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
-        with Daemon({**other_config, "kubernetes": {"kubeconfig": str(elsewhere.kubeconfig)}}, trial.directory, name="other") as other:
-            for daemon, theirs, ours in ((other, trial.name, f"{trial.name}-other"), (relay, f"{trial.name}-other", trial.name)):
+        with Daemon(
+            {**other_config, "kubernetes": {"kubeconfig": str(elsewhere.kubeconfig)}},
+            trial.directory,
+            name="other",
+        ) as other:
+            for daemon, theirs, ours in (
+                (other, trial.name, f"{trial.name}-other"),
+                (relay, f"{trial.name}-other", trial.name),
+            ):
                 daemon.wait("it waits for an operator", partial(waits_for, daemon))
-                assert f"topic {topic} holds records of cluster {theirs}, this is cluster {ours}" in daemon.stream("configmaps")["waitsFor"]
+                assert (
+                    f"topic {topic} holds records of cluster {theirs}, this is cluster {ours}"
+                    in daemon.stream("configmaps")["waitsFor"]
+                )
                 assert daemon.stop() == 0
         reader.read()
-        assert not [one for one in reader.records if one.is_object and f"/{trial.name}-other/" in one.headers["ce_source"]]
+        assert not [
+            one
+            for one in reader.records
+            if one.is_object and f"/{trial.name}-other/" in one.headers["ce_source"]
+        ]
 
 
 def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_the_first_is_retired(
@@ -254,10 +324,13 @@ def test_another_stream_with_the_same_keys_on_the_same_topic_is_refused_until_th
         with relay:
             relay.await_ready()
             await_equal(cluster, reader, _PATHS)
-            with trial.relay({"resource": "configmaps", "id": "again", "topic": topic}, name="other") as other:
+            with trial.relay(
+                {"resource": "configmaps", "id": "again", "topic": topic}, name="other"
+            ) as other:
                 other.wait("it is refused", lambda: other.stream("again").get("waitsFor"))
                 assert other.stream("again")["waitsFor"] == (
-                    f"stream again takes objects that stream configmaps on the same topic {topic} has too: retire that one first "
+                    "stream again takes objects that stream configmaps on the same topic "
+                    f"{topic} has too: retire that one first "
                     "(`watchrelay retire configmaps`), or name another topic"
                 )
                 checked = command("validate", "-c", other.file, "--connect")

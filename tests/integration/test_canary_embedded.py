@@ -1,6 +1,8 @@
-"""Canaries in Secrets and in credentials, against the program as it runs: no file, page, topic or command of it shows one.
+"""Canaries in Secrets and in credentials, against the program as it runs: no file, page, topic or
+command of it shows one.
 
-Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out: all that it says, and all that the commands say of it.
+Room: integration tests.  In: the embedded parts, a daemon at debug level.  Out: all that it says,
+and all that the commands say of it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> T
 def secret(name: str, revision: int) -> dict[str, Any]:
     applied = json.dumps({"data": {"password": b64(CANARIES["applied"])}})
     metadata = {"name": name, "annotations": {LAST_APPLIED: applied, "revision": str(revision)}}
-    return {"metadata": metadata, "data": {"password": b64(CANARIES["data"])}, "stringData": {"token": CANARIES["stringData"]}}
+    return {
+        "metadata": metadata,
+        "data": {"password": b64(CANARIES["data"])},
+        "stringData": {"token": CANARIES["stringData"]},
+    }
 
 
 def kubeconfig_with_token(cluster: EmbeddedCluster, tmp_path: Path) -> Path:
@@ -43,7 +49,8 @@ def kubeconfig_with_token(cluster: EmbeddedCluster, tmp_path: Path) -> Path:
 
 
 def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str]:
-    """List, watch, a relist after lost history, errors, a snapshot on request; a restart that resumes. What the window showed meanwhile."""
+    """List, watch, a relist after lost history, errors, a snapshot on request; a restart that
+    resumes. What the window showed meanwhile."""
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/secrets"
     trial.make(path, [secret(f"s{number}", 0) for number in range(20)])
@@ -63,9 +70,16 @@ def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str
     with relay:
         relay.await_ready()
         change(1)
-        relay.wait("the watch brought it", lambda: relay.metric("watchrelay_records_acked_total", kind="event") >= 20)
+        relay.wait(
+            "the watch brought it",
+            lambda: relay.metric("watchrelay_records_acked_total", kind="event") >= 20,
+        )
         look()
-        cluster.do(lambda: cluster.server.behaviour.forbidden.update({("list", "secrets"), ("watch", "secrets")}))
+        cluster.do(
+            lambda: cluster.server.behaviour.forbidden.update(
+                {("list", "secrets"), ("watch", "secrets")}
+            )
+        )
         cluster.kill()
         cluster.restart()
         cluster.forget()
@@ -85,18 +99,29 @@ def live(trial: Trial, cluster: EmbeddedCluster, relay: Daemon) -> dict[str, str
 
 
 def topics_of(trial: Trial, *, objects: int) -> bytes:
-    """All bytes of the topics, once each of so many objects was said three times: by the list, by the watch, and by what came after."""
+    """All bytes of the topics, once each of so many objects was said three times: by the list, by
+    the watch, and by what came after."""
     with TopicReader(trial.broker.bootstrap, trial.topic("secrets")) as reader:
-        reader.read_until("all was said", lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects)
+        reader.read_until(
+            "all was said",
+            lambda: len(reader.of("secrets", "added", "modified", "read")) >= 3 * objects,
+        )
         raw = [said.raw for said in reader.records]
-    text = b"".join((each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw)
+    text = b"".join(
+        (each.key or b"") + (each.value or b"") + repr(each.headers).encode() for each in raw
+    )
     return text + repr(read_control(trial.broker.bootstrap, trial.control_topic)).encode()
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(trial: Trial, cluster: EmbeddedCluster, named: bool) -> None:
-    """Likewise at debug level; and the same look finds them on the topic, and only there, once the config names them."""
-    entry = {"resource": "secrets"} | ({"includeSecretData": True, "keepLastApplied": True} if named else {})
+def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(
+    trial: Trial, cluster: EmbeddedCluster, named: bool
+) -> None:
+    """Likewise at debug level; and the same look finds them on the topic, and only there, once the
+    config names them."""
+    entry = {"resource": "secrets"} | (
+        {"includeSecretData": True, "keepLastApplied": True} if named else {}
+    )
     kubeconfig = kubeconfig_with_token(cluster, trial.directory)
     relay = trial.relay(entry, kubeconfig=kubeconfig, observe={"logLevel": "debug"})
     shown = live(trial, cluster, relay)
@@ -106,7 +131,9 @@ def test_canaries_stay_home_in_all_that_the_program_writes_shows_and_prints(tria
         "verify": ("verify", "--cluster", "--output", "json"),
         "validate": ("validate", "--connect"),
     }.items():
-        done = command(*arguments, "-c", relay.file, environment={"WATCHRELAY_OBSERVE__LOG_LEVEL": "debug"})
+        done = command(
+            *arguments, "-c", relay.file, environment={"WATCHRELAY_OBSERVE__LOG_LEVEL": "debug"}
+        )
         assert done.code == 0, done.stdout + done.stderr
         shown[name] = done.stdout + done.stderr
     assert "debug" in {line["level"] for line in relay.lines()}

@@ -1,5 +1,6 @@
-"""Room: integration tests.  In: the chart, both Helms, an API server that enforces restricted pod security.  Out: proof that it installs
-there, and that the daemon relays with the rights and the config that it made, and asks for nothing else.
+"""Room: integration tests.  In: the chart, both Helms, an API server that enforces restricted pod
+security.  Out: proof that it installs there, and that the daemon relays with the rights and the
+config that it made, and asks for nothing else.
 """
 
 import random
@@ -24,7 +25,11 @@ from tests.support.trial import Trial
 pytestmark = pytest.mark.real
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_MONITORING = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
+_MONITORING = {
+    "podmonitors": "PodMonitor",
+    "servicemonitors": "ServiceMonitor",
+    "prometheusrules": "PrometheusRule",
+}
 _EVERYTHING = {
     "networkPolicy": {"enabled": True},
     "podMonitor": {"enabled": True},
@@ -53,12 +58,19 @@ def _define(cluster: ControlPlane, group: str, plural: str, kind: str) -> None:
         "spec": {
             "group": group,
             "scope": "Namespaced",
-            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "names": {
+                "plural": plural,
+                "singular": kind.lower(),
+                "kind": kind,
+                "listKind": f"{kind}List",
+            },
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
     cluster.apply(f"{_DEFINITIONS}/{plural}.{group}", definition)
-    cluster.wait_for(f"{plural} are served", lambda: cluster.request("GET", f"/apis/{group}/v1/{plural}"))
+    cluster.wait_for(
+        f"{plural} are served", lambda: cluster.request("GET", f"/apis/{group}/v1/{plural}")
+    )
 
 
 def _restricted(cluster: ControlPlane, name: str) -> str:
@@ -67,14 +79,28 @@ def _restricted(cluster: ControlPlane, name: str) -> str:
     return name
 
 
-def _install(cluster: ControlPlane, helm: str, namespace: str, values: Path, *arguments: str) -> None:
+def _install(
+    cluster: ControlPlane, helm: str, namespace: str, values: Path, *arguments: str
+) -> None:
     where = ("--namespace", namespace, "--kubeconfig", cluster.kubeconfig)
-    done = run(program(helm), "upgrade", "--install", "relay", CHART, "--values", values, *where, *arguments)
+    done = run(
+        program(helm),
+        "upgrade",
+        "--install",
+        "relay",
+        CHART,
+        "--values",
+        values,
+        *where,
+        *arguments,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _pods(cluster: ControlPlane, namespace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    found: list[dict[str, Any]] = cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods")[
+        "items"
+    ]
     return found
 
 
@@ -83,22 +109,55 @@ def test_the_pod_is_admitted_where_pod_security_is_restricted_and_an_edit_reache
     cluster: ControlPlane, helm: str, tmp_path: Path
 ) -> None:
     namespace = _restricted(cluster, f"installed-by-{helm}")
-    config = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+    config = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["kafka:9092"]},
+        "resources": [{"resource": "pods"}],
+    }
     _install(cluster, helm, namespace, values_file(tmp_path, config, **_EVERYTHING))
     cluster.wait_for("the pod is there", lambda: _pods(cluster, namespace))
     (pod,) = _pods(cluster, namespace)
     assert pod["spec"]["serviceAccountName"] == "relay-watchrelay"
     assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
-    deployment = cluster.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay")
-    assert not [each for each in deployment["status"].get("conditions", ()) if each["type"] == "ReplicaFailure"]
-    (asks,) = [each for each in rendered(tmp_path / "values.yaml", namespace=namespace) if each["kind"] == "Pod"]
-    cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", asks)  # what `helm test` starts is admitted too
-    rules = cluster.request("GET", f"/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules/relay-watchrelay")
+    deployment = cluster.request(
+        "GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay"
+    )
+    assert not [
+        each
+        for each in deployment["status"].get("conditions", ())
+        if each["type"] == "ReplicaFailure"
+    ]
+    (asks,) = [
+        each
+        for each in rendered(tmp_path / "values.yaml", namespace=namespace)
+        if each["kind"] == "Pod"
+    ]
+    # what `helm test` starts is admitted too
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", asks)
+    rules = cluster.request(
+        "GET",
+        f"/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules/relay-watchrelay",
+    )
     assert len(rules["spec"]["groups"][0]["rules"]) > 10
-    _install(cluster, helm, namespace, values_file(tmp_path, {**config, "heartbeatInterval": "7s"}, **_EVERYTHING))
-    held = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/relay-watchrelay")["data"]["config.yaml"]
+    _install(
+        cluster,
+        helm,
+        namespace,
+        values_file(tmp_path, {**config, "heartbeatInterval": "7s"}, **_EVERYTHING),
+    )
+    held = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/relay-watchrelay")[
+        "data"
+    ]["config.yaml"]
     assert yaml.safe_load(held)["heartbeatInterval"] == "7s"
-    gone = run(program(helm), "uninstall", "relay", "--namespace", namespace, "--kubeconfig", cluster.kubeconfig)
+    gone = run(
+        program(helm),
+        "uninstall",
+        "relay",
+        "--namespace",
+        namespace,
+        "--kubeconfig",
+        cluster.kubeconfig,
+    )
     assert gone.returncode == 0, gone.stderr
     role = f"watchrelay:{namespace}:relay-watchrelay"
     assert role not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
@@ -106,26 +165,44 @@ def test_the_pod_is_admitted_where_pod_security_is_restricted_and_an_edit_reache
 
 def test_the_plain_manifests_are_admitted_too(cluster: ControlPlane) -> None:
     base = yaml.safe_load_all(cluster.kubectl("kustomize", str(ROOT / "deploy" / "base")))
-    assert sorted(each["kind"] for each in base) == ["Deployment", "Service"], "the base stands by itself"
+    assert sorted(each["kind"] for each in base) == ["Deployment", "Service"], (
+        "the base stands by itself"
+    )
     cluster.kubectl("apply", "-k", str(ROOT / "deploy" / "example"))
     cluster.wait_for("the pod is there", lambda: _pods(cluster, "watchrelay"))
     (pod,) = _pods(cluster, "watchrelay")
-    (config,) = [each["configMap"]["name"] for each in pod["spec"]["volumes"] if each["name"] == "config"]
-    assert "cluster: my-cluster" in cluster.request("GET", f"/api/v1/namespaces/watchrelay/configmaps/{config}")["data"]["config.yaml"]
+    (config,) = [
+        each["configMap"]["name"] for each in pod["spec"]["volumes"] if each["name"] == "config"
+    ]
+    assert (
+        "cluster: my-cluster"
+        in cluster.request("GET", f"/api/v1/namespaces/watchrelay/configmaps/{config}")["data"][
+            "config.yaml"
+        ]
+    )
     assert pod["spec"]["serviceAccountName"] == "watchrelay"
 
 
-def test_a_pod_with_more_rights_is_not_admitted_there(cluster: ControlPlane, tmp_path: Path) -> None:
-    """What the admission of the chart's pod is worth: the same pod without its security settings is refused."""
+def test_a_pod_with_more_rights_is_not_admitted_there(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """What the admission of the chart's pod is worth: the same pod without its security settings is
+    refused."""
     namespace = _restricted(cluster, "too-lax")
-    config = {"cluster": "c", "kafka": {"bootstrapServers": ["kafka:9092"]}, "resources": [{"resource": "pods"}]}
+    config = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["kafka:9092"]},
+        "resources": [{"resource": "pods"}],
+    }
     lax = {"podSecurityContext": {"runAsNonRoot": None, "seccompProfile": None}}
     _install(cluster, "helm4", namespace, values_file(tmp_path, config, **lax))
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay"
 
     def refusal() -> str:
         conditions = cluster.request("GET", path)["status"].get("conditions", ())
-        return next((each["message"] for each in conditions if each["type"] == "ReplicaFailure"), "")
+        return next(
+            (each["message"] for each in conditions if each["type"] == "ReplicaFailure"), ""
+        )
 
     assert "restricted" in cluster.wait_for("the refusal is told", refusal)
     assert _pods(cluster, namespace) == []
@@ -140,7 +217,9 @@ def guarded(real_parts: None) -> Iterator[KafkaBroker]:
 
 def _as_the_pod_has_it(cluster: ControlPlane, namespace: str, root: Path) -> dict[str, Any]:
     """The config that the chart made, its volumes laid below `root` and its paths leading there."""
-    deployment = cluster.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay")
+    deployment = cluster.request(
+        "GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/relay-watchrelay"
+    )
     pod = deployment["spec"]["template"]["spec"]
     mount_volumes(cluster, namespace, pod, root)
     file = root / pod["containers"][0]["args"][1].removeprefix("--config=/")
@@ -148,45 +227,77 @@ def _as_the_pod_has_it(cluster: ControlPlane, namespace: str, root: Path) -> dic
     return made
 
 
-def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(
+def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(  # noqa: E501
     cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
 ) -> None:
     trial = Trial(cluster, guarded, tmp_path)
     one, two = trial.namespaces(2)
     home = _restricted(cluster, f"{trial.name}-home")
     cluster.apply(f"{_DEFINITIONS}/widgets.{GROUP}", widget_definition())
-    cluster.wait_for("widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
+    cluster.wait_for(
+        "widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets")
+    )
     issued = guarded.client_certificate("chart")
     grant(guarded, *RIGHTS, user="chart")
     resources = ["cm", f"widgets.{GROUP}", "nodes", "Deployment"]
-    entries = [*({"resource": each} for each in resources), {"resource": "secrets", "namespaces": [one, two]}]
+    entries = [
+        *({"resource": each} for each in resources),
+        {"resource": "secrets", "namespaces": [one, two]},
+    ]
     kafka = {"bootstrapServers": [guarded.listeners["MTLS"]], "security": {"protocol": "SSL"}}
-    config = {key: value for key, value in trial.config(*entries, kafka=kafka).items() if key != "kubernetes"}
+    config = {
+        key: value
+        for key, value in trial.config(*entries, kafka=kafka).items()
+        if key != "kubernetes"
+    }
     login = {"cert": issued.certificate.read_text(), "key": issued.key.read_text()}
-    values = values_file(tmp_path, config, kafka={"auth": {"inline": login}, "ca": {"inline": guarded.ca.read_text()}}, **_EVERYTHING)
+    values = values_file(
+        tmp_path,
+        config,
+        kafka={"auth": {"inline": login}, "ca": {"inline": guarded.ca.read_text()}},
+        **_EVERYTHING,
+    )
     _install(cluster, "helm4", home, values)
     token = cluster.service_account_token(home, "relay-watchrelay")
     kubeconfig = cluster.write_kubeconfig(f"{trial.name}-account", token=token)
     environment = {"WATCHRELAY_KUBERNETES__KUBECONFIG": str(kubeconfig)}
-    trial.make(f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}])
+    trial.make(
+        f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}]
+    )
     widgets = f"/apis/{GROUP}/v1/namespaces/{two}/widgets"
     trial.make(widgets, [widget("w", random.Random(1)), widget("gone-later", random.Random(2))])
     trial.make("/api/v1/nodes", [{"metadata": {"name": trial.name}}])
-    relay = Daemon(_as_the_pod_has_it(cluster, home, tmp_path / "pod"), tmp_path, environment=environment)
-    validated = command("validate", "--connect", "-c", relay.file, environment=environment)  # what `helm test` runs
+    relay = Daemon(
+        _as_the_pod_has_it(cluster, home, tmp_path / "pod"), tmp_path, environment=environment
+    )
+    # what `helm test` runs
+    validated = command("validate", "--connect", "-c", relay.file, environment=environment)
     assert validated.code == 0, validated.stdout + validated.stderr
     wanted: dict[str, Any] = {
         "configmaps": "/api/v1/configmaps",
         f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets",
         "nodes": "/api/v1/nodes",
         "deployments.apps": "/apis/apps/v1/deployments",
-        **{f"secrets@{each}": (f"/api/v1/namespaces/{each}/secrets", redacted_data) for each in (one, two)},
+        **{
+            f"secrets@{each}": (f"/api/v1/namespaces/{each}/secrets", redacted_data)
+            for each in (one, two)
+        },
     }
-    with relay, trial.reader(*trial.topics("configmaps", "secrets", "nodes", f"widgets.{GROUP}", "deployments.apps")) as reader:
+    with (
+        relay,
+        trial.reader(
+            *trial.topics("configmaps", "secrets", "nodes", f"widgets.{GROUP}", "deployments.apps")
+        ) as reader,
+    ):
         relay.await_ready()
         rows = relay.api_streams()
-        assert (set(rows), {row["state"] for row in rows.values()}) == (set(wanted), {"watching"}), rows
-        trial.make(f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}])
+        assert (set(rows), {row["state"] for row in rows.values()}) == (
+            set(wanted),
+            {"watching"},
+        ), rows
+        trial.make(
+            f"/api/v1/namespaces/{two}/configmaps", [{"metadata": {"name": "made-meanwhile"}}]
+        )
         cluster.request("DELETE", f"{widgets}/gone-later")
         await_equal(cluster, reader, wanted)
         assert all(reader.table(stream) for stream in wanted if stream != f"secrets@{two}")

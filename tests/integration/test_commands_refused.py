@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: ports that are no broker for us.  Out: what `tail` and `verify` say of each, and how they exit."""
+"""Room: integration tests.  In: ports that are no broker for us.  Out: what `tail` and `verify` say
+of each, and how they exit."""
 
 import socket
 import ssl
@@ -17,7 +18,8 @@ COMMANDS = (("tail", "--until-end"), ("verify",))
 
 
 class Port:
-    """A listener that shakes hands by TLS with a certificate of its own authority, or not at all, and hangs up."""
+    """A listener that shakes hands by TLS with a certificate of its own authority, or not at all,
+    and hangs up."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._listening, self._tls = socket.create_server(("127.0.0.1", 0)), tls
@@ -55,7 +57,13 @@ def closing() -> Iterator[list[Port]]:
 
 def told(directory: Path, address: str, security: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Exit code and stderr of each command."""
-    config = relay_config("c", bootstrap=address, kubeconfig=directory / "none", resources=["pods"], kafka={"security": security})
+    config = relay_config(
+        "c",
+        bootstrap=address,
+        kubeconfig=directory / "none",
+        resources=["pods"],
+        kafka={"security": security},
+    )
     file = directory / "watchrelay.yaml"
     file.write_text(yaml.safe_dump(config))
     for arguments in COMMANDS:
@@ -64,7 +72,9 @@ def told(directory: Path, address: str, security: dict[str, Any]) -> Iterator[tu
         yield done.code, done.stderr
 
 
-def test_a_certificate_that_is_not_trusted_is_78_with_the_cure_in_one_line(tmp_path: Path, closing: list[Port]) -> None:
+def test_a_certificate_that_is_not_trusted_is_78_with_the_cure_in_one_line(
+    tmp_path: Path, closing: list[Port]
+) -> None:
     issued = Authority(tmp_path / "pki").issue("broker")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(issued.certificate, issued.key)
@@ -75,8 +85,13 @@ def test_a_certificate_that_is_not_trusted_is_78_with_the_cure_in_one_line(tmp_p
         assert said.count("\n") == 1, said
 
 
-@pytest.mark.parametrize(("protocol", "cure"), [("PLAINTEXT", "does this port speak TLS"), ("SSL", "the port may not speak TLS")])
-def test_a_port_that_hangs_up_is_69_with_what_may_be_behind_it(tmp_path: Path, closing: list[Port], protocol: str, cure: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "cure"),
+    [("PLAINTEXT", "does this port speak TLS"), ("SSL", "the port may not speak TLS")],
+)
+def test_a_port_that_hangs_up_is_69_with_what_may_be_behind_it(
+    tmp_path: Path, closing: list[Port], protocol: str, cure: str
+) -> None:
     closing.append(Port(None))
     for code, said in told(tmp_path, closing[0].address, {"protocol": protocol}):
         assert code == 69, said

@@ -1,6 +1,8 @@
-"""Room: integration tests.  In: brokers as eager to compact as the contract allows, churn, kill -9.  Out: late readers are right.
+"""Room: integration tests.  In: brokers as eager to compact as the contract allows, churn, kill -9.
+Out: late readers are right.
 
-State topics may have a compaction lag and a retention of tombstones of twice the snapshot interval, the control topic may have none.
+State topics may have a compaction lag and a retention of tombstones of twice the snapshot interval,
+the control topic may have none.
 """
 
 import asyncio
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-PATHS = {"configmaps": "/api/v1/configmaps", "deployments.apps": "/apis/apps/v1/deployments", "pods": "/api/v1/pods"}
+PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "deployments.apps": "/apis/apps/v1/deployments",
+    "pods": "/api/v1/pods",
+}
 _INTERVAL_S = 5
 _TWICE_MS = str(2 * _INTERVAL_S * 1000)
 _EAGER = {"segment.ms": "500", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
@@ -40,20 +46,33 @@ _STATE = _EAGER | {
     "max.compaction.lag.ms": _TWICE_MS,
     "delete.retention.ms": _TWICE_MS,
 }
-_CONTROL = _EAGER | {"cleanup.policy": "compact", "min.compaction.lag.ms": "0", "delete.retention.ms": "0"}
+_CONTROL = _EAGER | {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "0",
+    "delete.retention.ms": "0",
+}
 _KILLS, _KILLS_MAX = 10, 80
 
 
 @pytest.fixture(params=["3.9", "4.1"])
 def eager(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """A broker whose cleaner hardly rests."""
-    with KafkaBroker(cast("Version", request.param), properties={"log.cleaner.backoff.ms": "100"}) as broker:
+    with KafkaBroker(
+        cast("Version", request.param), properties={"log.cleaner.backoff.ms": "100"}
+    ) as broker:
         yield broker
 
 
 def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
     """How many offsets of a topic hold nothing any more, and the keys that something stands for."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "holes", "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "holes",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     missing, keys = 0, set[bytes]()
     try:
         for partition in broker.admin.list_topics(topic, timeout=10.0).topics[topic].partitions:
@@ -74,7 +93,8 @@ def _standing(broker: KafkaBroker, topic: str) -> tuple[int, set[bytes]]:
 
 
 class _Cleaning:
-    """What the cleaner has done. Shape: `missing` offsets that hold nothing, by topic; `forgotten` deleted objects without a record."""
+    """What the cleaner has done. Shape: `missing` offsets that hold nothing, by topic; `forgotten`
+    deleted objects without a record."""
 
     def __init__(self, trial: Trial, broker: KafkaBroker, reader: TopicReader) -> None:
         self._trial, self._broker, self._reader = trial, broker, reader
@@ -83,7 +103,10 @@ class _Cleaning:
 
     def seen(self) -> bool:
         """True once it has removed records of every topic, and tombstones of objects besides."""
-        standing = {topic: _standing(self._broker, topic) for topic in (*self._trial.topics(*PATHS), self._trial.control_topic)}
+        standing = {
+            topic: _standing(self._broker, topic)
+            for topic in (*self._trial.topics(*PATHS), self._trial.control_topic)
+        }
         self.missing = {topic: missing for topic, (missing, _) in standing.items()}
         deleted = {said.key for said in self._reader.of("pods", "deleted")}
         self.forgotten = len(deleted - standing[self._trial.topic("pods")][1])
@@ -91,7 +114,8 @@ class _Cleaning:
 
 
 def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, bytes]]) -> None:
-    """Those that start at the newest snapshot, at what a heartbeat names, at the start of the topic; and a table that knows no markers."""
+    """Those that start at the newest snapshot, at what a heartbeat names, at the start of the
+    topic; and a table that knows no markers."""
     bootstrap = trial.broker.bootstrap
     assert asyncio.run(fresh_tables(bootstrap, trial.control_topic)) == (wanted, [])
 
@@ -110,7 +134,10 @@ def _assert_late_readers_are_right(trial: Trial, wanted: dict[str, dict[bytes, b
 
 
 def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers_right(
-    real_cluster: ControlPlane, eager: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    real_cluster: ControlPlane,
+    eager: KafkaBroker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     trial, rng = Trial(real_cluster, eager, tmp_path), random.Random(11)
     for topic in trial.topics(*PATHS):
@@ -120,10 +147,19 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     namespaces = trial.namespaces(8)
     with trial.reader(*trial.topics(*PATHS)) as reader, relay:
         relay.await_ready()
-        cleaning, victim = _Cleaning(trial, eager, reader), Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
+        cleaning, victim = (
+            _Cleaning(trial, eager, reader),
+            Victim(relay, rng, lambda: trial.ask_snapshot("configmaps")),
+        )
         with (
             LiveReader(eager.bootstrap, trial.control_topic) as living,
-            Churn(real_cluster, namespaces, operations=500, kinds=("configmaps", "deployments"), per_s=50) as churn,
+            Churn(
+                real_cluster,
+                namespaces,
+                operations=500,
+                kinds=("configmaps", "deployments"),
+                per_s=50,
+            ) as churn,
         ):
             for aim in aims(_KILLS_MAX):
                 victim.end(aim)
@@ -138,13 +174,20 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
                 reader.read()
                 victim.start()
             relay.await_ready()
-            wait_until("the cleaner goes on", lambda: cleaning.seen() and Counter(cleaning.missing) > before, deadline_s=90.0)
+            wait_until(
+                "the cleaner goes on",
+                lambda: cleaning.seen() and Counter(cleaning.missing) > before,
+                deadline_s=90.0,
+            )
             verified = command("verify", "-c", relay.file, "--cluster", timeout_s=200.0)
             assert verified.code == 0, verified.stdout + verified.stderr
             churn.finish()
             await_equal(real_cluster, reader, PATHS)
             wanted = expected_tables(real_cluster, PATHS)
-            wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
+            wait_until(
+                "the living reader is proven and holds the same",
+                lambda: living.proven() and living.tables() == wanted,
+            )
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*PATHS, duplicates=True)
@@ -154,6 +197,8 @@ def test_compaction_at_its_most_eager_during_kills_and_churn_leaves_late_readers
     assert verified.code == 0, verified.stdout + verified.stderr
     with capsys.disabled():
         print(
-            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), {dict(reader.accounts())}; "
-            f"offsets that hold nothing any more {cleaning.missing}, {cleaning.forgotten} deleted pods without a record"
+            f"\nkafka {eager.version}: {victim.lives} kills ({dict(victim.deaths)}), "
+            f"{dict(reader.accounts())}; "
+            f"offsets that hold nothing any more {cleaning.missing}, {cleaning.forgotten} "
+            "deleted pods without a record"
         )

@@ -1,8 +1,9 @@
-"""Room: integration tests.  In: the compose file, the Kafka that it names.  Out: proof that its broker starts as the file sets it up, and
-that the relay's config beside it is right for that broker.
+"""Room: integration tests.  In: the compose file, the Kafka that it names.  Out: proof that its
+broker starts as the file sets it up, and that the relay's config beside it is right for that
+broker.
 
-No engine for containers is needed: what the image `apache/kafka` makes of its environment is made by a program in Kafka's own jar. Its
-ports become free ones, and its service's name this machine.
+No engine for containers is needed: what the image `apache/kafka` makes of its environment is made
+by a program in Kafka's own jar. Its ports become free ones, and its service's name this machine.
 """
 
 import re
@@ -27,14 +28,22 @@ _IMAGE_ADDS = {"CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw"}
 
 
 def _environment(directory: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """What the service's container is started with, here; and each port of the file, as it is here."""
+    """What the service's container is started with, here; and each port of the file, as it is
+    here."""
     service = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["kafka"]
     said: dict[str, str] = service["environment"]
-    ports = {port: free_port() for port in sorted(set(re.findall(r":(\d{4})\b", " ".join(said.values()))))}
+    ports = {
+        port: free_port()
+        for port in sorted(set(re.findall(r":(\d{4})\b", " ".join(said.values()))))
+    }
     here = {}
     for name, value in said.items():
         moved = re.sub(r":(\d{4})\b", lambda found: f":{ports[found[1]]}", value)
-        here[name] = moved.replace("://:", "://127.0.0.1:").replace("//kafka:", "//127.0.0.1:").replace("@kafka:", "@127.0.0.1:")
+        here[name] = (
+            moved.replace("://:", "://127.0.0.1:")
+            .replace("//kafka:", "//127.0.0.1:")
+            .replace("@kafka:", "@127.0.0.1:")
+        )
     return {**_IMAGE_ADDS, **here, "KAFKA_LOG_DIRS": str(directory / "data")}, ports
 
 
@@ -44,7 +53,9 @@ def _configured(directory: Path, jars: Path, environment: dict[str, str]) -> Pat
     for place in places.values():
         place.mkdir()
     for name in ("log4j2.yaml", "tools-log4j2.yaml"):
-        (places["default"] / name).write_text("Configuration:\n  Loggers:\n    Root:\n      level: INFO\n")
+        (places["default"] / name).write_text(
+            "Configuration:\n  Loggers:\n    Root:\n      level: INFO\n"
+        )
     flags = [f"--{name}-configs-dir={place}" for name, place in places.items()]
     argv = ["java", *_JVM, "-cp", f"{jars}/*", "kafka.docker.KafkaDockerWrapper", "setup", *flags]
     setup = Process("setup", argv, log=directory / "setup.log", environment=environment).launch()
@@ -52,10 +63,14 @@ def _configured(directory: Path, jars: Path, environment: dict[str, str]) -> Pat
     return places["final"] / "server.properties"
 
 
-def test_the_broker_and_the_relay_of_the_compose_file_work_together(real_parts: None, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_the_broker_and_the_relay_of_the_compose_file_work_together(
+    real_parts: None, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     service = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["kafka"]
     jars = kafka_jars("4.1")
-    assert (jars / f"kafka_2.13-{service['image'].partition(':')[2]}.jar").exists(), "another Kafka is tested than the file names"
+    assert (jars / f"kafka_2.13-{service['image'].partition(':')[2]}.jar").exists(), (
+        "another Kafka is tested than the file names"
+    )
     environment, ports = _environment(tmp_path)
     properties = _configured(tmp_path, jars, environment)
     logging = write_log_configuration(tmp_path, log4j2=True)

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about delays, gate, stopping (T50-T58)."""
+"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about
+delays, gate, stopping (T50-T58)."""
 
 import asyncio
 import gc
@@ -10,7 +11,20 @@ from typing import Any
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, Answer, Api, Follower, Scene, following, line, pod, says, status, stream, text
+from tests.support.following import (
+    EXPIRED,
+    Answer,
+    Api,
+    Follower,
+    Scene,
+    following,
+    line,
+    pod,
+    says,
+    status,
+    stream,
+    text,
+)
 from tests.support.scripted import Reply, Request
 from watchrelay.watch.states import Listing
 
@@ -23,7 +37,9 @@ def gaps(times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_markers_reset_nothing() -> None:
+def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_markers_reset_nothing() -> (  # noqa: E501
+    None
+):
     async def scene() -> None:
         api = Api()
         api.always = BROKEN
@@ -40,7 +56,12 @@ def test_T51_health_of_two_minutes_starts_the_delays_anew_and_of_five_seconds_do
     async def scene(healthy_s: float) -> list[float]:
         api = Api(pod("a", 1))
         api.lists.extend([BROKEN] * 5)
-        api.watches.extend([stream(healthy_s / 2, line("ADDED", pod("b", 101)), healthy_s / 2, then="reset"), BROKEN])
+        api.watches.extend(
+            [
+                stream(healthy_s / 2, line("ADDED", pod("b", 101)), healthy_s / 2, then="reset"),
+                BROKEN,
+            ]
+        )
         async with following(api) as s:
             await s.until(lambda: len(api.watch_requests) == 3, 500)
             return gaps(api.times("watch"))
@@ -83,7 +104,9 @@ def test_T53_no_two_streams_that_fail_together_keep_the_same_delays() -> None:
     async def scene() -> None:
         api = Api()
         api.always = stream()
-        api.lists.extend([says({"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": []})] * 100)
+        api.lists.extend(
+            [says({"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": []})] * 100
+        )
         async with following(api, watchers=100) as s:
             await s.until(lambda: len(api.list_requests) == 100, 60)
             times: dict[str, list[float]] = {}
@@ -97,7 +120,8 @@ def test_T53_no_two_streams_that_fail_together_keep_the_same_delays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "least_s", "most_s"), [("3", 3, 5), ("0", 0.8, 1.8), ("-5", 0.8, 1.8), ("soon", 0.8, 1.8), ("99999", 300, 310)]
+    ("said", "least_s", "most_s"),
+    [("3", 3, 5), ("0", 0.8, 1.8), ("-5", 0.8, 1.8), ("soon", 0.8, 1.8), ("99999", 300, 310)],
 )
 def test_T54_retry_after_is_clamped(said: str, least_s: float, most_s: float) -> None:
     async def scene() -> None:
@@ -134,7 +158,15 @@ def test_one_stream_probes_for_all_and_the_others_follow_spread_out() -> None:
     virtualtime.run(scene())
 
 
-@pytest.mark.parametrize("answer", [status(404, "NotFound"), status(401, "Unauthorized"), status(403, "Forbidden"), says(EXPIRED, 410)])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        status(404, "NotFound"),
+        status(401, "Unauthorized"),
+        status(403, "Forbidden"),
+        says(EXPIRED, 410),
+    ],
+)
 def test_any_answer_of_a_living_server_to_the_probe_opens_the_gate(answer: Answer) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
@@ -219,7 +251,8 @@ def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Ans
 
 
 class CutShort(Api):
-    """Behind a proxy that ends what was silent for 35 s. Source: `timeout server` in kubeadm's guide to high availability."""
+    """Behind a proxy that ends what was silent for 35 s. Source: `timeout server` in kubeadm's
+    guide to high availability."""
 
     async def watch(self, request: Request, reply: Reply) -> None:
         try:
@@ -282,8 +315,12 @@ def reading(api: Api) -> None:
     api.always = None
 
 
-@pytest.mark.parametrize("situation", [sleeping, connecting, listing, gated, reading], ids=lambda f: f.__name__)
-def test_T58_a_stop_ends_the_task_at_once_and_closes_its_sockets(situation: Callable[[Api], None]) -> None:
+@pytest.mark.parametrize(
+    "situation", [sleeping, connecting, listing, gated, reading], ids=lambda f: f.__name__
+)
+def test_T58_a_stop_ends_the_task_at_once_and_closes_its_sockets(
+    situation: Callable[[Api], None],
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         situation(api)
@@ -293,7 +330,8 @@ def test_T58_a_stop_ends_the_task_at_once_and_closes_its_sockets(situation: Call
             assert s.status.state == "stopped"
             assert s.turnstile.members == 0
             assert s.count("watch_active") == 0
-            await s.until(lambda: s.server.open_connections <= 1, 1)  # an idle connection stays in the pool until the client closes
+            # an idle connection stays in the pool until the client closes
+            await s.until(lambda: s.server.open_connections <= 1, 1)
 
     async def stop(s: Scene) -> None:
         loop = asyncio.get_running_loop()
@@ -314,7 +352,11 @@ def test_a_stream_that_stops_as_the_prober_leaves_the_probe_to_another() -> None
             await s.until(lambda: s.turnstile.gate.closures >= 1)
             api.always = hang
             await s.until(lambda: type(s.turnstile.gate.state).__name__ == "Probing")
-            prober = next(f for f in s.followers if isinstance(f.watcher.state, Listing) and f.status.state != "backoff")
+            prober = next(
+                f
+                for f in s.followers
+                if isinstance(f.watcher.state, Listing) and f.status.state != "backoff"
+            )
             api.always = None
             prober.task.cancel()
             other = next(f for f in s.followers if f is not prober)

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 of resources that come and go (T74-T78)."""
+"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 of
+resources that come and go (T74-T78)."""
 
 from tests.support import virtualtime
 from tests.support.following import EXPIRED, WIDGETS, Api, following, pod, says, text
@@ -13,7 +14,8 @@ def test_T74_a_deleted_crd_is_waited_for_and_its_return_is_listed_with_new_uids(
         served = True
         api = Api(pod("a", 1), pod("b", 2))
         async with following(api, served=lambda: served, resource=WIDGETS, settled=True) as s:
-            api.delete("a")  # the finalizer deletes instances first; b's delete is lost with the storage
+            # the finalizer deletes instances first; b's delete is lost with the storage
+            api.delete("a")
             await s.until(lambda: s.mirror.names == ["b"])
             await s.run_for(700)
             await s.server.stop()
@@ -40,7 +42,9 @@ def test_T74_one_absence_is_not_believed() -> None:
     async def scene() -> None:
         answers = iter([False, None, None, True])
         api = Api(pod("a", 1))
-        async with following(api, served=lambda: next(answers, True), resource=WIDGETS, settled=True) as s:
+        async with following(
+            api, served=lambda: next(answers, True), resource=WIDGETS, settled=True
+        ) as s:
             api.watches.append(says(EXPIRED, 410))
             api.lists.append(NOT_THERE)
             await s.until(lambda: s.mirror.synced == 2, 900)
@@ -82,7 +86,8 @@ def test_a_changed_crd_ends_the_watch_and_is_resumed_or_listed_without_deletes()
 
 
 def test_T77_a_404_of_a_version_that_discovery_still_serves_otherwise_removes_nothing() -> None:
-    """Which version is followed is the app's to resolve: while `served` says yes (some version is), nothing is deduced here."""
+    """Which version is followed is the app's to resolve: while `served` says yes (some version is),
+    nothing is deduced here."""
 
     async def scene() -> None:
         api = Api(pod("a", 1))

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13 that need a person (T60-T63, T65)."""
+"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
+that need a person (T60-T63, T65)."""
 
 import itertools
 import logging
@@ -32,7 +33,11 @@ def test_T60_403_on_the_list_is_tried_every_half_minute_to_five_minutes_and_reco
             assert "grant list and watch" in s.status.waits_for
             api.always = None
             await s.until(lambda: s.mirror.synced, 301)
-            assert (s.status.waits_for, s.status.last_error, s.status.next_attempt_ms) == ("", None, None)
+            assert (s.status.waits_for, s.status.last_error, s.status.next_attempt_ms) == (
+                "",
+                None,
+                None,
+            )
 
     virtualtime.run(scene())
 
@@ -42,7 +47,8 @@ def test_T60_403_on_the_watch_keeps_what_is_held_and_lists_nothing(*, mid_life: 
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=mid_life) as s:
-            api.watches.extend([FORBIDDEN] * (12 if mid_life else 4))  # what was allowed before is retried quickly at first
+            # what was allowed before is retried quickly at first
+            api.watches.extend([FORBIDDEN] * (12 if mid_life else 4))
             await s.until(lambda: s.status.state == "waiting", 700)
             await s.run_for(200)
             assert s.mirror.names == ["a"]
@@ -70,7 +76,11 @@ def test_T60_a_recheck_tries_at_once() -> None:
 def test_T61_a_resource_that_cannot_be_watched_says_so_and_is_asked_once_in_five_minutes() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.always = status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        api.always = status(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
         async with following(api) as s:
             await s.run_for(1500)
             assert all(wait >= 300 for wait in gaps(api.times()))
@@ -94,16 +104,22 @@ def test_T62_a_server_that_refuses_metadata_only_gets_plain_requests_from_then_o
         async with following(api, metadata_only=True, settled=True) as s:
             assert s.mirror.names == ["a"]
             await s.run_for(1300)
-            assert [("as=" in r.headers["accept"]) for r in api.asked] == [True] + [False] * (len(api.asked) - 1)
+            assert [("as=" in r.headers["accept"]) for r in api.asked] == [True] + [False] * (
+                len(api.asked) - 1
+            )
             assert len(api.list_requests) == 2
 
     virtualtime.run(scene())
 
 
-def test_T63_a_bad_selector_is_said_once_and_asked_once_in_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
+def test_T63_a_bad_selector_is_said_once_and_asked_once_in_five_minutes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.always = status(422, "Invalid", 'unable to parse requirement: found "=", expected: identifier')
+        api.always = status(
+            422, "Invalid", 'unable to parse requirement: found "=", expected: identifier'
+        )
         async with following(api, labels="=x") as s:
             await s.run_for(2000)
             assert all(wait >= 300 for wait in gaps(api.times()))
@@ -133,7 +149,8 @@ def test_401_refreshes_the_credentials_once_and_is_then_tried_every_five_to_sixt
         api.always = status(401, "Unauthorized")
         async with following(api) as s:
             await s.run_for(600)
-            rounds = api.times()[::2]  # each attempt asks twice: with what it had, and with what it read anew
+            # each attempt asks twice: with what it had, and with what it read anew
+            rounds = api.times()[::2]
             assert all(5 <= wait <= 61 for wait in gaps(rounds))
             assert gaps(rounds)[-1] >= 50
             assert s.status.state == "backoff"

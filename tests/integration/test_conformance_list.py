@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13 about lists (T01-T13, T40-T43)."""
+"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
+about lists (T01-T13, T40-T43)."""
 
 import asyncio
 import itertools
@@ -7,7 +8,19 @@ import json
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, TOO_LARGE, Answer, Api, following, page, pod, says, status, stream, text
+from tests.support.following import (
+    EXPIRED,
+    TOO_LARGE,
+    Answer,
+    Api,
+    following,
+    page,
+    pod,
+    says,
+    status,
+    stream,
+    text,
+)
 from tests.support.scripted import Reply, Request
 from watchrelay.model.watch_events import ListBegun, ListDone
 
@@ -17,7 +30,9 @@ from watchrelay.model.watch_events import ListBegun, ListDone
 def cut(how: str) -> Answer:
     async def answer(request: Request, reply: Reply) -> None:
         await reply.start(200)
-        await reply.chunk(b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[')
+        await reply.chunk(
+            b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":['
+        )
         await {"fin": reply.fin, "reset": reply.reset, "end": reply.end}[how]()
 
     return answer
@@ -29,7 +44,10 @@ def test_T01_three_pages_become_one_list_and_the_watch_starts_at_its_version() -
         async with following(api, page_size=2, settled=True) as s:
             assert s.mirror.names == ["a", "b", "c", "d", "e"]
             assert len(api.list_requests) == 3
-            assert [e for e in s.mirror.events if isinstance(e, ListBegun | ListDone)] == [ListBegun(), ListDone("100")]
+            assert [e for e in s.mirror.events if isinstance(e, ListBegun | ListDone)] == [
+                ListBegun(),
+                ListDone("100"),
+            ]
             assert api.watch_requests[0].query["resourceVersion"] == "100"
             assert s.count("list_total", result="success") == 1
             assert s.count("list_objects") == 5
@@ -40,7 +58,13 @@ def test_T01_three_pages_become_one_list_and_the_watch_starts_at_its_version() -
 def test_T02_an_empty_page_with_a_token_is_not_the_end() -> None:
     async def scene() -> None:
         api = Api()
-        api.lists.extend([says(page(100, [pod("a", 1)], "x")), says(page(100, [], "y")), says(page(100, [pod("c", 3)]))])
+        api.lists.extend(
+            [
+                says(page(100, [pod("a", 1)], "x")),
+                says(page(100, [], "y")),
+                says(page(100, [pod("c", 3)])),
+            ]
+        )
         async with following(api, settled=True) as s:
             assert s.mirror.names == ["a", "c"]
             assert [r.query.get("continue") for r in api.list_requests] == [None, "x", "y"]
@@ -62,7 +86,12 @@ def test_T03_an_empty_or_missing_token_ends_the_list() -> None:
 def test_an_expired_token_starts_over_once_without_a_limit() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1), pod("b", 2), pod("c", 3))
-        token = status(410, "Expired", "The provided continue parameter is too old", metadata={"continue": "inconsistent"})
+        token = status(
+            410,
+            "Expired",
+            "The provided continue parameter is too old",
+            metadata={"continue": "inconsistent"},
+        )
         api.lists.extend([says(page(90, [pod("z", 9)], "x")), token])
         async with following(api, page_size=1, settled=True) as s:
             assert s.mirror.names == ["a", "b", "c"]
@@ -78,7 +107,12 @@ def test_an_expired_token_starts_over_once_without_a_limit() -> None:
 def test_a_token_the_server_refuses_starts_over_at_the_first_page() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.lists.extend([says(page(90, [pod("z", 9)], "x")), status(400, "BadRequest", "invalid continue token: bad")])
+        api.lists.extend(
+            [
+                says(page(90, [pod("z", 9)], "x")),
+                status(400, "BadRequest", "invalid continue token: bad"),
+            ]
+        )
         async with following(api, settled=True) as s:
             assert s.mirror.names == ["a"]
             assert "continue" not in api.list_requests[2].query
@@ -105,7 +139,11 @@ def test_T06_410_on_the_first_page_of_a_relist_asks_once_more_without_a_version(
             api.watches.append(says(EXPIRED, 410))
             api.lists.append(says(EXPIRED, 410))
             await s.until(lambda: s.mirror.synced == 2, 700)
-            assert [r.query.get("resourceVersion") for r in api.list_requests] == [None, "100", None]
+            assert [r.query.get("resourceVersion") for r in api.list_requests] == [
+                None,
+                "100",
+                None,
+            ]
             await s.run_for(120)
             assert len(api.list_requests) == 3
 
@@ -126,11 +164,16 @@ def test_T06_410_again_and_again_backs_off() -> None:
 def test_T07_versions_limits_and_tokens_are_combined_only_as_the_server_allows() -> None:
     async def scene(server: tuple[int, int]) -> None:
         api = Api(*(pod(f"p{i}", i + 1) for i in range(5)))
-        async with following(api, page_size=2, server_version=server, initial_list="paged", settled=True) as s:
+        async with following(
+            api, page_size=2, server_version=server, initial_list="paged", settled=True
+        ) as s:
             api.watches.append(says(EXPIRED, 410))
             await s.until(lambda: s.mirror.synced == 2, 700)
             relist = api.list_requests[3].query
-            assert (relist["resourceVersion"], relist["resourceVersionMatch"]) == ("100", "NotOlderThan")
+            assert (relist["resourceVersion"], relist["resourceVersionMatch"]) == (
+                "100",
+                "NotOlderThan",
+            )
             for request in api.list_requests:
                 query = request.query
                 if "continue" in query:
@@ -150,8 +193,14 @@ def test_any_semantic_names_version_zero_in_the_first_list_only() -> None:
             api.watches.append(says(EXPIRED, 410))
             await s.until(lambda: s.mirror.synced == 2, 700)
             first, again = api.list_requests
-            assert (first.query["resourceVersion"], "resourceVersionMatch" in first.query) == ("0", False)
-            assert (again.query["resourceVersion"], again.query["resourceVersionMatch"]) == ("100", "NotOlderThan")
+            assert (first.query["resourceVersion"], "resourceVersionMatch" in first.query) == (
+                "0",
+                False,
+            )
+            assert (again.query["resourceVersion"], again.query["resourceVersionMatch"]) == (
+                "100",
+                "NotOlderThan",
+            )
 
     virtualtime.run(scene())
 
@@ -202,7 +251,13 @@ def test_T10_what_is_no_list_is_a_failure_and_deletes_nothing() -> None:
         async with following(api, settled=True) as s:
             api.watches.append(says(EXPIRED, 410))
             html = text(200, "<html>log in</html>", {"Content-Type": "text/html"})
-            api.lists.extend([html, text(200, ""), says({"kind": "Status", "status": "Failure", "code": 503}, 200)])
+            api.lists.extend(
+                [
+                    html,
+                    text(200, ""),
+                    says({"kind": "Status", "status": "Failure", "code": 503}, 200),
+                ]
+            )
             await s.until(lambda: s.mirror.synced == 2, 700)
             assert (s.mirror.names, len(s.mirror.changes)) == (["a"], 1)
 
@@ -266,7 +321,11 @@ def test_T40_a_relist_removes_first_and_then_adds_and_changes() -> None:
             api.put(pod("new", 0), tell=False)
             api.expire()
             await s.until(lambda: s.mirror.synced == 2, 700)
-            assert s.mirror.changes == [("DELETED*", "gone"), ("MODIFIED", "changed"), ("ADDED", "new")]
+            assert s.mirror.changes == [
+                ("DELETED*", "gone"),
+                ("MODIFIED", "changed"),
+                ("ADDED", "new"),
+            ]
 
     virtualtime.run(scene())
 
@@ -291,7 +350,10 @@ def test_T43_an_empty_first_list_is_a_complete_list() -> None:
     async def scene() -> None:
         api = Api()
         async with following(api, settled=True) as s:
-            assert [e for e in s.mirror.events if isinstance(e, ListBegun | ListDone)] == [ListBegun(), ListDone("100")]
+            assert [e for e in s.mirror.events if isinstance(e, ListBegun | ListDone)] == [
+                ListBegun(),
+                ListDone("100"),
+            ]
             assert (s.status.state, s.mirror.held) == ("watching", {})
 
     virtualtime.run(scene())
@@ -317,7 +379,9 @@ def test_a_server_behind_our_version_is_given_time_and_then_asked_without_one() 
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, settled=True) as s:
-            api.watches.append(stream(b'{"type":"ERROR","object":' + json.dumps(TOO_LARGE).encode() + b"}\n"))
+            api.watches.append(
+                stream(b'{"type":"ERROR","object":' + json.dumps(TOO_LARGE).encode() + b"}\n")
+            )
             await s.until(lambda: s.mirror.synced == 2, 700)
             assert "resourceVersion" not in api.list_requests[-1].query
             assert api.list_requests[-1].at_s - api.watch_requests[1].at_s >= 1
@@ -337,7 +401,9 @@ def test_the_periodic_relist_is_made_when_due_from_a_quorum_also_in_a_quiet_watc
     virtualtime.run(scene())
 
 
-def test_the_periodic_relist_is_made_in_a_watch_that_never_rests_and_the_watch_goes_on_from_where_it_stood() -> None:
+def test_the_periodic_relist_is_made_in_a_watch_that_never_rests_and_the_watch_goes_on_from_where_it_stood() -> (  # noqa: E501
+    None
+):
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, relist_interval_s=100.0, settled=True) as s:
@@ -355,15 +421,21 @@ def test_the_periodic_relist_is_made_in_a_watch_that_never_rests_and_the_watch_g
     virtualtime.run(scene())
 
 
-@pytest.mark.parametrize("refusal", [status(403, "Forbidden"), status(429, "TooManyRequests"), says({"kind": "PodList"})])
-def test_a_periodic_relist_that_fails_leaves_the_watch_at_work_and_is_made_later(refusal: Answer) -> None:
+@pytest.mark.parametrize(
+    "refusal", [status(403, "Forbidden"), status(429, "TooManyRequests"), says({"kind": "PodList"})]
+)
+def test_a_periodic_relist_that_fails_leaves_the_watch_at_work_and_is_made_later(
+    refusal: Answer,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, relist_interval_s=3600.0, settled=True) as s:
             api.lists.append(refusal)
             await s.until(lambda: len(api.list_requests) == 2, 4000)
             failed_s = api.list_requests[1].at_s
-            await s.until(lambda: len(api.watch_requests) > 1 and api.watch_requests[-1].at_s > failed_s, 400)
+            await s.until(
+                lambda: len(api.watch_requests) > 1 and api.watch_requests[-1].at_s > failed_s, 400
+            )
             api.put(pod("b", 0))
             await s.until(lambda: "b" in s.mirror.names, 5)
             await s.until(lambda: len(api.list_requests) == 3, 1000)

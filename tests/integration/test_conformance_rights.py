@@ -1,11 +1,23 @@
-"""403 and 401 over real sockets, in virtual time: what is retried quickly, what asks for a person, and what people read about it."""
+"""403 and 401 over real sockets, in virtual time: what is retried quickly, what asks for a person,
+and what people read about it."""
 
 import logging
 
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import Answer, Api, Scene, drop, failure, following, line, pod, status, stream
+from tests.support.following import (
+    Answer,
+    Api,
+    Scene,
+    drop,
+    failure,
+    following,
+    line,
+    pod,
+    status,
+    stream,
+)
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.status import Board, StreamStatus
 from watchrelay.observe.verdicts import ADVICE, judge
@@ -39,7 +51,9 @@ def test_a_403_of_an_api_server_that_starts_is_over_within_seconds_and_asks_for_
             await s.run_for(3)
             api.always = FORBIDDEN
             await s.server.serve_again()
-            await s.until(lambda: all("403" in (each.status.last_error or "") for each in s.followers), 30)
+            await s.until(
+                lambda: all("403" in (each.status.last_error or "") for each in s.followers), 30
+            )
             await s.run_for(2)
             for each in s.followers:
                 assert (each.status.state, each.status.waits_for) == ("backoff", "")
@@ -49,7 +63,10 @@ def test_a_403_of_an_api_server_that_starts_is_over_within_seconds_and_asks_for_
             api.put(pod("b", 0))
             await s.until(lambda: all(each.mirror.names == ["a", "b"] for each in s.followers), 6)
             assert all(each.mirror.synced == 1 for each in s.followers), "nothing was listed again"
-            assert all("waiting" not in [moment.state for moment in each.status.story[1:]] for each in s.followers)
+            assert all(
+                "waiting" not in [moment.state for moment in each.status.story[1:]]
+                for each in s.followers
+            )
 
     with caplog.at_level(logging.INFO, "watchrelay"):
         virtualtime.run(scene())
@@ -120,11 +137,15 @@ def test_a_403_between_two_pages_and_one_within_a_watch_are_tried_quickly_too() 
 
 
 @pytest.mark.parametrize("how", ["cursor", "list"])
-def test_a_relay_that_goes_on_from_its_log_while_the_api_server_starts_tries_quickly(how: str) -> None:
+def test_a_relay_that_goes_on_from_its_log_while_the_api_server_starts_tries_quickly(
+    how: str,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.always = FORBIDDEN
-        async with following(api, cursor="100" if how == "cursor" else "", resumed=how == "list") as s:
+        async with following(
+            api, cursor="100" if how == "cursor" else "", resumed=how == "list"
+        ) as s:
             await s.run_for(2)
             assert s.status.state == "backoff"
             api.always = None
@@ -162,7 +183,9 @@ def test_a_list_that_compares_and_is_refused_keeps_the_watch_away_for_seconds_on
     virtualtime.run(scene())
 
 
-def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.always = FORBIDDEN
@@ -174,7 +197,12 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(caplog: pytest.Log
             assert (verdict.level, verdict.cause) == ("person", "credentials")
             assert "credentials" in ADVICE[verdict.cause].title
             assert s.status.state == "backoff"
-            for words in (s.status.waits_for, reason(s.status), verdict.message, str(s.status.as_json())):
+            for words in (
+                s.status.waits_for,
+                reason(s.status),
+                verdict.message,
+                str(s.status.as_json()),
+            ):
                 assert "grant" not in words
                 assert "403" not in words
             assert "the token or client certificate was refused" in reason(s.status)
@@ -191,7 +219,11 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(caplog: pytest.Log
 
     with caplog.at_level(logging.INFO, "watchrelay"):
         virtualtime.run(scene())
-        errors = [str(vars(record).get("error")) for record in caplog.records if record.levelno == logging.ERROR]
+        errors = [
+            str(vars(record).get("error"))
+            for record in caplog.records
+            if record.levelno == logging.ERROR
+        ]
         assert ["401" in each for each in errors] == [False, True, False]
 
 

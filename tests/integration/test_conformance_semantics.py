@@ -1,9 +1,22 @@
-"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about versions and limits (T46, T81-T86)."""
+"""Room: integration tests.  In: the watch over sockets, virtual time.  Out: cases of WATCH 13 about
+versions and limits (T46, T81-T86)."""
 
 import asyncio
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, Api, bookmark, failure, following, line, page, pod, says, status, stream
+from tests.support.following import (
+    EXPIRED,
+    Api,
+    bookmark,
+    failure,
+    following,
+    line,
+    page,
+    pod,
+    says,
+    status,
+    stream,
+)
 
 # tests are named for the cases of the conformance list
 
@@ -11,7 +24,9 @@ from tests.support.following import EXPIRED, Api, bookmark, failure, following, 
 def test_T46_leaving_and_entering_a_selector_is_a_delete_and_an_add_of_the_same_uid() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(stream(line("DELETED", pod("a", 101)), line("ADDED", pod("a", 102)), then="hang"))
+        api.watches.append(
+            stream(line("DELETED", pod("a", 101)), line("ADDED", pod("a", 102)), then="hang")
+        )
         async with following(api, labels="app=web") as s:
             await s.until(lambda: len(s.mirror.changes) == 3)
             assert s.mirror.changes == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a")]
@@ -34,7 +49,10 @@ def test_T47_an_outlet_that_takes_nothing_holds_the_watch_back_and_nothing_is_sk
             assert (s.watcher.cursor, s.mirror.names) == ("100", ["a"])
             s.mirror.full.set()
             await s.until(lambda: len(s.mirror.held) == 201)
-            assert [name for _, name in s.mirror.changes] == ["a", *(f"n{index:03}" for index in range(200))]
+            assert [name for _, name in s.mirror.changes] == [
+                "a",
+                *(f"n{index:03}" for index in range(200)),
+            ]
             assert (len(api.list_requests), s.mirror.troubles) == (1, [])
 
     virtualtime.run(scene())
@@ -71,7 +89,9 @@ def test_T81_a_version_beyond_64_bits_is_used_as_it_is() -> None:
 def test_a_version_the_server_cannot_parse_is_dropped_for_a_list() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(status(422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint'))
+        api.watches.append(
+            status(422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint')
+        )
         async with following(api) as s:
             await s.until(lambda: s.mirror.synced == 2)
             assert "resourceVersion" not in api.list_requests[1].query
@@ -113,7 +133,16 @@ def test_T86_a_namespace_that_does_not_exist_is_an_empty_list_and_its_first_obje
 def test_an_event_older_than_the_cursor_does_not_move_it_back() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(stream(2.0, line("MODIFIED", pod("a", 105)), 1.0, line("MODIFIED", pod("a", 90)), 1.0, bookmark(95)))
+        api.watches.append(
+            stream(
+                2.0,
+                line("MODIFIED", pod("a", 105)),
+                1.0,
+                line("MODIFIED", pod("a", 90)),
+                1.0,
+                bookmark(95),
+            )
+        )
         async with following(api) as s:
             await s.until(lambda: len(api.watch_requests) == 2)
             assert api.watch_requests[1].query["resourceVersion"] == "105"

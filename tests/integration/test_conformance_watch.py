@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13 about watch streams (T14-T33)."""
+"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
+about watch streams (T14-T33)."""
 
 import itertools
 import json
@@ -7,7 +8,20 @@ import logging
 import pytest
 
 from tests.support import virtualtime
-from tests.support.following import EXPIRED, Answer, Api, bookmark, drop, failure, following, line, pod, repeated, says, stream
+from tests.support.following import (
+    EXPIRED,
+    Answer,
+    Api,
+    bookmark,
+    drop,
+    failure,
+    following,
+    line,
+    pod,
+    repeated,
+    says,
+    stream,
+)
 from tests.support.scripted import Reply, Request
 from watchrelay.core.errors import Expired, Undecodable
 from watchrelay.model.watch_events import Progressed
@@ -19,7 +33,9 @@ def error(status: object) -> bytes:
     return b'{"type":"ERROR","object":' + json.dumps(status).encode() + b"}\n"
 
 
-def test_T14_events_come_in_order_and_each_moves_the_version_that_the_next_watch_starts_at() -> None:
+def test_T14_events_come_in_order_and_each_moves_the_version_that_the_next_watch_starts_at() -> (
+    None
+):
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.watches.extend(
@@ -32,9 +48,23 @@ def test_T14_events_come_in_order_and_each_moves_the_version_that_the_next_watch
         api.version = 100
         async with following(api) as s:
             await s.until(lambda: len(api.watch_requests) == 4)
-            assert [r.query["resourceVersion"] for r in api.watch_requests] == ["100", "102", "110", "111"]
-            assert s.mirror.changes == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "b")]
-            assert [e.resource_version for e in s.mirror.events if isinstance(e, Progressed)] == ["102", "110", "111"]
+            assert [r.query["resourceVersion"] for r in api.watch_requests] == [
+                "100",
+                "102",
+                "110",
+                "111",
+            ]
+            assert s.mirror.changes == [
+                ("ADDED", "a"),
+                ("ADDED", "b"),
+                ("MODIFIED", "b"),
+                ("DELETED", "b"),
+            ]
+            assert [e.resource_version for e in s.mirror.events if isinstance(e, Progressed)] == [
+                "102",
+                "110",
+                "111",
+            ]
             assert s.count("events_received_total", type="ADDED") == 1
             assert s.count("events_received_total", type="BOOKMARK") == 1
 
@@ -56,7 +86,11 @@ def test_T15_a_clean_end_in_time_is_no_event_and_no_noise(caplog: pytest.LogCapt
 
     with caplog.at_level(logging.INFO, "watchrelay"):
         virtualtime.run(scene())
-        assert [r for r in caplog.records if r.message != "stream changed state" or "stopped" not in str(r.__dict__["state"])] == []
+        assert [
+            r
+            for r in caplog.records
+            if r.message != "stream changed state" or "stopped" not in str(r.__dict__["state"])
+        ] == []
 
 
 def test_T16_broken_connections_resume_at_the_same_version_after_a_delay() -> None:
@@ -75,7 +109,8 @@ def test_T16_broken_connections_resume_at_the_same_version_after_a_delay() -> No
 
     virtualtime.run(scene(stream(line("ADDED", pod("b", 101)), then="fin")))
     virtualtime.run(scene(stream(line("ADDED", pod("b", 101)), then="reset")))
-    virtualtime.run(scene(drop, drop))  # the first closes a connection that was used before: the HTTP client tries that once by itself
+    # the first closes a connection that was used before: the HTTP client tries that once by itself
+    virtualtime.run(scene(drop, drop))
 
 
 def test_T17_a_server_that_closes_at_once_is_asked_ever_more_rarely() -> None:
@@ -106,14 +141,27 @@ def test_T17_one_event_that_is_repeated_before_each_instant_end_does_not_make_a_
     virtualtime.run(scene())
 
 
-def test_T17_watches_that_end_at_once_though_each_brings_a_change_are_opened_once_a_second() -> None:
+def test_T17_watches_that_end_at_once_though_each_brings_a_change_are_opened_once_a_second() -> (
+    None
+):
     async def scene() -> None:
         api = Api(pod("a", 1), version=100)
-        api.watches.extend([stream(line("MODIFIED", pod("a", version))) for version in range(101, 131)])
+        api.watches.extend(
+            [stream(line("MODIFIED", pod("a", version))) for version in range(101, 131)]
+        )
         async with following(api) as s:
-            await s.until(lambda: ("a", "130") in {(name, version) for (_, name), (_, version) in s.mirror.held.items()}, 60)
+            await s.until(
+                lambda: (
+                    ("a", "130")
+                    in {(name, version) for (_, name), (_, version) in s.mirror.held.items()}
+                ),
+                60,
+            )
             opened_s = [request.at_s for request in api.watch_requests]
-            assert min(after_s - before_s for before_s, after_s in itertools.pairwise(opened_s)) >= 0.99
+            assert (
+                min(after_s - before_s for before_s, after_s in itertools.pairwise(opened_s))
+                >= 0.99
+            )
             assert len(api.list_requests) == 1
             assert s.status.state == "watching", "it brings changes, and nothing is wrong"
             assert s.status.last_error is None
@@ -137,7 +185,9 @@ def test_T21_a_line_without_measure_ends_in_a_list_of_its_stream_alone() -> None
             await s.until(lambda: s.status.state == "watching")
             assert [r.kind for r in api.asked] == ["list", "watch", "watch", "list", "watch"]
             assert [type(each) for each in s.mirror.troubles] == [Undecodable, Undecodable]
-            assert s.turnstile.gate.closures == 0, "the server is well, and so are the streams beside this one"
+            assert s.turnstile.gate.closures == 0, (
+                "the server is well, and so are the streams beside this one"
+            )
             api.put(pod("b", 0))
             await s.until(lambda: s.mirror.names == ["a", "b"])
 
@@ -184,7 +234,9 @@ def test_a_second_410_within_a_minute_of_the_list_backs_off_and_names_no_version
         api = Api(pod("a", 1))
         api.watches.extend([says(EXPIRED, 410)] * 6)
         async with following(api) as s:
-            await s.until(lambda: s.status.state == "watching" and len(api.watch_requests) == 7, 200)
+            await s.until(
+                lambda: s.status.state == "watching" and len(api.watch_requests) == 7, 200
+            )
             lists = api.list_requests
             assert [r.query.get("resourceVersion") for r in lists[:3]] == [None, "100", None]
             assert lists[1].at_s - lists[0].at_s < 0.5
@@ -226,7 +278,9 @@ def test_a_watch_from_a_future_version_is_found_out_by_a_probe() -> None:
     virtualtime.run(scene())
 
 
-def test_a_watch_that_starts_from_a_handed_in_version_lists_only_after_a_minute_of_silence() -> None:
+def test_a_watch_that_starts_from_a_handed_in_version_lists_only_after_a_minute_of_silence() -> (
+    None
+):
     async def scene() -> None:
         api = Api(pod("a", 1), version=300)
         async with following(api, cursor="250") as s:
@@ -251,15 +305,23 @@ def test_a_watch_that_starts_from_a_handed_in_version_lists_only_after_a_minute_
 
 @pytest.mark.parametrize(
     "bad",
-    [b'{"type":"MODIFIED","object":{"kind":', b'{"type":"RENAMED","object":{"metadata":{}}}', b'{"type":"ADDED","object":{"kind":"Pod"}}'],
+    [
+        b'{"type":"MODIFIED","object":{"kind":',
+        b'{"type":"RENAMED","object":{"metadata":{}}}',
+        b'{"type":"ADDED","object":{"kind":"Pod"}}',
+    ],
     ids=["cut line", "unknown type", "no metadata"],
 )
 def test_T27_what_cannot_be_decoded_is_reconnected_then_listed_then_passed_over(bad: bytes) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1), version=100)
-        poisoned = stream(line("ADDED", pod("b", 101)), bad + b"\n", line("ADDED", pod("c", 103)), then="hang")
+        poisoned = stream(
+            line("ADDED", pod("b", 101)), bad + b"\n", line("ADDED", pod("c", 103)), then="hang"
+        )
         again = stream(bad + b"\n", then="hang")
-        api.watches.extend([poisoned, again, stream(bad + b"\n", line("ADDED", pod("d", 104)), then="hang")])
+        api.watches.extend(
+            [poisoned, again, stream(bad + b"\n", line("ADDED", pod("d", 104)), then="hang")]
+        )
         async with following(api) as s:
             await s.until(lambda: len(api.watch_requests) == 2)
             assert api.watch_requests[1].query["resourceVersion"] == "101"
@@ -278,7 +340,10 @@ def test_T27_what_cannot_be_decoded_is_reconnected_then_listed_then_passed_over(
 def test_T27_an_item_of_a_list_that_cannot_be_decoded_does_not_keep_the_others_out() -> None:
     async def scene() -> None:
         api = Api()
-        broken = {"metadata": {"resourceVersion": "100"}, "items": [pod("a", 1), {"spec": {}}, pod("b", 2)]}
+        broken = {
+            "metadata": {"resourceVersion": "100"},
+            "items": [pod("a", 1), {"spec": {}}, pod("b", 2)],
+        }
         api.lists.extend([says({"kind": "PodList", "apiVersion": "v1", **broken})] * 2)
         async with following(api, settled=True) as s:
             assert s.mirror.names == ["a", "b"]
@@ -311,7 +376,9 @@ def test_T29_an_idle_watch_with_bookmarks_is_opened_anew_only_in_time() -> None:
         async with following(api, settled=True) as s:
             await s.run_for(1800)
             for earlier, later in zip(api.watch_requests, api.watch_requests[1:], strict=False):
-                assert later.at_s - earlier.at_s == pytest.approx(int(earlier.query["timeoutSeconds"]), abs=1)
+                assert later.at_s - earlier.at_s == pytest.approx(
+                    int(earlier.query["timeoutSeconds"]), abs=1
+                )
             assert len(api.list_requests) == 1
             assert s.mirror.troubles == []
 
@@ -319,7 +386,8 @@ def test_T29_an_idle_watch_with_bookmarks_is_opened_anew_only_in_time() -> None:
 
 
 def test_T29_a_watch_whose_first_bookmark_waits_for_the_servers_cache_is_kept_open() -> None:
-    """As kube-apiserver 1.36 does it: from the version that its cache is at, the first bookmark comes when that has moved on."""
+    """As kube-apiserver 1.36 does it: from the version that its cache is at, the first bookmark
+    comes when that has moved on."""
 
     async def scene() -> None:
         api = Api(pod("a", 1))
@@ -332,7 +400,9 @@ def test_T29_a_watch_whose_first_bookmark_waits_for_the_servers_cache_is_kept_op
             await s.until(lambda: len(api.watch_requests) == 3, 600)
             second, third = api.watch_requests[1:]
             assert third.at_s - second.at_s == pytest.approx(285, abs=1)
-            assert [r.query["limit"] for r in api.list_requests[1:]] == ["1"], "the server was asked whether it lives, no more"
+            assert [r.query["limit"] for r in api.list_requests[1:]] == ["1"], (
+                "the server was asked whether it lives, no more"
+            )
             assert s.mirror.troubles == []
 
     virtualtime.run(scene())
@@ -349,7 +419,9 @@ def test_T28_a_watch_that_is_silent_from_its_start_is_left_and_nothing_is_lost()
             api.put(pod("b", 0))
             await s.until(lambda: len(api.watch_requests) == 4, 600)
             _, second, third, fourth = api.watch_requests
-            assert third.at_s - second.at_s <= 131, "once, until it is known how late its bookmarks are"
+            assert third.at_s - second.at_s <= 131, (
+                "once, until it is known how late its bookmarks are"
+            )
             assert fourth.at_s - third.at_s <= 75
             await s.until(lambda: s.mirror.names == ["a", "b"])
 
@@ -365,7 +437,9 @@ def test_T29_a_server_that_stops_sending_bookmarks_is_believed_longer_and_longer
             await s.run_for(7200)
             requests = api.watch_requests[-3:]
             for earlier, later in itertools.pairwise(requests):
-                assert later.at_s - earlier.at_s == pytest.approx(int(earlier.query["timeoutSeconds"]), abs=2)
+                assert later.at_s - earlier.at_s == pytest.approx(
+                    int(earlier.query["timeoutSeconds"]), abs=2
+                )
             assert len([t for t in s.mirror.troubles if "silent" in str(t)]) <= 12
 
     virtualtime.run(scene())
@@ -378,7 +452,9 @@ def test_T29_a_server_that_never_sends_bookmarks_is_opened_anew_only_in_time() -
         async with following(api, settled=True) as s:
             await s.run_for(1800)
             for earlier, later in zip(api.watch_requests, api.watch_requests[1:], strict=False):
-                assert later.at_s - earlier.at_s == pytest.approx(int(earlier.query["timeoutSeconds"]), abs=1)
+                assert later.at_s - earlier.at_s == pytest.approx(
+                    int(earlier.query["timeoutSeconds"]), abs=1
+                )
             assert s.mirror.troubles == []
 
     virtualtime.run(scene())
@@ -387,7 +463,8 @@ def test_T29_a_server_that_never_sends_bookmarks_is_opened_anew_only_in_time() -
 def test_T30_timeouts_vary_within_300_and_599_and_ours_is_longer_than_the_servers() -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
-        api.watches.append(stream(*repeated(24, 50.0, bookmark(100))))  # a server that goes on for 20 minutes whatever it was asked
+        # a server that goes on for 20 minutes whatever it was asked
+        api.watches.append(stream(*repeated(24, 50.0, bookmark(100))))
         async with following(api, settled=True) as s:
             await s.run_for(6000)
             timeouts = [int(r.query["timeoutSeconds"]) for r in api.watch_requests]
@@ -436,8 +513,11 @@ def test_bookmarks_are_asked_for_unless_turned_off() -> None:
     async def scene(*, wanted: bool) -> None:
         api = Api(pod("a", 1))
         async with following(api, bookmarks=wanted, server_version=(1, 36), settled=True) as s:
-            assert all((r.query.get("allowWatchBookmarks") == "true") == wanted for r in api.watch_requests)
-            assert bool(api.list_requests) != wanted  # without bookmarks a streaming list would have no end
+            assert all(
+                (r.query.get("allowWatchBookmarks") == "true") == wanted for r in api.watch_requests
+            )
+            # without bookmarks a streaming list would have no end
+            assert bool(api.list_requests) != wanted
             assert s.mirror.names == ["a"]
 
     virtualtime.run(scene(wanted=True))

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13 about streaming lists (T34-T39)."""
+"""Room: integration tests.  In: the watch over real sockets, virtual time.  Out: cases of WATCH 13
+about streaming lists (T34-T39)."""
 
 import json
 
@@ -45,7 +46,11 @@ def test_a_streaming_list_is_one_request_that_goes_on_as_the_watch() -> None:
             await s.until(lambda: s.mirror.names == ["a", "b", "c"])
             assert len(api.asked) == 1
             query = api.asked[0].query
-            assert (query["resourceVersionMatch"], query["allowWatchBookmarks"], "resourceVersion" in query) == (
+            assert (
+                query["resourceVersionMatch"],
+                query["allowWatchBookmarks"],
+                "resourceVersion" in query,
+            ) == (
                 "NotOlderThan",
                 "true",
                 False,
@@ -67,7 +72,9 @@ def test_a_streaming_list_is_one_request_that_goes_on_as_the_watch() -> None:
         ("streaming", None, True),
     ],
 )
-def test_which_servers_are_asked_for_a_streaming_list(mode: str, version: tuple[int, int] | None, *, streams: bool) -> None:
+def test_which_servers_are_asked_for_a_streaming_list(
+    mode: str, version: tuple[int, int] | None, *, streams: bool
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, server_version=version, initial_list=mode, settled=True):
@@ -82,13 +89,19 @@ def test_a_relist_streams_too_and_names_the_version_it_must_not_be_older_than() 
         async with following(api, server_version=NEW, settled=True) as s:
             api.watches.append(says(EXPIRED, 410))
             await s.until(lambda: s.mirror.synced == 2, 700)
-            assert [r.query.get("sendInitialEvents") for r in api.watch_requests] == ["true", None, "true"]
+            assert [r.query.get("sendInitialEvents") for r in api.watch_requests] == [
+                "true",
+                None,
+                "true",
+            ]
             assert api.watch_requests[2].query["resourceVersion"] == "100"
 
     virtualtime.run(scene())
 
 
-def test_T29_a_streaming_list_whose_first_bookmark_waits_for_the_servers_cache_goes_on_as_the_watch() -> None:
+def test_T29_a_streaming_list_whose_first_bookmark_waits_for_the_servers_cache_goes_on_as_the_watch() -> (  # noqa: E501
+    None
+):
     """As kube-apiserver 1.36 does it where etcd tells of its progress every 10 minutes."""
 
     async def scene() -> None:
@@ -120,7 +133,11 @@ def test_a_relist_that_streams_in_many_pieces_ended_one_watch_as_gone_and_none_m
     async def scene() -> None:
         api = Api(pod("a", 1))
         async with following(api, server_version=NEW, settled=True) as s:
-            pieces = [part for number in range(5) for part in (line("ADDED", pod(f"n{number}", 90 + number)), 1.0)]
+            pieces = [
+                part
+                for number in range(5)
+                for part in (line("ADDED", pod(f"n{number}", 90 + number)), 1.0)
+            ]
             api.watches.append(stream(error(EXPIRED)))
             api.watches.append(stream(*pieces, bookmark(100, end=True), then="hang"))
             await s.until(lambda: s.mirror.synced == 2, 700)
@@ -133,10 +150,16 @@ def test_a_relist_that_streams_in_many_pieces_ended_one_watch_as_gone_and_none_m
 
 @pytest.mark.parametrize(
     "never_ends",
-    [stream(line("ADDED", pod("x", 1)), then="hang"), stream(line("ADDED", pod("x", 1))), stream(60.0, then="fin")],
+    [
+        stream(line("ADDED", pod("x", 1)), then="hang"),
+        stream(line("ADDED", pod("x", 1))),
+        stream(60.0, then="fin"),
+    ],
     ids=["silent", "ended", "aborted after 60 s"],
 )
-def test_T34_without_an_end_mark_it_is_tried_once_more_and_then_listed_by_pages(never_ends: Answer) -> None:
+def test_T34_without_an_end_mark_it_is_tried_once_more_and_then_listed_by_pages(
+    never_ends: Answer,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.watches.extend([never_ends, never_ends])
@@ -168,14 +191,28 @@ def test_T34_bookmarks_do_not_prolong_the_wait_for_the_end_mark() -> None:
 @pytest.mark.parametrize(
     "refusal",
     [
-        status(422, "Invalid", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
+        status(
+            422,
+            "Invalid",
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+        ),
         status(422, "Invalid", "resourceVersionMatch is forbidden for watch"),
         status(400, "BadRequest", "unknown parameters"),
-        stream(error(failure(500, "InternalError", "the server does not support: storage feature RequestWatchProgress is disabled"))),
+        stream(
+            error(
+                failure(
+                    500,
+                    "InternalError",
+                    "the server does not support: storage feature RequestWatchProgress is disabled",
+                )
+            )
+        ),
     ],
     ids=["gate off", "1.26", "400", "feature disabled"],
 )
-def test_T35_refused_parameters_mean_pages_at_once_and_are_not_sent_again_for_six_hours(refusal: Answer) -> None:
+def test_T35_refused_parameters_mean_pages_at_once_and_are_not_sent_again_for_six_hours(
+    refusal: Answer,
+) -> None:
     async def scene() -> None:
         api = Api(pod("a", 1))
         api.watches.append(refusal)
@@ -242,13 +279,20 @@ def test_what_a_broken_streaming_list_brought_is_void() -> None:
 def test_changes_and_deletes_before_the_end_mark_belong_to_the_list() -> None:
     async def scene() -> None:
         api = Api()
-        lines = line("ADDED", pod("a", 1)) + line("ADDED", pod("b", 2)) + line("MODIFIED", pod("a", 3)) + line("DELETED", pod("b", 4))
+        lines = (
+            line("ADDED", pod("a", 1))
+            + line("ADDED", pod("b", 2))
+            + line("MODIFIED", pod("a", 3))
+            + line("DELETED", pod("b", 4))
+        )
         api.watches.append(stream(lines, bookmark(5), bookmark(7, end=True), then="hang"))
         async with following(api, server_version=NEW) as s:
             await s.until(lambda: s.mirror.synced == 1)
             assert s.mirror.held == {("shop", "a"): ("uid-a", "3")}
             assert not any(isinstance(e, Observed) for e in s.mirror.events)
-            assert [f.type for e in s.mirror.events if isinstance(e, Listed) for f in e.objects] == [
+            assert [
+                f.type for e in s.mirror.events if isinstance(e, Listed) for f in e.objects
+            ] == [
                 "ADDED",
                 "ADDED",
                 "MODIFIED",
@@ -262,7 +306,16 @@ def test_only_the_value_true_marks_the_end() -> None:
     async def scene() -> None:
         api = Api()
         fake = bookmark(5, end=True).replace(b'"true"', b'"false"')
-        api.watches.append(stream(line("ADDED", pod("a", 1)), fake, 5.0, line("ADDED", pod("b", 2)), bookmark(7, end=True), then="hang"))
+        api.watches.append(
+            stream(
+                line("ADDED", pod("a", 1)),
+                fake,
+                5.0,
+                line("ADDED", pod("b", 2)),
+                bookmark(7, end=True),
+                then="hang",
+            )
+        )
         async with following(api, server_version=NEW) as s:
             await s.until(lambda: s.mirror.synced == 1)
             assert s.mirror.names == ["a", "b"]

@@ -1,4 +1,5 @@
-"""The consumer's side on real parts: `verify --cluster` against a real API server under churn, and readers without every right."""
+"""The consumer's side on real parts: `verify --cluster` against a real API server under churn, and
+readers without every right."""
 
 from __future__ import annotations
 
@@ -37,30 +38,54 @@ def test_verify_holds_against_a_real_cluster_that_goes_on_changing(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     trial = Trial(real_cluster, kafka_broker, tmp_path)
-    real_cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}", widget_definition())
-    real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
-    streams = ("configmaps", f"widgets.{GROUP}", "deployments.apps", "pods", "namespaces", "secrets")
+    real_cluster.apply(
+        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}",
+        widget_definition(),
+    )
+    real_cluster.wait_for(
+        "widgets are served", lambda: real_cluster.request("GET", f"/apis/{GROUP}/v1/widgets")
+    )
+    streams = (
+        "configmaps",
+        f"widgets.{GROUP}",
+        "deployments.apps",
+        "pods",
+        "namespaces",
+        "secrets",
+    )
     relay = trial.relay(*streams, defaults={"snapshotInterval": "5s"})
     kinds = ("configmaps", "widgets", "deployments")
-    with Churn(real_cluster, trial.namespaces(4), operations=3000, kinds=kinds, per_s=60) as churn, relay:
+    with (
+        Churn(real_cluster, trial.namespaces(4), operations=3000, kinds=kinds, per_s=60) as churn,
+        relay,
+    ):
         relay.await_ready()
         for operations in (100, 400):
             churn.reach(operations)
-            live = command("verify", "-c", relay.file, "--cluster", "--output", "json", timeout_s=100.0)
+            live = command(
+                "verify", "-c", relay.file, "--cluster", "--output", "json", timeout_s=100.0
+            )
             assert churn.running, "the churn ended before the verification"
             assert live.code == 0, live.stdout + live.stderr
         assert len(live.objects()) == 3 * len(streams)
         relay.kill()
-        real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": f"{trial.name}-late"}})
-    found = command("verify", "-c", relay.file, "namespaces", "--cluster", "--output", "json", timeout_s=100.0)
+        real_cluster.request(
+            "POST", "/api/v1/namespaces", {"metadata": {"name": f"{trial.name}-late"}}
+        )
+    found = command(
+        "verify", "-c", relay.file, "namespaces", "--cluster", "--output", "json", timeout_s=100.0
+    )
     assert found.code == 1
-    problems = [(problem["kind"], problem["key"]) for row in found.objects() for problem in row["problems"]]
+    problems = [
+        (problem["kind"], problem["key"]) for row in found.objects() for problem in row["problems"]
+    ]
     assert problems == [("missing", f"/{trial.name}-late")]
 
 
 @pytest.fixture(scope="module", params=["3.9", "4.1"])
 def secured(real_parts: None, request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
-    """A secured broker on which `relay` may read the state topic; who else may what is up to a test."""
+    """A secured broker on which `relay` may read the state topic; who else may what is up to a
+    test."""
     with KafkaBroker(cast("Version", request.param), secured=True) as broker:
         _grant(broker, "relay", _TOPIC, AclOperation.READ)
         create_topic(broker.admin, _TOPIC, partitions=2, replicas=1, config=None)
@@ -75,7 +100,9 @@ def _grant(broker: KafkaBroker, user: str, topic: str, *rights: AclOperation) ->
         made.result(10)
 
 
-async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbeat_and_says_so(secured: KafkaBroker) -> None:
+async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbeat_and_says_so(
+    secured: KafkaBroker,
+) -> None:
     logs = [Log(), Log()]
     writer = Writer(stream(partitions=2), logs, epoch=2)
     writer.first(*(f"shop/{letter}" for letter in "abcdef"))
@@ -99,7 +126,9 @@ async def test_a_consumer_without_rights_on_the_control_topic_starts_by_heartbea
         assert set(reader.objects("pods")) == held
         assert [(problem.kind, problem.count) for problem in reader.problems] == [("control", 1)]
     async with TopicReader(me, control_topic=_CONTROL, until_end=True) as reader:
-        with pytest.raises(NothingPublished, match=f"topic {_CONTROL} is not there, or may not be seen"):
+        with pytest.raises(
+            NothingPublished, match=f"topic {_CONTROL} is not there, or may not be seen"
+        ):
             await reader.ready()
     _grant(secured, "relay", _CONTROL, AclOperation.DESCRIBE)
     async with TopicReader(me, control_topic=_CONTROL, topics=[_TOPIC], until_end=True) as reader:
@@ -127,7 +156,13 @@ async def test_credentials_that_are_not_good_are_said_as_such(secured: KafkaBrok
     for wrong, said in (
         ({}, r"Invalid username or password \(check user, password and mechanism\)"),
         ({"sasl_mechanism": "SCRAM-SHA-512"}, "the broker does not have this SASL mechanism"),
-        ({"security_protocol": "PLAINTEXT"}, "no broker answers .check the address, and that security_protocol is that of the listener"),
+        (
+            {"security_protocol": "PLAINTEXT"},
+            (
+                "no broker answers .check the address, and that security_protocol is that of the "
+                "listener"
+            ),
+        ),
     ):
         with pytest.raises(KafkaUnavailable, match=said):
             async with TopicReader({**me, **wrong}, control_topic=_CONTROL):

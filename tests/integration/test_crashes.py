@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a relay that is killed as soon as it is up, again and again.  Out: how little the API server notices."""
+"""Room: integration tests.  In: a relay that is killed as soon as it is up, again and again.  Out:
+how little the API server notices."""
 
 from collections import Counter
 from pathlib import Path
@@ -25,13 +26,22 @@ def _asked(cluster: EmbeddedCluster) -> Counter[str]:
     """Lists and watches of the streams so far."""
 
     def kinds() -> Counter[str]:
-        seen = [each for each in cluster.server.log if each.resource in _PATHS and "relay" in each.user_agent]
-        return Counter("list" if each.verb == "list" or "sendInitialEvents" in each.query else each.verb for each in seen)
+        seen = [
+            each
+            for each in cluster.server.log
+            if each.resource in _PATHS and "relay" in each.user_agent
+        ]
+        return Counter(
+            "list" if each.verb == "list" or "sendInitialEvents" in each.query else each.verb
+            for each in seen
+        )
 
     return cluster.do(kinds)
 
 
-def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_crash_loop_lists_nothing_and_watches_each_stream_once_a_start(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     relay = trial.relay(*_PATHS)
     with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
         relay.await_ready()
@@ -57,7 +67,9 @@ def test_a_relay_that_dies_before_kafka_is_there_has_asked_for_no_object(
     relay = trial.relay(*_PATHS)
     with relay:
         for _ in range(_CRASHES):
-            relay.wait("it waits for Kafka", lambda: "kafka" in relay.readyz()[1].get("problems", {}))
+            relay.wait(
+                "it waits for Kafka", lambda: "kafka" in relay.readyz()[1].get("problems", {})
+            )
             relay.wait("the resources are known", lambda: relay.stream("configmaps").get("topic"))
             relay.kill()
             relay.start()

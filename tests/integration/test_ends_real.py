@@ -1,5 +1,6 @@
-"""Room: integration tests.  In: a relay that is killed again and again, or told to stop while Kafka is frozen.  Out: what its starts cost
-the API server, how it ends, and that nothing is lost either way.
+"""Room: integration tests.  In: a relay that is killed again and again, or told to stop while Kafka
+is frozen.  Out: what its starts cost the API server, how it ends, and that nothing is lost either
+way.
 """
 
 import http.client
@@ -17,9 +18,17 @@ from tests.support.listed import await_equal
 from tests.support.realparts import ControlPlane, KafkaBroker
 from tests.support.trial import Trial
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240), pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True),
+]
 
-_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces", "services": "/api/v1/services"}
+_PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "namespaces": "/api/v1/namespaces",
+    "services": "/api/v1/services",
+}
 _KILLS = 10
 _DISCOVERY = 3
 """Requests: /api, /apis, /version."""
@@ -27,7 +36,8 @@ _DRAIN_S = 4.0
 
 
 def asked(cluster: ControlPlane) -> Counter[str]:
-    """What relays have asked so far, by the audit log: lists (streaming ones, too), watches, and the rest, which is discovery."""
+    """What relays have asked so far, by the audit log: lists (streaming ones, too), watches, and
+    the rest, which is discovery."""
     kinds = Counter[str]()
     for entry in cluster.audit_entries():
         if not entry.get("userAgent", "").startswith("watchrelay/"):
@@ -83,7 +93,7 @@ def test_ten_kills_in_a_row_cost_the_api_server_a_watch_a_stream_each_and_no_lis
         reader.assert_right(*_PATHS, duplicates=True)
 
 
-def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_at_once_and_nothing_is_lost(
+def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_at_once_and_nothing_is_lost(  # noqa: E501
     trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
     path = trial.config_maps(3)
@@ -93,7 +103,9 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
         kafka_broker.pause()
         held = relay.stream("configmaps")["objects"]
         real_cluster.request("POST", path, {"metadata": {"name": name}})
-        relay.wait("the change is seen", lambda: relay.stream("configmaps").get("objects") == held + 1)
+        relay.wait(
+            "the change is seen", lambda: relay.stream("configmaps").get("objects") == held + 1
+        )
 
     try:
         with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
@@ -107,7 +119,9 @@ def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_
             told_s = time.monotonic()
             relay.send(signal.SIGTERM)
             assert relay.exit_code() == 1
-            assert time.monotonic() - told_s < _DRAIN_S / 2, "the second signal does not wait for Kafka"
+            assert time.monotonic() - told_s < _DRAIN_S / 2, (
+                "the second signal does not wait for Kafka"
+            )
             kafka_broker.resume()
 
             real_cluster.request("DELETE", f"{path}/c0")

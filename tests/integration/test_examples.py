@@ -1,4 +1,5 @@
-"""The examples, run as the README says: against a relay on embedded parts, and the Java reader with real Kafka."""
+"""The examples, run as the README says: against a relay on embedded parts, and the Java reader with
+real Kafka."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ EXAMPLES = SOURCE.parents[1]
 def example(name: str, *arguments: str | Path) -> Outcome:
     environment = clean_environment({"PYTHONPATH": str(EXAMPLES.parent)})
     argv = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False, env=environment)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=60.0, check=False, env=environment
+    )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
@@ -37,14 +40,29 @@ def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
     cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     trial = Trial(cluster, broker, tmp_path)
-    topic, control, positions = trial.topic("configmaps"), trial.control_topic, tmp_path / "positions.json"
+    topic, control, positions = (
+        trial.topic("configmaps"),
+        trial.control_topic,
+        tmp_path / "positions.json",
+    )
     trial.make_topics("configmaps")
     relay = trial.relay("configmaps", defaults={"snapshotInterval": "5s"})
     namespaces = trial.namespaces(3)
-    with Churn(cluster, namespaces, operations=600, kinds=("configmaps",), per_s=1000) as churn, relay:
+    with (
+        Churn(cluster, namespaces, operations=600, kinds=("configmaps",), per_s=1000) as churn,
+        relay,
+    ):
         relay.await_ready()
         churn.reach(300)
-        first = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+        first = example(
+            "python_reader.py",
+            broker.bootstrap,
+            control,
+            "configmaps",
+            "--once",
+            "--positions",
+            positions,
+        )
         assert first.code == 0, first.stderr
         assert all(lane["proven"] for lane in first.objects())
         churn.finish()
@@ -56,11 +74,31 @@ def test_the_python_reader_and_the_plain_table_hold_what_the_cluster_holds(
     plain = example("plain_table.py", broker.bootstrap, topic)
     assert plain.code == 0, plain.stderr
     assert {key: row["metadata"]["uid"] for key, row in json.loads(plain.stdout).items()} == listed
-    then = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+    then = example(
+        "python_reader.py",
+        broker.bootstrap,
+        control,
+        "configmaps",
+        "--once",
+        "--positions",
+        positions,
+    )
     assert then.code == 0, then.stderr
     assert sum(lane["count"] for lane in then.objects()) == len(listed)
-    assert {line.split()[0] for line in then.stderr.splitlines()} <= {"added", "modified", "deleted"}
-    again = example("python_reader.py", broker.bootstrap, control, "configmaps", "--once", "--positions", positions)
+    assert {line.split()[0] for line in then.stderr.splitlines()} <= {
+        "added",
+        "modified",
+        "deleted",
+    }
+    again = example(
+        "python_reader.py",
+        broker.bootstrap,
+        control,
+        "configmaps",
+        "--once",
+        "--positions",
+        positions,
+    )
     assert (again.code, again.stderr) == (0, ""), "positions at the end have nothing behind them"
 
 
@@ -78,11 +116,21 @@ def closed(*argv: str | Path) -> Outcome:
     os.close(reader)
     environment = clean_environment({"PYTHONPATH": str(EXAMPLES.parent)})
     with os.fdopen(writer, "wb") as out:
-        done = subprocess.run([*map(str, argv)], stdout=out, stderr=subprocess.PIPE, text=True, timeout=100.0, check=False, env=environment)
+        done = subprocess.run(
+            [*map(str, argv)],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100.0,
+            check=False,
+            env=environment,
+        )
     return Outcome(done.returncode, "", done.stderr)
 
 
-async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(broker: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     topic, control, whole = "k8s.e.core.nodes", "k8s.e.control", "k8s.e.whole.control"
     for name in (topic, control, whole):
         broker.kafka.create_topic(name)
@@ -99,18 +147,34 @@ async def test_examples_go_on_past_foreign_records_and_say_what_is_missing(broke
         await teller.say(whole, "stream/nodes", description(1, topic=topic))
         await teller.say(whole, "claim/nodes", claim("w1"))
     plain = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, topic)
-    assert (plain.code, plain.stderr) == (0, "3 records without a key, or without JSON, were passed over\n")
+    assert (plain.code, plain.stderr) == (
+        0,
+        "3 records without a key, or without JSON, were passed over\n",
+    )
     assert json.loads(plain.stdout).keys() == {"/n1", "/n2"}
     missing = await asyncio.to_thread(example, "plain_table.py", broker.bootstrap, "k8s.e.none")
-    assert (missing.code, missing.stderr) == (1, "topic k8s.e.none is not there, or may not be seen: check the name, or grant READ on it\n")
+    assert (missing.code, missing.stderr) == (
+        1,
+        "topic k8s.e.none is not there, or may not be seen: check the name, or grant READ on it\n",
+    )
     few = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, control, "--once")
     nowhere = tmp_path / "none" / "positions.json"
-    unsaved = await asyncio.to_thread(example, "python_reader.py", broker.bootstrap, whole, "--once", "--positions", nowhere)
-    assert (unsaved.code, unsaved.stderr.splitlines()[-1].split(";")[0]) == (1, f"{nowhere} cannot be written: No such file or directory")
+    unsaved = await asyncio.to_thread(
+        example, "python_reader.py", broker.bootstrap, whole, "--once", "--positions", nowhere
+    )
+    assert (unsaved.code, unsaved.stderr.splitlines()[-1].split(";")[0]) == (
+        1,
+        f"{nowhere} cannot be written: No such file or directory",
+    )
     assert few.code == 1
-    assert few.stderr.startswith(f"read to the end, and not proven: topic {topic} of stream nodes has 1 partition, the description on")
+    assert few.stderr.startswith(
+        f"read to the end, and not proven: topic {topic} of stream nodes has 1 partition, the "
+        "description on"
+    )
     assert len(few.stderr.splitlines()) == 1
-    cut = await asyncio.to_thread(closed, sys.executable, EXAMPLES / "plain_table.py", broker.bootstrap, topic)
+    cut = await asyncio.to_thread(
+        closed, sys.executable, EXAMPLES / "plain_table.py", broker.bootstrap, topic
+    )
     assert (cut.code, cut.stderr.splitlines()[1:]) == (1, ["nobody reads the output any more"])
 
 
@@ -126,7 +190,9 @@ def test_an_odd_file_of_positions_is_named_with_the_cure(text: str, tmp_path: Pa
 
 
 @pytest.mark.real
-async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_records(kafka_broker: KafkaBroker) -> None:
+async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_records(
+    kafka_broker: KafkaBroker,
+) -> None:
     topic = "k8s.javafew.core.pods"
     kafka_broker.create_topic(topic)
     logs = [Log(), Log()]
@@ -136,15 +202,28 @@ async def test_the_java_reader_says_what_is_missing_and_goes_on_past_foreign_rec
     async with Teller(kafka_broker.bootstrap) as teller:
         await teller.tell(topic, logs[:1])
         await teller.say(topic, "other", b"<xml/>")
-        await teller._producer.send_and_wait(topic, b"{}", b"odd", 0, headers=[("ce_type", None), ("ce_wrstream", None)])
-    absent = await asyncio.to_thread(java_reader, "live", kafka_broker.bootstrap, topic, "k8s.javafew.none")
+        await teller._producer.send_and_wait(
+            topic, b"{}", b"odd", 0, headers=[("ce_type", None), ("ce_wrstream", None)]
+        )
+    absent = await asyncio.to_thread(
+        java_reader, "live", kafka_broker.bootstrap, topic, "k8s.javafew.none"
+    )
     assert absent.code == 1
-    assert "topic k8s.javafew.none is not there, or may not be seen: check the name, or grant READ on it" in absent.stderr
+    assert (
+        "topic k8s.javafew.none is not there, or may not be seen: check the name, or grant "
+        "READ on it"
+    ) in absent.stderr
     assert "Exception" not in absent.stderr
     few = await asyncio.to_thread(closed, *java_command("live", kafka_broker.bootstrap, topic))
-    said = [line for line in few.stderr.splitlines() if "SLF4J" not in line and "log4j" not in line.lower()]
+    said = [
+        line
+        for line in few.stderr.splitlines()
+        if "SLF4J" not in line and "log4j" not in line.lower()
+    ]
     add = f"kafka-topics.sh --alter --topic {topic} --partitions 2"
-    few_partitions = f"topic {topic} has 1 partition, the markers of stream pods say 2: add them ({add})"
+    few_partitions = (
+        f"topic {topic} has 1 partition, the markers of stream pods say 2: add them ({add})"
+    )
     assert few.code == 1
     assert said == [
         few_partitions,
@@ -163,7 +242,9 @@ def test_the_java_reader_passes_every_vector(real_parts: None, version: str) -> 
 
 
 @pytest.mark.real
-def test_the_java_reader_notices_a_vector_that_expects_something_else(real_parts: None, tmp_path: Path) -> None:
+def test_the_java_reader_notices_a_vector_that_expects_something_else(
+    real_parts: None, tmp_path: Path
+) -> None:
     for field in ("verdicts", "state", "origins", "table"):
         told = json.loads((DIRECTORY / "bootstrap-by-index.json").read_text())
         told["expect"][field] = told["expect"][field][:-1]
@@ -175,7 +256,11 @@ def test_the_java_reader_notices_a_vector_that_expects_something_else(real_parts
 
 @pytest.mark.real
 async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBroker) -> None:
-    pods_topic, nodes_topic, control = "k8s.java.core.pods", "k8s.java.core.nodes", "k8s.java.control"
+    pods_topic, nodes_topic, control = (
+        "k8s.java.core.pods",
+        "k8s.java.core.nodes",
+        "k8s.java.control",
+    )
     kafka_broker.create_topic(pods_topic, partitions=3)
     kafka_broker.create_topic(nodes_topic)
     kafka_broker.create_topic(control)
@@ -191,7 +276,8 @@ async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBrok
     late = old.put("shop/pod-20", 3)
     new = Writer(stream(partitions=3), logs, epoch=4, before=old)
     new.claim()
-    new.delete("shop/pod-21", lose=True)  # the snapshot's end sweeps it, the heartbeat before alarms both
+    # the snapshot's end sweeps it, the heartbeat before alarms both
+    new.delete("shop/pod-21", lose=True)
     new.beat()
     old.put("shop/pod-22", 9)
     resend(logs[0], late)
@@ -211,8 +297,18 @@ async def test_the_java_and_the_python_reader_agree_live(kafka_broker: KafkaBrok
     python = example("python_reader.py", kafka_broker.bootstrap, control, "--once")
     assert python.code == 0, python.stderr
     assert java.objects() == python.objects()
-    assert sum(lane["count"] for lane in java.objects() if lane["stream"] == "pods") == sum(map(len, new.held))
-    async with TopicReader(kafka_broker.bootstrap, control_topic="", topics=[pods_topic, nodes_topic], until_end=True) as reader:
+    assert sum(lane["count"] for lane in java.objects() if lane["stream"] == "pods") == sum(
+        map(len, new.held)
+    )
+    async with TopicReader(
+        kafka_broker.bootstrap, control_topic="", topics=[pods_topic, nodes_topic], until_end=True
+    ) as reader:
         await reader.ready()
-        found = {(lane.stream, lane.partition): (lane.digest, lane.objects, lane.epoch) for lane in reader.lanes()}
-    assert found == {(lane["stream"], lane["partition"]): (lane["digest"], lane["count"], lane["epoch"]) for lane in java.objects()}
+        found = {
+            (lane.stream, lane.partition): (lane.digest, lane.objects, lane.epoch)
+            for lane in reader.lanes()
+        }
+    assert found == {
+        (lane["stream"], lane["partition"]): (lane["digest"], lane["count"], lane["epoch"])
+        for lane in java.objects()
+    }

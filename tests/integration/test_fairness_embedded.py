@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: streams that always have a full batch waiting, and one with a record at times.  Out: it gets its turn."""
+"""Room: integration tests.  In: streams that always have a full batch waiting, and one with a
+record at times.  Out: it gets its turn."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,8 +26,14 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-@pytest.mark.parametrize(("topic", "partition"), [("quiet", 0), ("flood", 1)], ids=["a topic of its own", "the same partition"])
-async def test_a_flood_lets_another_stream_through_after_every_batch(kafka: EmbeddedKafka, topic: str, partition: int) -> None:
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [("quiet", 0), ("flood", 1)],
+    ids=["a topic of its own", "the same partition"],
+)
+async def test_a_flood_lets_another_stream_through_after_every_batch(
+    kafka: EmbeddedKafka, topic: str, partition: int
+) -> None:
     acked = [0] * FLOODED
     async with running_sink(kafka.bootstrap) as running:
 
@@ -41,28 +48,38 @@ async def test_a_flood_lets_another_stream_through_after_every_batch(kafka: Embe
             flooding = [tasks.create_task(flood(at), name=f"flood {at}") for at in range(FLOODED)]
             for number in range(ROUNDS):
                 before = list(acked)
-                await running.sink.deliver(Batch(topic, partition, batch(topic, partition, f"q{number}").records, "quiet"))
+                await running.sink.deliver(
+                    Batch(topic, partition, batch(topic, partition, f"q{number}").records, "quiet")
+                )
                 passed = [after - earlier for after, earlier in zip(acked, before, strict=True)]
-                assert max(passed) <= 2, f"round {number}: batches of the flood that went before, by partition: {passed}"
+                assert max(passed) <= 2, (
+                    f"round {number}: batches of the flood that went before, by partition: {passed}"
+                )
             for task in flooding:
                 task.cancel()
     assert min(acked) > 0
 
 
-def test_a_stream_that_skips_states_holds_up_no_other(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_stream_that_skips_states_holds_up_no_other(
+    cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     paths = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
     trial = Trial(cluster, broker, tmp_path)
     trial.make_topics(*paths)
     relay = trial.relay(*paths, queueBytes="16KiB")
     skipped = partial(relay.metric, "watchrelay_events_conflated_total", stream="configmaps")
-    with trial.under_churn(relay, trial.topics(*paths), namespaces=8, operations=600, per_s=400) as (churn, reader):
+    with trial.under_churn(
+        relay, trial.topics(*paths), namespaces=8, operations=600, per_s=400
+    ) as (churn, reader):
         broker.kafka.set_rtt(200)
         relay.wait("states are skipped", skipped)
         for number in range(2):
             before = skipped()
             quiet = f"quiet-{number}"
             trial.make(paths["namespaces"], [{"metadata": {"name": quiet}}])
-            reader.read_until("the other stream says its change", partial(reader.about, "namespaces", f"/{quiet}"))
+            reader.read_until(
+                "the other stream says its change", partial(reader.about, "namespaces", f"/{quiet}")
+            )
             assert skipped() > before, "the flood was over too soon"
         assert relay.metric("watchrelay_events_conflated_total", stream="namespaces") == 0
         broker.kafka.set_rtt(0)

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: an echo behind the fault proxy.  Out: each command does what its name says."""
+"""Room: integration tests.  In: an echo behind the fault proxy.  Out: each command does what its
+name says."""
 
 import contextlib
 import socket
@@ -89,7 +90,10 @@ def test_what_is_held_arrives_when_it_is_healed(proxy: FaultProxy) -> None:
         with client_of(proxy) as late:
             assert silent(late, b"late")
             proxy.heal()
-            assert (client.recv(2, socket.MSG_WAITALL), late.recv(4, socket.MSG_WAITALL)) == (b"bc", b"late")
+            assert (client.recv(2, socket.MSG_WAITALL), late.recv(4, socket.MSG_WAITALL)) == (
+                b"bc",
+                b"late",
+            )
 
 
 def test_frozen_connections_stay_silent_and_new_ones_are_good(proxy: FaultProxy) -> None:
@@ -111,7 +115,9 @@ def test_a_connection_is_reset_after_so_many_bytes(proxy: FaultProxy) -> None:
         with contextlib.suppress(ConnectionResetError):
             while more := client.recv(100):
                 found += more
-        assert b"0123456789".startswith(found), "a reset may overtake what was sent before it, never more than that arrives"
+        assert b"0123456789".startswith(found), (
+            "a reset may overtake what was sent before it, never more than that arrives"
+        )
 
 
 def test_delay_and_throttle_hold_back_as_long_as_they_say(proxy: FaultProxy) -> None:
@@ -132,6 +138,7 @@ def test_a_new_target_is_for_new_connections(proxy: FaultProxy) -> None:
         assert said(client, b"a") == b"a"
         proxy.lead_to(1)
         assert said(client, b"b") == b"b"
-        with contextlib.suppress(ConnectionResetError), client_of(proxy) as other:  # it may be reset before it is made
+        # it may be reset before it is made
+        with contextlib.suppress(ConnectionResetError), client_of(proxy) as other:
             assert other.recv(1) == b""
     wait_until("both were taken", lambda: proxy.connections == 2)

@@ -1,4 +1,5 @@
-"""A first start on a Kafka that has none of the topics: the relay creates them, and logs no warning."""
+"""A first start on a Kafka that has none of the topics: the relay creates them, and logs no
+warning."""
 
 import pytest
 
@@ -7,7 +8,9 @@ from tests.support.trial import Trial
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
 
-def test_topics_that_are_created_for_streams_that_never_started_are_not_called_recreated(trial: Trial) -> None:
+def test_topics_that_are_created_for_streams_that_never_started_are_not_called_recreated(
+    trial: Trial,
+) -> None:
     with trial.relay("configmaps", "namespaces") as relay:
         relay.await_ready()
         assert relay.stop() == 0

@@ -1,6 +1,8 @@
-"""Room: integration tests.  In: real Kafka, and batches on every topic that no client writes.  Out: told, passed over, nothing lost.
+"""Room: integration tests.  In: real Kafka, and batches on every topic that no client writes.  Out:
+told, passed over, nothing lost.
 
-The API server is the synthetic one: what is wrong here is on Kafka's side, and a real broker takes it.
+The API server is the synthetic one: what is wrong here is on Kafka's side, and a real broker takes
+it.
 """
 
 import asyncio
@@ -41,18 +43,23 @@ def highest_mib(relay: Daemon) -> int:
 
 
 def held(trial: Trial, cluster: EmbeddedCluster) -> str:
-    """Waits until a reader that starts now holds what the API server lists; what it complains of."""
+    """Waits until a reader that starts now holds what the API server lists; what it complains
+    of."""
     complaints: list[object] = []
 
     def equal() -> bool:
-        tables, complaints[:] = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
+        tables, complaints[:] = asyncio.run(
+            fresh_tables(trial.broker.bootstrap, trial.control_topic)
+        )
         return tables == {"configmaps": expected_table(list_text(cluster, _PATHS["configmaps"]))}
 
     wait_until("a fresh reader holds what the server lists", equal, deadline_s=30.0)
     return "\n".join(map(str, complaints))
 
 
-def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     path, topic = trial.config_maps(20), trial.topic("configmaps")
     bootstrap, relay, zstd = trial.broker.bootstrap, trial.relay(*_PATHS), bomb("zstd", _BOMB_MB)
     with relay:
@@ -64,8 +71,12 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(t
         send(bootstrap, trial.control_topic, _BAD_NAME)
         send(bootstrap, trial.signal_topic, zstd, _BAD_NAME, _ASTRAY)
         trial.ask_snapshot("configmaps")
-        relay.wait("the request behind them is answered", lambda: len(relay.said("snapshot complete")) == 2)
-        relay.wait("the control topic is read too", lambda: len(relay.said("control record ignored")) == 1)
+        relay.wait(
+            "the request behind them is answered", lambda: len(relay.said("snapshot complete")) == 2
+        )
+        relay.wait(
+            "the control topic is read too", lambda: len(relay.said("control record ignored")) == 1
+        )
         assert f"a batch (offset {place}) of " in relay.said("control record ignored")[0]["error"]
         ignored = [line["error"] for line in relay.said("signal ignored")]
         assert len(zstd) < 100_000
@@ -73,17 +84,33 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(t
         assert ignored[1] == _NOT_UTF_8
         assert ignored[2].startswith("a record that says that its offset is ")
 
-        first = dict(enumerate(send(bootstrap, topic, zstd, _BAD_NAME, _ASTRAY, partition=number)[0] for number in range(3)))
+        first = dict(
+            enumerate(
+                send(bootstrap, topic, zstd, _BAD_NAME, _ASTRAY, partition=number)[0]
+                for number in range(3)
+            )
+        )
         cluster.request("DELETE", f"{path}/c1")
         assert _NOT_UTF_8 in held(trial, cluster)
         assert relay.stop() == 0
 
         since = relay.log_bytes
         relay.start().await_ready()
-        relay.wait("it has read back", lambda: [line for line in relay.lines(since=since) if line["message"] == "log read back"])
-        passed_over = next(line for line in relay.lines(since=since) if "are not of the contract" in line["message"])
+        relay.wait(
+            "it has read back",
+            lambda: [
+                line for line in relay.lines(since=since) if line["message"] == "log read back"
+            ],
+        )
+        passed_over = next(
+            line
+            for line in relay.lines(since=since)
+            if "are not of the contract" in line["message"]
+        )
         assert passed_over["offset"] == first[passed_over["partition"]]
-        assert [line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"] == ["WatchFrom"]
+        assert [
+            line["then"] for line in relay.lines(since=since) if line["message"] == "log read back"
+        ] == ["WatchFrom"]
         cluster.request("DELETE", f"{path}/c2")
         assert _NOT_UTF_8 in held(trial, cluster)
         assert highest_mib(relay) < before_mib + 3 * (UNPACKED_BYTES_MAX >> 20)
@@ -92,7 +119,9 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(t
         assert (verified.code, verified.stderr) == (1, "")
         assert verified.stdout.count(_NOT_UTF_8) == 3
         for offset in set(first.values()):
-            told = verified.stdout.count(f"(offset {offset}) of {len(zstd):,} bytes, zstd, unpacks to more than")
+            told = verified.stdout.count(
+                f"(offset {offset}) of {len(zstd):,} bytes, zstd, unpacks to more than"
+            )
             assert told == list(first.values()).count(offset)
         tailed = command("tail", "-c", relay.file, "--from-beginning", "--until-end")
         assert tailed.code == 0, tailed.stderr

@@ -1,4 +1,5 @@
-"""Clients that open connections to the HTTP port and send or read nothing: they are few, and probes are served all the same."""
+"""Clients that open connections to the HTTP port and send or read nothing: they are few, and probes
+are served all the same."""
 
 import http.client
 import logging
@@ -23,16 +24,19 @@ FLOOD = 400
 OPEN_MAX = 100
 """What the port may have open at once: file descriptors that Kafka and the watches cannot have."""
 AT_ONCE_S = 10.0
-"""A scrape's deadline, and half of what a silent client is given: a machine that tests keep busy is no flood."""
+"""A scrape's deadline, and half of what a silent client is given: a machine that tests keep busy is
+no flood."""
 SLOW = {
     "nothing is sent": b"",
     "a part of the request line": b"GET /livez HT",
     "headers that do not end": b"GET /livez HTTP/1.1\r\nHost: relay\r\nX-A: ",
-    "a body that does not end": b"POST /livez HTTP/1.1\r\nHost: relay\r\nContent-Length: 100000\r\n\r\nab",
+    "a body that does not end": b"POST /livez HTTP/1.1\r\nHost: relay\r\nContent-Length: 100000\r\n\r\nab",  # noqa: E501
     "a request whose connection is kept": b"GET /livez HTTP/1.1\r\nHost: relay\r\n\r\n",
     "events that are not read": b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n",
     "many answers that are not read": b"GET /api/overview HTTP/1.1\r\nHost: relay\r\n\r\n" * 50,
-    "an upgrade": b"GET /livez HTTP/1.1\r\nHost: relay\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "an upgrade": (
+        b"GET /livez HTTP/1.1\r\nHost: relay\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    ),
 }
 
 
@@ -72,7 +76,8 @@ def served_at_once(port: int) -> None:
 
 
 def established(port: int) -> list[str]:
-    """The inode of each established connection to that port, "0" before a process accepted it. Source: proc(5), `/proc/net/tcp`."""
+    """The inode of each established connection to that port, "0" before a process accepted it.
+    Source: proc(5), `/proc/net/tcp`."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row[9] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
 
@@ -91,7 +96,9 @@ def test_probes_are_served_while_a_flood_holds_its_connections(window: Window, s
 
 def test_a_flood_of_silent_clients_does_not_cut_off_a_slow_scrape(window: Window) -> None:
     request = b"GET /api/overview HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n"
-    with connect(window.port, b"GET /api/overview HTTP/1.1\r\nHost: relay\r\n\r\n" * 60 + request) as scrape:
+    with connect(
+        window.port, b"GET /api/overview HTTP/1.1\r\nHost: relay\r\n\r\n" * 60 + request
+    ) as scrape:
         select.select([scrape], [], [], 10.0)  # its first answer is on the way
         with flood(window.port, b""):
             answers = b"".join(iter(lambda: scrape.recv(65536), b""))
@@ -108,7 +115,9 @@ def test_a_connection_that_sends_or_reads_nothing_is_closed(window: Window) -> N
             each.close()
 
 
-def test_kafka_and_watches_have_file_descriptors_left_in_a_flood(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_kafka_and_watches_have_file_descriptors_left_in_a_flood(
+    cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     trial = Trial(cluster, broker, tmp_path)
     trial.make_topics("namespaces", signal=False)
     with trial.reader(*trial.topics("namespaces")) as reader, trial.relay("namespaces") as relay:
@@ -134,14 +143,22 @@ ASKED = {
     "events": (b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n", b"HTTP/1.1 200 "),
     "no such page": (b"GET /none HTTP/1.1\r\nHost: relay\r\n\r\n", b"HTTP/1.1 404 "),
     "another method": (b"DELETE /livez HTTP/1.1\r\nHost: relay\r\n\r\n", b"HTTP/1.1 405 "),
-    "an expectation": (b"GET /livez HTTP/1.1\r\nHost: relay\r\nExpect: more\r\n\r\n", b"HTTP/1.1 417 "),
+    "an expectation": (
+        b"GET /livez HTTP/1.1\r\nHost: relay\r\nExpect: more\r\n\r\n",
+        b"HTTP/1.1 417 ",
+    ),
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"HTTP/1.1 400 "),
-    "a header without an end": (b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", b"HTTP/1.1 400 "),
+    "a header without an end": (
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n",
+        b"HTTP/1.1 400 ",
+    ),
 }
 
 
 @pytest.mark.parametrize(("sent", "status"), ASKED.values(), ids=ASKED.keys())
-def test_no_answer_names_a_program_or_a_version(window: Window, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_answer_names_a_program_or_a_version(
+    window: Window, sent: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO), connect(window.port, sent) as connection:
         answer = b""
         while b"\r\n\r\n" not in answer:

@@ -1,7 +1,9 @@
-"""Room: integration tests.  In: real brokers behind a path that fails, and brokers that fail.  Out: topics that end right, the fault told.
+"""Room: integration tests.  In: real brokers behind a path that fails, and brokers that fail.  Out:
+topics that end right, the fault told.
 
-The API server is the synthetic one: it changes objects as fast as it is asked to. `docs/reliability.md` lists what each test showed.
-All run on Kafka 4.1, and one that takes little time on 3.9 as well; `KAFKA=3.9` or `KAFKA=3.9,4.1` runs all on these.
+The API server is the synthetic one: it changes objects as fast as it is asked to.
+`docs/reliability.md` lists what each test showed. All run on Kafka 4.1, and one that takes little
+time on 3.9 as well; `KAFKA=3.9` or `KAFKA=3.9,4.1` runs all on these.
 """
 
 import json
@@ -33,11 +35,14 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _SOON_S = 90.0
-"""A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so and 60 s to build anew."""
+"""A fault is told, and its end noticed, well within this: the sink's own patience is 10 s to say so
+and 60 s to build anew."""
 
 
 _ASKED = os.environ.get("KAFKA", "").split(",") if os.environ.get("KAFKA") else []
-on_both = pytest.mark.parametrize("version", _ASKED or ["3.9", "4.1"], indirect=True, scope="module")
+on_both = pytest.mark.parametrize(
+    "version", _ASKED or ["3.9", "4.1"], indirect=True, scope="module"
+)
 """For tests that are worth their time twice in each run."""
 
 
@@ -68,23 +73,36 @@ class Scene:
     churn: Churn
 
     def spent_s(self) -> float:
-        """How long all acknowledgements so far were waited for, together, by the relay's own metric."""
+        """How long all acknowledgements so far were waited for, together, by the relay's own
+        metric."""
         return self.relay.metric("watchrelay_produce_duration_seconds_sum")
 
     def await_slowness(self, since_s: float, *, more_s: float) -> None:
-        """Returns once acknowledgements took so much longer than when `spent_s` said `since_s`; it lives on meanwhile."""
-        self.relay.wait("acknowledgements take seconds, by the metric", lambda: self.spent_s() - since_s > more_s, deadline_s=_SOON_S)
+        """Returns once acknowledgements took so much longer than when `spent_s` said `since_s`; it
+        lives on meanwhile."""
+        self.relay.wait(
+            "acknowledgements take seconds, by the metric",
+            lambda: self.spent_s() - since_s > more_s,
+            deadline_s=_SOON_S,
+        )
         assert self.relay.livez() == 200
 
     def healed(self) -> None:
-        """All that was said is over: the churn goes on past the fault, ends, and the topic is what the API server lists."""
-        self.relay.wait("the trouble is over", lambda: not problem(self.relay) and said_of(self.relay) == "null", deadline_s=_SOON_S)
+        """All that was said is over: the churn goes on past the fault, ends, and the topic is what
+        the API server lists."""
+        self.relay.wait(
+            "the trouble is over",
+            lambda: not problem(self.relay) and said_of(self.relay) == "null",
+            deadline_s=_SOON_S,
+        )
         self.churn.reach(self.churn.operations() + 40)
         self.churn.finish()
         await_equal(self.trial.cluster, self.reader, _PATHS, deadline_s=_SOON_S)
         assert self.relay.livez() == self.relay.readyz()[0] == 200
         assert self.relay.metric("watchrelay_missed_changes_total") == 0
-        assert self.relay.metric("watchrelay_list_total", result="success") == 1, "Kafka's trouble cost the API server a list"
+        assert self.relay.metric("watchrelay_list_total", result="success") == 1, (
+            "Kafka's trouble cost the API server a list"
+        )
         verified = command("verify", "-c", self.relay.file, "--cluster", timeout_s=90.0)
         assert verified.code == 0, verified.stdout + verified.stderr
         assert self.relay.stop() == 0
@@ -93,18 +111,22 @@ class Scene:
 
 
 @contextmanager
-def on_scene(cluster: EmbeddedCluster, broker: Any, directory: Path, **kafka: Any) -> Iterator[Scene]:
+def on_scene(
+    cluster: EmbeddedCluster, broker: Any, directory: Path, **kafka: Any
+) -> Iterator[Scene]:
     """What happens in the block happens under churn; behind it everything must end right."""
     trial = Trial(cluster, broker, directory)
     relay = trial.relay(*_PATHS, kafka=kafka)
-    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=400, per_s=60) as (churn, reader):
+    with trial.under_churn(
+        relay, trial.topics(*_PATHS), namespaces=4, operations=400, per_s=60
+    ) as (churn, reader):
         churn.reach(churn.operations() + 60)
         scene = Scene(trial, relay, reader, churn)
         yield scene
         scene.healed()
 
 
-# ---- the path to the brokers ----------------------------------------------------------------------------------------
+# ---- the path to the brokers ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +138,9 @@ def path(version: "Version") -> Iterator[tuple[FaultProxy, KafkaBroker]]:
 
 
 @pytest.fixture
-def on_path(path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path) -> AbstractContextManager[Scene]:
+def on_path(
+    path: tuple[FaultProxy, KafkaBroker], cluster: EmbeddedCluster, tmp_path: Path
+) -> AbstractContextManager[Scene]:
     """A scene whose relay comes to its broker by that proxy."""
     proxy, broker = path
     return on_scene(cluster, broker, tmp_path, bootstrapServers=[f"127.0.0.1:{proxy.port}"])
@@ -131,14 +155,22 @@ def healing(proxy: FaultProxy) -> Iterator[None]:
         proxy.heal()
 
 
-def test_a_path_that_refuses_is_named_and_waited_for(path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]) -> None:
+def test_a_path_that_refuses_is_named_and_waited_for(
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene]
+) -> None:
     proxy, _ = path
     with on_path as scene, healing(proxy):
         proxy.refuse()
-        scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
+        scene.relay.wait(
+            "/readyz says so",
+            lambda: "no acknowledgement" in problem(scene.relay),
+            deadline_s=_SOON_S,
+        )
         assert "Connect call failed" in problem(scene.relay)
         assert str(proxy.port) in problem(scene.relay)
-        scene.relay.wait("the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S)
+        scene.relay.wait(
+            "the row says so", lambda: "acknowledgement" in said_of(scene.relay), deadline_s=_SOON_S
+        )
         assert scene.relay.livez() == 200
 
 
@@ -148,9 +180,15 @@ def test_a_black_hole_is_told_the_producer_is_built_anew_and_nothing_is_lost(
     proxy, _ = path
     with on_path as scene, healing(proxy):
         proxy.hold()
-        scene.relay.wait("/readyz says so", lambda: "no acknowledgement" in problem(scene.relay), deadline_s=_SOON_S)
         scene.relay.wait(
-            "the producer is thrown away", lambda: scene.relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=_SOON_S
+            "/readyz says so",
+            lambda: "no acknowledgement" in problem(scene.relay),
+            deadline_s=_SOON_S,
+        )
+        scene.relay.wait(
+            "the producer is thrown away",
+            lambda: scene.relay.metric("watchrelay_producer_rebuilds_total") > 0,
+            deadline_s=_SOON_S,
         )
         assert scene.relay.metric("watchrelay_produce_errors_total", error="no_acknowledgement") > 0
         assert scene.relay.livez() == 200
@@ -162,7 +200,11 @@ def test_connections_that_went_silent_for_good_are_left_for_new_ones(
     proxy, _ = path
     with on_path as scene:
         assert proxy.freeze_open() > 0
-        scene.relay.wait("it is told", lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay), deadline_s=_SOON_S)
+        scene.relay.wait(
+            "it is told",
+            lambda: "acknowledgement" in problem(scene.relay) + said_of(scene.relay),
+            deadline_s=_SOON_S,
+        )
 
 
 def connected_since(proxy: FaultProxy, count: int) -> bool:
@@ -180,7 +222,9 @@ def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
         for after in (40, 300, 1000, 3000):
             before = proxy.connections
             proxy.cut_after(after)
-            scene.relay.wait("it connects again", partial(connected_since, proxy, before + 1), deadline_s=_SOON_S)
+            scene.relay.wait(
+                "it connects again", partial(connected_since, proxy, before + 1), deadline_s=_SOON_S
+            )
             cuts += proxy.connections - before
             proxy.heal()
             scene.churn.reach(scene.churn.operations() + 40)
@@ -188,10 +232,15 @@ def test_a_path_that_cuts_in_mid_stream_loses_and_reorders_nothing(
 
 
 @pytest.mark.parametrize("slow", ["delayed", "throttled"])
-def test_a_slow_path_delays_and_no_more(path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene], slow: str) -> None:
+def test_a_slow_path_delays_and_no_more(
+    path: tuple[FaultProxy, KafkaBroker], on_path: AbstractContextManager[Scene], slow: str
+) -> None:
     proxy, _ = path
     with on_path as scene:
-        count, spent_s = scene.relay.metric("watchrelay_produce_duration_seconds_count"), scene.spent_s()
+        count, spent_s = (
+            scene.relay.metric("watchrelay_produce_duration_seconds_count"),
+            scene.spent_s(),
+        )
         with healing(proxy):
             if slow == "delayed":
                 proxy.delay(1.0)
@@ -215,7 +264,7 @@ def test_a_producer_that_is_throttled_by_quota_goes_on_slowly_and_catches_up(
             broker.limit_producers(None)
 
 
-# ---- the brokers ----------------------------------------------------------------------------------------------------
+# ---- the brokers ---------------------------------------------------------------------------------
 
 
 def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_finds_the_new_ones(
@@ -233,7 +282,11 @@ def test_when_all_brokers_are_replaced_behind_their_bootstrap_address_the_relay_
             door.heal()
             door.lead_to(broker.ports["PLAINTEXT"])
             relay.wait("it is told", lambda: problem(relay), deadline_s=_SOON_S)
-            relay.wait("it finds them", lambda: not problem(relay) and said_of(relay) == "null", deadline_s=_SOON_S)
+            relay.wait(
+                "it finds them",
+                lambda: not problem(relay) and said_of(relay) == "null",
+                deadline_s=_SOON_S,
+            )
             assert relay.metric("watchrelay_producer_rebuilds_total", reason="watchdog") >= 1
             asked = command("snapshot", "-c", relay.file, "configmaps", timeout_s=90.0)
             assert asked.code == 0, asked.stdout + asked.stderr
@@ -251,13 +304,21 @@ def brokers(version: "Version") -> Iterator[KafkaCluster]:
 def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
     brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path, end: str
 ) -> None:
-    copies = {"bootstrapServers": brokers.bootstrap.split(","), "replicationFactor": 3, "minInsyncReplicas": 2}
+    copies = {
+        "bootstrapServers": brokers.bootstrap.split(","),
+        "replicationFactor": 3,
+        "minInsyncReplicas": 2,
+    }
     with on_scene(cluster, brokers, tmp_path, **copies) as scene:
         node = brokers.leader(scene.trial.topic("configmaps"), 0)
         node.kill() if end == "killed" else node.pause()
         try:
             number = len(scene.reader.records)
-            scene.reader.read_until("records come again", lambda: len(scene.reader.records) > number + 60, deadline_s=_SOON_S)
+            scene.reader.read_until(
+                "records come again",
+                lambda: len(scene.reader.records) > number + 60,
+                deadline_s=_SOON_S,
+            )
             assert scene.relay.livez() == 200
         finally:
             node.restart() if end == "killed" else node.resume()
@@ -266,16 +327,31 @@ def test_a_leader_that_ends_is_followed_by_the_next_and_nothing_is_lost(
 def test_one_partition_without_a_leader_is_named_and_the_others_go_on(
     brokers: KafkaCluster, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    # One copy of each partition, on three brokers: the death of one leaves a third of them without a leader.
-    with on_scene(cluster, brokers, tmp_path, bootstrapServers=brokers.bootstrap.split(","), replicationFactor=1) as scene:
+    # One copy of each partition, on three brokers: the death of one leaves a third of them without
+    # a leader.
+    with on_scene(
+        cluster,
+        brokers,
+        tmp_path,
+        bootstrapServers=brokers.bootstrap.split(","),
+        replicationFactor=1,
+    ) as scene:
         topic = scene.trial.topic("configmaps")
         node = brokers.leader(topic, 0)
         node.kill()
         try:
-            scene.relay.wait("the topic is named", lambda: topic in problem(scene.relay) + said_of(scene.relay), deadline_s=_SOON_S)
+            scene.relay.wait(
+                "the topic is named",
+                lambda: topic in problem(scene.relay) + said_of(scene.relay),
+                deadline_s=_SOON_S,
+            )
             said = "watchrelay_produce_duration_seconds_count"
             count = scene.relay.metric(said, topic=topic)
-            scene.relay.wait("the others go on", lambda: scene.relay.metric(said, topic=topic) > count + 10, deadline_s=_SOON_S)
+            scene.relay.wait(
+                "the others go on",
+                lambda: scene.relay.metric(said, topic=topic) > count + 10,
+                deadline_s=_SOON_S,
+            )
         finally:
             node.restart()
 
@@ -286,13 +362,33 @@ def test_a_right_that_is_taken_away_is_named_and_when_it_is_given_back_everythin
     with KafkaBroker(version, secured=True) as broker:
         grant(broker, *RIGHTS)
         (tmp_path / "password").write_text(broker.password)
-        security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": broker.user, "passwordFile": str(tmp_path / "password")}
-        with on_scene(cluster, broker, tmp_path, bootstrapServers=[broker.listeners["PLAIN"]], security=security) as scene:
+        security = {
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "PLAIN",
+            "username": broker.user,
+            "passwordFile": str(tmp_path / "password"),
+        }
+        with on_scene(
+            cluster,
+            broker,
+            tmp_path,
+            bootstrapServers=[broker.listeners["PLAIN"]],
+            security=security,
+        ) as scene:
             take(broker, AclOperation.WRITE)
             try:
-                scene.relay.wait("the right is named", lambda: "grant WRITE" in problem(scene.relay), deadline_s=_SOON_S)
+                scene.relay.wait(
+                    "the right is named",
+                    lambda: "grant WRITE" in problem(scene.relay),
+                    deadline_s=_SOON_S,
+                )
                 assert scene.trial.topic("configmaps") in problem(scene.relay)
-                assert scene.relay.metric("watchrelay_produce_errors_total", error="TopicAuthorizationFailedError") > 0
+                assert (
+                    scene.relay.metric(
+                        "watchrelay_produce_errors_total", error="TopicAuthorizationFailedError"
+                    )
+                    > 0
+                )
                 assert scene.relay.livez() == 200
             finally:
                 grant(broker, AclOperation.WRITE)

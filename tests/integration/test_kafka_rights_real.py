@@ -1,5 +1,6 @@
-"""Room: integration tests.  In: a real broker with an authorizer.  Out: proof that a relay needs the rights which the documentation lists,
-all of them and no other, and that each one it lacks is named with its cure.
+"""Room: integration tests.  In: a real broker with an authorizer.  Out: proof that a relay needs
+the rights which the documentation lists, all of them and no other, and that each one it lacks is
+named with its cure.
 
 The API server is the synthetic one: rights in Kafka have nothing to do with it.
 """
@@ -11,7 +12,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.support.daemon import Daemon, command
 from tests.support.embedded import EmbeddedCluster
@@ -52,7 +59,10 @@ def test_with_the_rights_that_are_listed_a_relay_does_all_it_does_and_asks_for_n
         onlooker = trial.relay("configmaps", name="onlooker", kafka=certified(broker, "onlooker"))
         refused = command("snapshot", "-c", onlooker.file)
         assert refused.code == 78
-        assert f"topic {trial.signal_topic} may not be written by this user: grant WRITE on it" in refused.stderr
+        assert (
+            f"topic {trial.signal_topic} may not be written by this user: grant WRITE on it"
+            in refused.stderr
+        )
         epoch = relay.stream("configmaps")["epoch"]
         relay.kill()
         trial.make(maps, [{"metadata": {"name": "made-meanwhile"}}])
@@ -68,10 +78,11 @@ def test_with_the_rights_that_are_listed_a_relay_does_all_it_does_and_asks_for_n
 TOLD = {
     AclOperation.WRITE: "grant WRITE on the topic prefix",
     AclOperation.READ: "grant READ on it or its prefix",
-    AclOperation.CREATE: "this user may not create it; grant CREATE, or create it with: kafka-topics.sh",
-    AclOperation.DESCRIBE_CONFIGS: "its configuration could not be checked: grant DESCRIBE_CONFIGS on it or its prefix",
+    AclOperation.CREATE: "this user may not create it; grant CREATE, or create it with: kafka-topics.sh",  # noqa: E501
+    AclOperation.DESCRIBE_CONFIGS: "its configuration could not be checked: grant DESCRIBE_CONFIGS on it or its prefix",  # noqa: E501
 }
-"""What the relay says that lacks one right and has all others. It works without the last one, unchecked."""
+"""What the relay says that lacks one right and has all others. It works without the last one,
+unchecked."""
 
 
 def well(relay: Daemon) -> bool:
@@ -80,10 +91,18 @@ def well(relay: Daemon) -> bool:
     return code == 200 and not body.get("problems")
 
 
-def test_a_right_to_create_that_stands_on_the_cluster_will_do(broker: KafkaBroker, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_a_right_to_create_that_stands_on_the_cluster_will_do(
+    broker: KafkaBroker, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     grant(broker, *(right for right in RIGHTS if right is not AclOperation.CREATE), user="maker")
     anywhere = AclBinding(
-        ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, "User:maker", "*", AclOperation.CREATE, AclPermissionType.ALLOW
+        ResourceType.BROKER,
+        "kafka-cluster",
+        ResourcePatternType.LITERAL,
+        "User:maker",
+        "*",
+        AclOperation.CREATE,
+        AclPermissionType.ALLOW,
     )
     broker.admin.create_acls([anywhere])[anywhere].result(10)
     relay = Trial(cluster, broker, tmp_path).relay("configmaps", kafka=certified(broker, "maker"))
@@ -98,9 +117,12 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
     for right in RIGHTS:
         user = f"without-{right.name}"
         grant(broker, *(other for other in RIGHTS if other is not right), user=user)
-        relays[right] = Trial(cluster, broker, tmp_path).relay("configmaps", name=user, kafka=certified(broker, user))
+        relays[right] = Trial(cluster, broker, tmp_path).relay(
+            "configmaps", name=user, kafka=certified(broker, user)
+        )
     for right, relay in relays.items():
-        asked = command("validate", "--connect", "-c", relay.file)  # before it ever ran: no topic is there
+        # before it ever ran: no topic is there
+        asked = command("validate", "--connect", "-c", relay.file)
         assert f"rights in kafka: this user has no right {right.name} on " in asked.stdout
         assert asked.code == (0 if right is AclOperation.DESCRIBE_CONFIGS else 78), asked.stdout
     with ExitStack() as stack:
@@ -113,7 +135,10 @@ def test_without_any_one_of_them_the_relay_names_it_and_once_it_is_granted_goes_
                 assert (code, TOLD[right] in str(body.get("problems"))) == (503, True), body
             if right is AclOperation.READ:
                 asked = command("snapshot", "-c", relay.file)
-                assert (asked.code, "may not be read by this user: grant READ" in asked.stderr) == (78, True), asked.stderr
+                assert (asked.code, "may not be read by this user: grant READ" in asked.stderr) == (
+                    78,
+                    True,
+                ), asked.stderr
             grant(broker, right, user=f"without-{right.name}")
         for relay in relays.values():
             relay.wait("it goes on", partial(well, relay))

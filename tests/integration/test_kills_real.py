@@ -1,7 +1,9 @@
-"""Room: integration tests.  In: a real API server under churn, real Kafka, kill -9 at instants by seed.  Out: right topics, right readers.
+"""Room: integration tests.  In: a real API server under churn, real Kafka, kill -9 at instants by
+seed.  Out: right topics, right readers.
 
-The number of kills is small here; KILLS=200 asks for the full run. Each test shows its accounts: which object records stand on the topics,
-and why. They are held against a witness that watches the same API server, and is never killed.
+The number of kills is small here; KILLS=200 asks for the full run. Each test shows its accounts:
+which object records stand on the topics, and why. They are held against a witness that watches the
+same API server, and is never killed.
 """
 
 import asyncio
@@ -29,10 +31,15 @@ from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
-PATHS = {"configmaps": "/api/v1/configmaps", "deployments.apps": "/apis/apps/v1/deployments", "pods": "/api/v1/pods"}
+PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "deployments.apps": "/apis/apps/v1/deployments",
+    "pods": "/api/v1/pods",
+}
 KILLS = int(os.environ.get("KILLS", "12"))
 _BULK = 1000
-"""Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed in."""
+"""Objects that nobody changes: they make a snapshot and a read-back last long enough to be killed
+in."""
 
 
 def fill(trial: Trial, cluster: ControlPlane) -> str:
@@ -40,38 +47,62 @@ def fill(trial: Trial, cluster: ControlPlane) -> str:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     rng = random.Random(1)
-    bodies = [{"metadata": {"name": f"bulk{number}"}, "data": {"text": f"{rng.getrandbits(8_000):x}"}} for number in range(_BULK)]
+    bodies = [
+        {"metadata": {"name": f"bulk{number}"}, "data": {"text": f"{rng.getrandbits(8_000):x}"}}
+        for number in range(_BULK)
+    ]
     with ThreadPoolExecutor(4) as pool:
         for made in [pool.submit(cluster.request, "POST", path, body) for body in bodies]:
             made.result()
     return path
 
 
-def assert_every_change_was_said_once(reader: TopicReader, witness: Witness, upto: Mapping[str, int]) -> int:
+def assert_every_change_was_said_once(
+    reader: TopicReader, witness: Witness, upto: Mapping[str, int]
+) -> int:
     """What was said of changes is what happened, each once; how many."""
     total = 0
     for stream in PATHS:
         said = [
             one
             for one in reader.of(stream)
-            if one.is_object and one.place not in reader.ignored and one.headers["ce_wrreason"] not in {"snapshot", "healed"}
+            if one.is_object
+            and one.place not in reader.ignored
+            and one.headers["ce_wrreason"] not in {"snapshot", "healed"}
         ]
         by_reason = Counter(one.headers["ce_wrreason"] for one in said)
-        twice = [each for each, count in Counter((one.key, one.version, one.type == "deleted") for one in said).items() if count > 1]
+        twice = [
+            each
+            for each, count in Counter(
+                (one.key, one.version, one.type == "deleted") for one in said
+            ).items()
+            if count > 1
+        ]
         assert twice == [], f"{stream}: said twice: {twice[:5]}"
         compared = witness.compare(stream, said, upto=upto[stream])
-        if not by_reason["resume"] + by_reason["relist"]:  # a list says what it leads to, not each step
-            assert compared.unsaid == [], f"{stream}: happened and was not said: {compared.unsaid[:5]}"
-        assert compared.invented == [] or by_reason["resume"] + by_reason["relist"], f"{stream}: {compared.invented[:5]}"
+        # a list says what it leads to, not each step
+        if not by_reason["resume"] + by_reason["relist"]:
+            assert compared.unsaid == [], (
+                f"{stream}: happened and was not said: {compared.unsaid[:5]}"
+            )
+        assert compared.invented == [] or by_reason["resume"] + by_reason["relist"], (
+            f"{stream}: {compared.invented[:5]}"
+        )
         total += len(said)
     return total
 
 
-def assert_all_agree(trial: Trial, cluster: ControlPlane, reader: TopicReader, living: LiveReader) -> None:
-    """The readers that lived through it and those that start now hold what the API server lists, byte by byte."""
+def assert_all_agree(
+    trial: Trial, cluster: ControlPlane, reader: TopicReader, living: LiveReader
+) -> None:
+    """The readers that lived through it and those that start now hold what the API server lists,
+    byte by byte."""
     wanted = expected_tables(cluster, PATHS)
     assert {stream: reader.table(stream) for stream in PATHS} == wanted
-    wait_until("the living reader is proven and holds the same", lambda: living.proven() and living.tables() == wanted)
+    wait_until(
+        "the living reader is proven and holds the same",
+        lambda: living.proven() and living.tables() == wanted,
+    )
     assert living.from_changes() == wanted, "its changes come to another state than it holds"
     fresh, complaints = asyncio.run(fresh_tables(trial.broker.bootstrap, trial.control_topic))
     assert (fresh, complaints) == (wanted, [])
@@ -83,8 +114,11 @@ def assert_all_agree(trial: Trial, cluster: ControlPlane, reader: TopicReader, l
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
-def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(
-    real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(  # noqa: E501
+    real_cluster: ControlPlane,
+    kafka_broker: KafkaBroker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     trial, rng = Trial(real_cluster, kafka_broker, tmp_path), random.Random(5)
     bulk = fill(trial, real_cluster)
@@ -100,7 +134,9 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         namespaces = [f"{trial.name}-c{number}" for number in range(8)]
         for namespace in namespaces:
             real_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        churn = stack.enter_context(Churn(real_cluster, namespaces, operations=40 * KILLS, kinds=kinds, per_s=50))
+        churn = stack.enter_context(
+            Churn(real_cluster, namespaces, operations=40 * KILLS, kinds=kinds, per_s=50)
+        )
         victim = Victim(relay, rng, lambda: trial.ask_snapshot("configmaps"))
         for number, aim in enumerate(aims(KILLS)):
             victim.end(aim)
@@ -112,7 +148,10 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         relay.await_ready()
         churn.finish()
         await_equal(real_cluster, reader, PATHS, deadline_s=90.0)
-        upto = {stream: max(said.version for said in reader.of(stream) if said.is_object) for stream in PATHS}
+        upto = {
+            stream: max(said.version for said in reader.of(stream) if said.is_object)
+            for stream in PATHS
+        }
         verified = command("verify", "-c", relay.file, "--cluster", timeout_s=300.0)
         assert verified.code == 0, verified.stdout + verified.stderr
         assert relay.stop() == 0
@@ -123,11 +162,17 @@ def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_le
         changes = assert_every_change_was_said_once(reader, witness, upto)
         with capsys.disabled():
             print(
-                f"\nkafka {kafka_broker.version}: {victim.lives} kills ({dict(victim.deaths)}), lives went on {dict(victim.decisions())}; "
-                f"{counted.total()} object records = {counted['changes']} changes + {counted['snapshot']} members of snapshots + "
-                f"{counted['ignored'] + counted['healed']} said again after a kill ({counted['ignored']} late or resent, "
-                f"{counted['healed']} healed); {living.changes} changes told to the living reader, problems {living.problems()}; "
+                f"\nkafka {kafka_broker.version}: {victim.lives} kills "
+                f"({dict(victim.deaths)}), lives went on {dict(victim.decisions())}; "
+                f"{counted.total()} object records = {counted['changes']} changes + "
+                f"{counted['snapshot']} members of snapshots + "
+                f"{counted['ignored'] + counted['healed']} said again after a kill "
+                f"({counted['ignored']} late or resent, "
+                f"{counted['healed']} healed); {living.changes} changes told to the living "
+                f"reader, problems {living.problems()}; "
                 f"{verified.stdout.splitlines()[-1]}"
             )
     assert counted["changes"] == changes
-    assert {"resume", "snapshot"} <= set(victim.deaths), f"no kill hit what it was aimed at: {victim.deaths}"
+    assert {"resume", "snapshot"} <= set(victim.deaths), (
+        f"no kill hit what it was aimed at: {victim.deaths}"
+    )

@@ -1,4 +1,5 @@
-"""Objects that are odd but well-formed, from a server to the readers: they end nothing, and the topics end right."""
+"""Objects that are odd but well-formed, from a server to the readers: they end nothing, and the
+topics end right."""
 
 from __future__ import annotations
 
@@ -35,16 +36,32 @@ def verified(relay: Daemon, *expected: str) -> None:
     """`verify` proves every stream, and the topic of config maps holds these names."""
     proof = command("verify", "-c", relay.file)
     assert proof.code == 0, proof.stdout + proof.stderr
-    shown = command("tail", "-c", relay.file, "configmaps", "--from-beginning", "--until-end", "--output", "json")
+    shown = command(
+        "tail",
+        "-c",
+        relay.file,
+        "configmaps",
+        "--from-beginning",
+        "--until-end",
+        "--output",
+        "json",
+    )
     assert shown.code == 0, shown.stderr
     newest = {record["key"].rpartition("/")[2]: record["type"] for record in shown.objects()}
     assert {name for name, verb in newest.items() if verb != "deleted"} == set(expected)
 
 
 def compared(relay: Daemon, problems: dict[str, str | None]) -> None:
-    """`verify --cluster` finds these problems of the config maps, by kind and key, and no others."""
-    proof = command("verify", "-c", relay.file, "--cluster", "--output", "json", "configmaps", timeout_s=120.0)
-    found = {problem["kind"]: problem["key"] for row in proof.objects() for problem in row.get("problems", ())}
+    """`verify --cluster` finds these problems of the config maps, by kind and key, and no
+    others."""
+    proof = command(
+        "verify", "-c", relay.file, "--cluster", "--output", "json", "configmaps", timeout_s=120.0
+    )
+    found = {
+        problem["kind"]: problem["key"]
+        for row in proof.objects()
+        for problem in row.get("problems", ())
+    }
     assert (proof.code != 0, found) == (True, problems), proof.stdout + proof.stderr
 
 
@@ -54,28 +71,47 @@ def test_an_object_nested_too_deeply_is_left_out_and_everything_else_is_right_an
 ) -> None:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    trial.make(path, [odd("deep", DEPTH_MAX + 200), odd("becomes", 3), odd("plain", DEPTH_MAX - 10), odd("goes", 3)])
+    trial.make(
+        path,
+        [
+            odd("deep", DEPTH_MAX + 200),
+            odd("becomes", 3),
+            odd("plain", DEPTH_MAX - 10),
+            odd("goes", 3),
+        ],
+    )
     entries = [{"resource": "configmaps", "drop": ["data.x"], "redact": ["data.n.b"]}, "secrets"]
     relay = trial.relay(*entries, kafka={"format": format_})
     with relay:
         relay.await_ready()
         become = cluster.request("GET", f"{path}/becomes")
-        cluster.request("PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}})
+        cluster.request(
+            "PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}}
+        )
         cluster.request("DELETE", f"{path}/goes")
-        trial.make(f"/api/v1/namespaces/{namespace}/secrets", [{"metadata": {"name": f"s{number}"}} for number in range(20)])
+        trial.make(
+            f"/api/v1/namespaces/{namespace}/secrets",
+            [{"metadata": {"name": f"s{number}"}} for number in range(20)],
+        )
         cluster.request("DELETE", f"{path}/becomes")
-        relay.wait("both deletes were published", lambda: relay.stream("configmaps").get("objects") == 1)
+        relay.wait(
+            "both deletes were published", lambda: relay.stream("configmaps").get("objects") == 1
+        )
         relay.wait("the other stream goes on", lambda: relay.stream("secrets").get("objects") == 20)
         assert relay.metric("watchrelay_events_filtered_total", reason="quarantined") >= 1
         verified(relay, "plain")
         deep = cluster.request("GET", f"{path}/deep")
         cluster.request("PUT", f"{path}/deep", {**deep, "data": {"n": nested(5)}})
-        relay.wait("the source is sane again", lambda: relay.stream("configmaps").get("objects") == 2)
+        relay.wait(
+            "the source is sane again", lambda: relay.stream("configmaps").get("objects") == 2
+        )
         verified(relay, "plain", "deep")
         assert relay.stop() == 0
 
 
-def test_verify_finds_a_deletion_beside_an_object_that_cannot_be_decoded(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_verify_finds_a_deletion_beside_an_object_that_cannot_be_decoded(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     trial.make(path, [odd("becomes", 3), odd("goes", 3), odd("stays", 3)])
@@ -84,6 +120,8 @@ def test_verify_finds_a_deletion_beside_an_object_that_cannot_be_decoded(trial: 
         relay.await_ready()
         assert relay.stop() == 0
         become = cluster.request("GET", f"{path}/becomes")
-        cluster.request("PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}})
+        cluster.request(
+            "PUT", f"{path}/becomes", {**become, "data": {"n": nested(DEPTH_MAX + 200)}}
+        )
         cluster.request("DELETE", f"{path}/goes")
         compared(relay, {"unreadable": None, "extra": f"{namespace}/goes"})

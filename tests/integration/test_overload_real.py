@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a real broker that freezes under churn, queues of a few records.  Out: topics that end right.
+"""Room: integration tests.  In: a real broker that freezes under churn, queues of a few records.
+Out: topics that end right.
 
 The API server is the synthetic one: it changes objects as fast as it is asked to.
 """
@@ -25,13 +26,24 @@ _PATHS = {"configmaps": "/api/v1/configmaps", _WIDGETS: f"/apis/{GROUP}/v1/widge
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, kafka_broker: KafkaBroker, tmp_path: Path) -> Trial:
-    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.request(
+        "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
+    )
     return Trial(cluster, kafka_broker, tmp_path)
 
 
-def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int, per_s: int) -> UnderChurn:
+def _under_churn(
+    trial: Trial, relay: Daemon, *, namespaces: int, operations: int, per_s: int
+) -> UnderChurn:
     kinds = ("configmaps", "widgets")
-    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds, per_s=per_s)
+    return trial.under_churn(
+        relay,
+        trial.topics(*_PATHS),
+        namespaces=namespaces,
+        operations=operations,
+        kinds=kinds,
+        per_s=per_s,
+    )
 
 
 def _overloaded(relay: Daemon, stream: str) -> bool:
@@ -40,11 +52,15 @@ def _overloaded(relay: Daemon, stream: str) -> bool:
 
 
 def _await_overload(relay: Daemon) -> None:
-    relay.wait("keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS))
+    relay.wait(
+        "keys wait instead of records", lambda: all(_overloaded(relay, stream) for stream in _PATHS)
+    )
 
 
 def _ended_right(relay: Daemon, reader: TopicReader, *streams: str) -> None:
-    relay.wait("no key waits", lambda: all(relay.stream(stream)["dirtyKeys"] == 0 for stream in streams))
+    relay.wait(
+        "no key waits", lambda: all(relay.stream(stream)["dirtyKeys"] == 0 for stream in streams)
+    )
     assert relay.stop() == 0
     reader.read()
     reader.assert_right(*streams, duplicates=True)
@@ -53,7 +69,11 @@ def _ended_right(relay: Daemon, reader: TopicReader, *streams: str) -> None:
 
 
 def _conflated(reader: TopicReader, stream: str) -> list[Any]:
-    return [said for said in reader.of(stream, "added", "modified", "deleted") if said.headers["ce_wrreason"] == "conflated"]
+    return [
+        said
+        for said in reader.of(stream, "added", "modified", "deleted")
+        if said.headers["ce_wrreason"] == "conflated"
+    ]
 
 
 def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
@@ -64,14 +84,21 @@ def test_a_frozen_broker_under_churn_costs_states_in_between_and_nothing_else(
         churn.reach(200)
         with kafka_broker.frozen():
             _await_overload(relay)
-            relay.wait("states are skipped", lambda: relay.metric("watchrelay_events_conflated_total", resource="configmaps") > 50)
+            relay.wait(
+                "states are skipped",
+                lambda: (
+                    relay.metric("watchrelay_events_conflated_total", resource="configmaps") > 50
+                ),
+            )
             assert relay.livez() == http.client.OK
             assert relay.readyz()[0] == http.client.OK
             assert relay.metric("watchrelay_queue_bytes", stream="configmaps") < 256 * 1024
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         assert relay.metric("watchrelay_backpressure_seconds_total") == 0
-        assert relay.metric("watchrelay_list_total", result="success") == len(_PATHS), "the watch was read all the time"
+        assert relay.metric("watchrelay_list_total", result="success") == len(_PATHS), (
+            "the watch was read all the time"
+        )
         _ended_right(relay, reader, *_PATHS)
     for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert _conflated(reader, stream)
@@ -101,9 +128,15 @@ def test_a_freeze_longer_than_the_watchdogs_patience_ends_with_another_producer_
     with _under_churn(trial, relay, namespaces=4, operations=1000, per_s=50) as (churn, reader):
         churn.reach(100)
         with kafka_broker.frozen():
-            relay.wait("the producer is thrown away", lambda: relay.metric("watchrelay_producer_rebuilds_total") > 0, deadline_s=90.0)
+            relay.wait(
+                "the producer is thrown away",
+                lambda: relay.metric("watchrelay_producer_rebuilds_total") > 0,
+                deadline_s=90.0,
+            )
             relay.wait("the row says why", lambda: relay.stream("configmaps").get("lastError"))
-        relay.wait("the outage is over", lambda: relay.stream("configmaps").get("lastError") is None)
+        relay.wait(
+            "the outage is over", lambda: relay.stream("configmaps").get("lastError") is None
+        )
         churn.finish()
         await_equal(cluster, reader, _PATHS)
         _ended_right(relay, reader, *_PATHS)

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: small programs.  Out: proof that no child outlives its run and no memory is left behind."""
+"""Room: integration tests.  In: small programs.  Out: proof that no child outlives its run and no
+memory is left behind."""
 
 import os
 import subprocess
@@ -66,8 +67,12 @@ def test_a_child_outlives_the_thread_that_started_it(sleeper: Process) -> None:
 
 
 def test_a_child_that_ends_before_it_is_ready_says_what_it_last_said(tmp_path: Path) -> None:
-    process = Process("talker", ["sh", "-c", "echo no such luck; exit 3"], log=tmp_path / "talker.log").launch()
-    with pytest.raises(PartError, match=r"talker ended by itself \(exit code 3\)\n(.*\n)*no such luck"):
+    process = Process(
+        "talker", ["sh", "-c", "echo no such luck; exit 3"], log=tmp_path / "talker.log"
+    ).launch()
+    with pytest.raises(
+        PartError, match=r"talker ended by itself \(exit code 3\)\n(.*\n)*no such luck"
+    ):
         process.await_ready(lambda: False)
 
 

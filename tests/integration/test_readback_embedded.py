@@ -1,4 +1,5 @@
-"""Room: sink.  In: an embedded Kafka that goes away in between.  Out: spans of a topic, read once, in order."""
+"""Room: sink.  In: an embedded Kafka that goes away in between.  Out: spans of a topic, read once,
+in order."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 async def filled(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap, QUICK) as running:
         for start in range(0, 60, 20):
-            await running.sink.deliver(batch("t", 0, *(f"n{number}" for number in range(start, start + 20))))
+            await running.sink.deliver(
+                batch("t", 0, *(f"n{number}" for number in range(start, start + 20)))
+            )
         await running.sink.deliver(batch("t", 1, "x", "y", "z"))
 
 
@@ -40,10 +43,14 @@ class Taken:
 
 
 def reading(kafka: EmbeddedKafka, spans: list[Span], taken: Taken, **more: Any) -> ReadBack:
-    return ReadBack(KafkaConnection(bootstrap_servers=(kafka.bootstrap,)), "t", spans, taken, **more)
+    return ReadBack(
+        KafkaConnection(bootstrap_servers=(kafka.bootstrap,)), "t", spans, taken, **more
+    )
 
 
-async def test_spans_are_read_from_their_start_to_their_end_and_no_further(kafka: EmbeddedKafka) -> None:
+async def test_spans_are_read_from_their_start_to_their_end_and_no_further(
+    kafka: EmbeddedKafka,
+) -> None:
     await filled(kafka)
     taken = Taken()
     read = reading(kafka, [Span(0, 15, 42), Span(1, None, 2), Span(2, None, 0)], taken)
@@ -52,7 +59,9 @@ async def test_spans_are_read_from_their_start_to_their_end_and_no_further(kafka
     assert (read.begun, read.whole) == ({0: 15, 1: 0}, {1})
 
 
-async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(kafka: EmbeddedKafka) -> None:
+async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(
+    kafka: EmbeddedKafka,
+) -> None:
     await filled(kafka)
     taken = Taken()
     read = reading(kafka, [Span(1, 900, 3)], taken)
@@ -60,7 +69,9 @@ async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(kafka: Em
     assert (taken.keys[1], read.whole) == (["x", "y", "z"], {1})
 
 
-async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_twice(kafka: EmbeddedKafka) -> None:
+async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_twice(
+    kafka: EmbeddedKafka,
+) -> None:
     await filled(kafka)
     taken, said = Taken(), list[str]()
 

@@ -1,4 +1,5 @@
-"""What the iteration of a `TopicReader` gives: the proven state once, then each change of it; each case against an embedded Kafka."""
+"""What the iteration of a `TopicReader` gives: the proven state once, then each change of it; each
+case against an embedded Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def applied(changes: Sequence[Change]) -> dict[str, bytes]:
     table: dict[str, bytes] = {}
     for change in changes:
         assert change.old_value == table.get(change.key)
-        assert change.verb == ("deleted" if change.value is None else "modified" if change.key in table else "added")
+        assert change.verb == (
+            "deleted" if change.value is None else "modified" if change.key in table else "added"
+        )
         if change.value is None:
             del table[change.key]
         else:
@@ -48,29 +51,41 @@ class Losing(TopicReader):
     lost: set[tuple[int, int]]
 
     def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
-        seen = [message for message in messages if (place.partition, message.offset) not in self.lost]
+        seen = [
+            message for message in messages if (place.partition, message.offset) not in self.lost
+        ]
         self.lost -= {(place.partition, message.offset) for message in messages}
         super()._take(place, lanes, seen)
 
 
-async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_proven(told: Stage) -> None:
+async def test_after_ready_each_object_of_the_state_comes_once_as_added_and_proven(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.reader() as reader:
         await reader.ready()
         first = await take(reader, len(reader.objects("pods")))
-        assert {(change.verb, change.reason, change.proven) for change in first} == {("added", "initial", True)}
+        assert {(change.verb, change.reason, change.proven) for change in first} == {
+            ("added", "initial", True)
+        }
         assert applied(first) == told.held()
         told.writer.put("shop/a", 3)
         told.writer.put("shop/a", 4)
         told.writer.delete("shop/b")
         await told.tell()
         then = await take(reader, 3)
-        assert brief(then) == [("deleted", "shop/b", "watch"), ("modified", "shop/a", "watch"), ("modified", "shop/a", "watch")]
+        assert brief(then) == [
+            ("deleted", "shop/b", "watch"),
+            ("modified", "shop/a", "watch"),
+            ("modified", "shop/a", "watch"),
+        ]
         assert applied([*first, *then]) == told.held()
         assert not reader.problems
 
 
-async def test_what_was_deleted_since_the_snapshot_is_never_heard_of_at_the_beginning(told: Stage) -> None:
+async def test_what_was_deleted_since_the_snapshot_is_never_heard_of_at_the_beginning(
+    told: Stage,
+) -> None:
     await told.begin()
     for name in NAMES[:6]:
         told.writer.delete(name)
@@ -110,7 +125,9 @@ async def test_two_loops_share_one_sequence_and_a_later_one_goes_on(told: Stage)
             changes.append(change)
             if len(changes) == 3:
                 break
-        taken = [tasks.create_task(everything(reader), name=f"loop {number}") for number in range(2)]
+        taken = [
+            tasks.create_task(everything(reader), name=f"loop {number}") for number in range(2)
+        ]
         await until(lambda: not reader._pending)
         await reader.close()
         for task in taken:
@@ -164,11 +181,18 @@ async def test_after_a_loss_the_difference_is_given_and_not_the_whole(told: Stag
         assert reader.proven
 
 
-async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(told: Stage) -> None:
-    """The newest record of each object is there: the marker agrees, and nothing has to be read again."""
+async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
+    told: Stage,
+) -> None:
+    """The newest record of each object is there: the marker agrees, and nothing has to be read
+    again."""
     await told.begin()
     said: list[str] = []
-    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with (
+        told.reader(waiting=said.append) as reader,
+        asyncio.timeout(20.0),
+        asyncio.TaskGroup() as tasks,
+    ):
         await reader.ready()
         first = await take(reader, len(told.held()))
         before = told.held()["shop/c"]
@@ -182,12 +206,18 @@ async def test_what_follows_a_loss_is_held_back_until_the_state_is_proven_again(
         told.writer.beat()
         await told.tell()
         (change,) = await taking
-        assert (change.verb, change.old_value, change.value) == ("modified", before, told.held()["shop/c"])
+        assert (change.verb, change.old_value, change.value) == (
+            "modified",
+            before,
+            told.held()["shop/c"],
+        )
         assert applied([*first, change]) == told.held()
         assert not reader.problems
 
 
-async def test_with_an_end_what_is_not_proven_there_is_an_error_and_not_a_silent_end(told: Stage) -> None:
+async def test_with_an_end_what_is_not_proven_there_is_an_error_and_not_a_silent_end(
+    told: Stage,
+) -> None:
     await told.begin()
     (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/c" in held]
     told.writer.put("shop/c", 7, lose=True)
@@ -198,9 +228,13 @@ async def test_with_an_end_what_is_not_proven_there_is_an_error_and_not_a_silent
     await told.tell()
     changes: list[Change] = []
     async with told.ended() as reader:
-        with pytest.raises(NothingPublished, match=f"read to the end, and not proven: pods/{partition}$"):
+        with pytest.raises(
+            NothingPublished, match=f"read to the end, and not proven: pods/{partition}$"
+        ):
             await follow(reader, changes)
-    assert applied(changes) == {key.decode(): said.value for key, said in told.writer.held[1 - partition].items()}
+    assert applied(changes) == {
+        key.decode(): said.value for key, said in told.writer.held[1 - partition].items()
+    }
 
 
 async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(told: Stage) -> None:
@@ -216,7 +250,9 @@ async def test_a_restart_of_the_relay_that_says_all_again_changes_nothing(told: 
         await told.tell()
         (change,) = await take(reader, 1)
         assert (change.key, change.verb, change.position.epoch) == ("shop/a", "modified", 4)
-        assert applied([*first, change]) == {key.decode(): said.value for held in new.held for key, said in held.items()}
+        assert applied([*first, change]) == {
+            key.decode(): said.value for held in new.held for key, said in held.items()
+        }
 
 
 async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(told: Stage) -> None:
@@ -237,11 +273,15 @@ async def test_positions_saved_in_the_middle_of_the_state_begin_it_once_more(tol
         assert {change.partition for change in changes if change.verb == "added"} == {0, 1} - whole
         rest = [change for change in changes if change.partition in whole]
         assert applied([*(change for change in first if change.partition in whole), *rest]) == {
-            key.decode(): said.value for number in whole for key, said in told.writer.held[number].items()
+            key.decode(): said.value
+            for number in whole
+            for key, said in told.writer.held[number].items()
         }
 
 
-async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_ones(told: Stage) -> None:
+async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_ones(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.ended() as reader:
         first, saved = await everything(reader), reader.positions()
@@ -253,7 +293,11 @@ async def test_resumed_each_change_of_the_meantime_is_given_and_then_the_live_on
     async with told.reader(resume=saved) as reader:
         await reader.ready()
         then = await take(reader, 3)
-        assert brief(then) == [("deleted", "shop/b", "watch"), ("modified", "shop/a", "watch"), ("modified", "shop/a", "watch")]
+        assert brief(then) == [
+            ("deleted", "shop/b", "watch"),
+            ("modified", "shop/a", "watch"),
+            ("modified", "shop/a", "watch"),
+        ]
         told.writer.put("shop/z", 1)
         await told.tell()
         then += await take(reader, 1)
@@ -277,7 +321,9 @@ async def test_several_streams_are_given_each_once_and_asked_for_by_name(told: S
         with pytest.raises(ValueError, match="name the stream: this reader has nodes, pods"):
             reader.get("nodes//n1")
         changes = await everything(reader)
-        assert {key: len([one for one in changes if one.stream == key]) for key in ("pods", "nodes")} == {"pods": len(NAMES), "nodes": 2}
+        assert {
+            key: len([one for one in changes if one.stream == key]) for key in ("pods", "nodes")
+        } == {"pods": len(NAMES), "nodes": 2}
         assert applied(changes) == state(reader, "pods") | state(reader, "nodes")
 
 
@@ -291,7 +337,12 @@ async def test_the_state_is_a_live_view_by_key(told: Stage) -> None:
         assert pods["shop/a"]["metadata"]["name"] == "a"
         assert reader.get("shop/a") == pods["shop/a"] == dict(pods.items())["shop/a"]
         assert (pods.value("shop/a"), pods.value("shop/none")) == (told.held()["shop/a"], None)
-        assert ("shop/none" in pods, pods.get("shop/none"), reader.get("shop/none"), reader.get("\udcff")) == (False, None, None, None)
+        assert (
+            "shop/none" in pods,
+            pods.get("shop/none"),
+            reader.get("shop/none"),
+            reader.get("\udcff"),
+        ) == (False, None, None, None)
         with pytest.raises(KeyError):
             pods["shop/none"]
         told.writer.put("shop/new")
@@ -302,7 +353,13 @@ async def test_the_state_is_a_live_view_by_key(told: Stage) -> None:
 
 
 def test_what_a_reader_raises_has_names_of_this_package() -> None:
-    errors = {name for name in dir(watchrelay.consumer) if isinstance(each := getattr(watchrelay.consumer, name), type)
+    errors = {name for name in dir(watchrelay.consumer) if isinstance(each := getattr(watchrelay.consumer, name), type)  # noqa: E501
               and issubclass(each, Exception) and name != "RecordRefused"}  # fmt: skip
-    assert errors == {"ConsumerError", "KafkaUnavailable", "NothingPublished", "ObjectUnreadable", "PositionsLost"}
+    assert errors == {
+        "ConsumerError",
+        "KafkaUnavailable",
+        "NothingPublished",
+        "ObjectUnreadable",
+        "PositionsLost",
+    }
     assert all(issubclass(getattr(watchrelay.consumer, name), ConsumerError) for name in errors)

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: real parts.  Out: proof that the harness does what the other tests rely on."""
+"""Room: integration tests.  In: real parts.  Out: proof that the harness does what the other tests
+rely on."""
 
 import contextlib
 import time
@@ -17,7 +18,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.realparts import ApiError, ControlPlane, KafkaBroker, KafkaCluster, PartError, wait_until
+from tests.support.realparts import (
+    ApiError,
+    ControlPlane,
+    KafkaBroker,
+    KafkaCluster,
+    PartError,
+    wait_until,
+)
 
 pytestmark = pytest.mark.real
 
@@ -55,51 +63,80 @@ def _widget_definition() -> dict[str, Any]:
 
 def _deployment(name: str, replicas: int) -> dict[str, Any]:
     labels = {"app": name}
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "example.com/main:1"}]}}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "example.com/main:1"}]},
+    }
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
-def test_a_custom_resource_can_be_defined_and_used(real_cluster: ControlPlane, namespace: str) -> None:
+def test_a_custom_resource_can_be_defined_and_used(
+    real_cluster: ControlPlane, namespace: str
+) -> None:
     definition = _widget_definition()
-    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+    path = (
+        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+    )
     real_cluster.apply(path, definition)
     widgets = _WIDGETS.format(namespace)
     real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", widgets))
-    widget = {"apiVersion": "shop.example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 3}}
+    widget = {
+        "apiVersion": "shop.example.com/v1",
+        "kind": "Widget",
+        "metadata": {"name": "w"},
+        "spec": {"size": 3},
+    }
     real_cluster.request("POST", widgets, widget)
     assert real_cluster.request("GET", f"{widgets}/w")["spec"] == {"size": 3}
-    assert real_cluster.kubectl("-n", namespace, "get", "widgets", "-o", "name").split() == ["widget.shop.example.com/w"]
+    assert real_cluster.kubectl("-n", namespace, "get", "widgets", "-o", "name").split() == [
+        "widget.shop.example.com/w"
+    ]
 
 
-def test_a_deployment_has_as_many_pods_as_it_is_scaled_to(real_cluster: ControlPlane, namespace: str) -> None:
+def test_a_deployment_has_as_many_pods_as_it_is_scaled_to(
+    real_cluster: ControlPlane, namespace: str
+) -> None:
     deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     real_cluster.request("POST", deployments, _deployment("shop", replicas=2))
 
     def pods() -> list[Any]:
-        return list(real_cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods?labelSelector=app%3Dshop")["items"])
+        return list(
+            real_cluster.request(
+                "GET", f"/api/v1/namespaces/{namespace}/pods?labelSelector=app%3Dshop"
+            )["items"]
+        )
 
     real_cluster.wait_for("two pods", lambda: len(pods()) == 2)
     real_cluster.request("PATCH", f"{deployments}/shop/scale", {"spec": {"replicas": 5}})
     real_cluster.wait_for("five pods", lambda: len(pods()) == 5)
 
 
-def test_a_service_account_may_do_what_it_was_granted_and_nothing_else(real_cluster: ControlPlane, namespace: str) -> None:
+def test_a_service_account_may_do_what_it_was_granted_and_nothing_else(
+    real_cluster: ControlPlane, namespace: str
+) -> None:
     token = real_cluster.service_account_token(namespace, "relay")
     pods = f"/api/v1/namespaces/{namespace}/pods"
     with pytest.raises(ApiError) as refused:
         real_cluster.request("GET", pods, token=token)
     assert refused.value.status == HTTPStatus.FORBIDDEN
-    real_cluster.grant(namespace, "relay", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}])
+    real_cluster.grant(
+        namespace, "relay", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    )
     real_cluster.wait_for("the grant works", lambda: real_cluster.request("GET", pods, token=token))
     with pytest.raises(ApiError) as still_refused:
         real_cluster.request("GET", f"/api/v1/namespaces/{namespace}/secrets", token=token)
     assert still_refused.value.status == HTTPStatus.FORBIDDEN
     kubeconfig = real_cluster.write_kubeconfig("relay", token=token)
-    assert real_cluster.kubectl("-n", namespace, "get", "pods", "-o", "name", kubeconfig=kubeconfig) == ""
+    assert (
+        real_cluster.kubectl("-n", namespace, "get", "pods", "-o", "name", kubeconfig=kubeconfig)
+        == ""
+    )
 
 
-def test_a_killed_apiserver_comes_back_on_its_port_with_its_objects(own_cluster: ControlPlane) -> None:
+def test_a_killed_apiserver_comes_back_on_its_port_with_its_objects(
+    own_cluster: ControlPlane,
+) -> None:
     own_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kept"}})
     own_cluster.kill_apiserver()
     with pytest.raises(OSError):  # refused, whatever the kernel calls it
@@ -135,7 +172,9 @@ def test_a_watch_from_before_a_restart_is_expired(own_cluster: ControlPlane) -> 
     before = own_cluster.request("GET", "/api/v1/namespaces")["metadata"]["resourceVersion"]
     own_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": "after"}})
     own_cluster.restart_apiserver()
-    answer = own_cluster.request("GET", f"/api/v1/namespaces?watch=1&timeoutSeconds=1&resourceVersion={before}")
+    answer = own_cluster.request(
+        "GET", f"/api/v1/namespaces?watch=1&timeoutSeconds=1&resourceVersion={before}"
+    )
     assert '"code":410' in str(answer).replace("'", '"').replace(" ", "")
 
 
@@ -174,7 +213,11 @@ def _produce(bootstrap: str, topic: str, values: list[bytes], **security: Any) -
 
 
 def _consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    settings = {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": uuid.uuid4().hex,
+        "auto.offset.reset": "earliest",
+    }
     consumer = Consumer({**settings, "log_level": 0})
     consumer.subscribe([topic])
     read: list[bytes] = []
@@ -216,12 +259,18 @@ def test_a_killed_broker_keeps_what_it_acknowledged(kafka_broker: KafkaBroker) -
 
 
 @pytest.mark.parametrize("version", ["3.9", "4.1"])
-def test_a_secured_broker_knows_its_clients_and_their_rights(real_parts: None, version: Any) -> None:
+def test_a_secured_broker_knows_its_clients_and_their_rights(
+    real_parts: None, version: Any
+) -> None:
     with KafkaBroker(version, secured=True) as broker:
         broker.create_topic("t")
         certificate = broker.client_certificate()
         password = {"sasl.username": broker.user, "sasl.password": broker.password}
-        scram = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "ssl.ca.location": str(broker.ca)}
+        scram = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "ssl.ca.location": str(broker.ca),
+        }
         mtls = {
             "security.protocol": "SSL",
             "ssl.ca.location": str(broker.ca),
@@ -233,7 +282,10 @@ def test_a_secured_broker_knows_its_clients_and_their_rights(real_parts: None, v
         clients: list[tuple[str, dict[str, Any]]] = [
             ("SCRAM", {**scram, **password}),
             ("MTLS", mtls),
-            ("PLAIN", {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **password}),
+            (
+                "PLAIN",
+                {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **password},
+            ),
             ("PLAIN", {"security.protocol": "SASL_PLAINTEXT", **bearer}),
         ]
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
@@ -246,7 +298,9 @@ def test_a_secured_broker_knows_its_clients_and_their_rights(real_parts: None, v
             done.result(10.0)
         for listener, security in clients:
             _produce(broker.listeners[listener], "t", [listener.encode()], **security)
-        assert _consume(broker.bootstrap, "t", len(clients)) == [name.encode() for name, _ in clients]
+        assert _consume(broker.bootstrap, "t", len(clients)) == [
+            name.encode() for name, _ in clients
+        ]
 
 
 def test_a_cluster_of_three_survives_the_death_of_a_leader(real_parts: None) -> None:

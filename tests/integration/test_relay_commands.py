@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: real parts.  Out: how `run` ends, what topics it refuses, and what the other commands say about them."""
+"""Room: integration tests.  In: real parts.  Out: how `run` ends, what topics it refuses, and what
+the other commands say about them."""
 
 import json
 from pathlib import Path
@@ -17,12 +18,30 @@ from tests.support.trial import Trial
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)]
 
 _PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces"}
-_SHOWN = {"topic", "partition", "offset", "stream", "type", "key", "uid", "resourceVersion", "epoch", "sequence", "reason", "object"}
+_SHOWN = {
+    "topic",
+    "partition",
+    "offset",
+    "stream",
+    "type",
+    "key",
+    "uid",
+    "resourceVersion",
+    "epoch",
+    "sequence",
+    "reason",
+    "object",
+}
 
 
-def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_sigterm_under_load_drains_and_exits_with_0(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     relay = trial.relay(*_PATHS)
-    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=600) as (churn, reader):
+    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=600) as (
+        churn,
+        reader,
+    ):
         churn.reach(200)
         assert relay.stop() == 0
         assert churn.running, "the churn ended before the relay"
@@ -31,12 +50,19 @@ def test_sigterm_under_load_drains_and_exits_with_0(trial: Trial, real_cluster: 
         assert {lane.last for stream in _PATHS for lane in reader.lanes_of(stream)} - {0}
         for stream in _PATHS:
             newest = {said.raw.partition: said.type for said in reader.of(stream)}
-            assert set(newest.values()) == {"heartbeat"}, f"the drain does not end in a heartbeat: {newest}"
+            assert set(newest.values()) == {"heartbeat"}, (
+                f"the drain does not end in a heartbeat: {newest}"
+            )
 
 
-def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
-    with trial.under_churn(first, trial.topics(*_PATHS), namespaces=4, operations=800) as (churn, reader):
+    with trial.under_churn(first, trial.topics(*_PATHS), namespaces=4, operations=800) as (
+        churn,
+        reader,
+    ):
         churn.reach(100)
         with second:
             assert first.exit_code() == 75
@@ -53,7 +79,10 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Tri
 
 def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlane) -> None:
     (namespace,) = trial.namespaces(1)
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
+    trial.make(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}],
+    )
     relay = trial.relay(*_PATHS)
     with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
         relay.await_ready()
@@ -61,25 +90,56 @@ def test_tail_shows_every_record_as_json(trial: Trial, real_cluster: ControlPlan
         reader.read_until("the delete is on the topic", lambda: reader.of("configmaps", "deleted"))
         assert relay.stop() == 0
         reader.read()
-    shown = command("tail", "-c", relay.file, "--output", "json", "--markers", "--from-beginning", "--until-end")
+    shown = command(
+        "tail", "-c", relay.file, "--output", "json", "--markers", "--from-beginning", "--until-end"
+    )
     assert shown.code == 0, shown.stderr
     lines = shown.objects()
     assert {(line["topic"], line["partition"], line["offset"]) for line in lines} == {
         (said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records
     }
-    objects = {(said.raw.topic, said.raw.partition, said.raw.offset): said for said in reader.records if said.is_object}
+    objects = {
+        (said.raw.topic, said.raw.partition, said.raw.offset): said
+        for said in reader.records
+        if said.is_object
+    }
     for line in lines:
         said = objects.get((line["topic"], line["partition"], line["offset"]))
         if said is None:
             continue
         assert set(line) >= _SHOWN
-        facts = (line["stream"], line["type"], line["key"], line["resourceVersion"], line["epoch"], line["sequence"], line["reason"])
+        facts = (
+            line["stream"],
+            line["type"],
+            line["key"],
+            line["resourceVersion"],
+            line["epoch"],
+            line["sequence"],
+            line["reason"],
+        )
         headers = said.headers
-        wanted = (said.stream, said.type, said.key.decode(), headers["ce_wrrv"], said.epoch, said.sequence, headers["ce_wrreason"])
+        wanted = (
+            said.stream,
+            said.type,
+            said.key.decode(),
+            headers["ce_wrrv"],
+            said.epoch,
+            said.sequence,
+            headers["ce_wrreason"],
+        )
         assert facts == wanted
         assert line["uid"] == headers["ce_wruid"]
         assert line["object"] == (None if said.raw.value is None else json.loads(said.raw.value))
-    only = command("tail", "namespaces", "-c", relay.file, "--output", "json", "--from-beginning", "--until-end")
+    only = command(
+        "tail",
+        "namespaces",
+        "-c",
+        relay.file,
+        "--output",
+        "json",
+        "--from-beginning",
+        "--until-end",
+    )
     assert {line["stream"] for line in only.objects()} == {"namespaces"}
     people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")
     assert people.code == 0
@@ -124,8 +184,18 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
     cases: dict[str, tuple[dict[str, Any], int, str]] = {
         "right": (trial.config(*_PATHS), 0, ""),
         "not-served-yet": (trial.config("configmaps", "nosuch.example.org"), 0, "nosuch"),
-        "T86-namespace-not-there": (trial.config({"resource": "configmaps", "namespaces": ["nowhere"]}), 0, "namespace nowhere holds none"),
-        "kafka-away": (relay_config(trial.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]), 69, dead),
+        "T86-namespace-not-there": (
+            trial.config({"resource": "configmaps", "namespaces": ["nowhere"]}),
+            0,
+            "namespace nowhere holds none",
+        ),
+        "kafka-away": (
+            relay_config(
+                trial.name, bootstrap=dead, kubeconfig=real_cluster.kubeconfig, resources=["pods"]
+            ),
+            69,
+            dead,
+        ),
         "server-away": (trial.config("pods", kubeconfig=away), 69, dead),
         "no-right": (trial.config("pods", kubeconfig=nobody), 78, "pods"),
         "too-few-brokers": (trial.config("pods", kafka=too_many), 78, "replication"),
@@ -143,7 +213,11 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
     trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
     dangers = {
-        "configmaps": ({"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}, 3, "min.compaction.lag.ms"),
+        "configmaps": (
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"},
+            3,
+            "min.compaction.lag.ms",
+        ),
         "secrets": ({"cleanup.policy": "delete", "retention.ms": "60000"}, 3, "retention.ms"),
         "services": ({"min.insync.replicas": "2"}, 3, "min.insync.replicas"),
         "pods": ({}, 2, "partition"),
@@ -156,7 +230,9 @@ def test_a_dangerous_topic_is_refused_and_the_other_streams_go_on(
         await_equal(real_cluster, reader, {"namespaces": _PATHS["namespaces"]})
         rows, (_, body) = relay.api_streams(), relay.readyz()
         for resource, (_, _, setting) in dangers.items():
-            assert (rows[resource]["state"], rows[resource]["objects"]) == ("waiting", 0), rows[resource]
+            assert (rows[resource]["state"], rows[resource]["objects"]) == ("waiting", 0), rows[
+                resource
+            ]
             for text in (rows[resource]["waitsFor"], body["streams"][resource]["reason"]):
                 assert setting in text
                 assert trial.topic(resource) in text

@@ -1,6 +1,8 @@
-"""Room: integration tests.  In: the embedded parts, wherever tests run.  Out: the main claims about the daemon, real parts or not.
+"""Room: integration tests.  In: the embedded parts, wherever tests run.  Out: the main claims about
+the daemon, real parts or not.
 
-What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run with REAL=1 and say so when skipped.
+What needs a real API server or a real Kafka stands in the other files named test_relay_*: they run
+with REAL=1 and say so when skipped.
 """
 
 import os
@@ -25,25 +27,46 @@ from tests.support.process import wait_until
 from tests.support.topicreader import read_control
 from tests.support.trial import Trial, UnderChurn
 
-_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
+_PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "namespaces": "/api/v1/namespaces",
+    f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets",
+}
 
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.request(
+        "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
+    )
     trial = Trial(cluster, broker, tmp_path)
     trial.make_topics(*_PATHS, signal=False)
     return trial
 
 
 def _under_churn(trial: Trial, relay: Daemon) -> UnderChurn:
-    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=1000, kinds=("configmaps", "widgets"), per_s=1000)
+    return trial.under_churn(
+        relay,
+        trial.topics(*_PATHS),
+        namespaces=4,
+        operations=1000,
+        kinds=("configmaps", "widgets"),
+        per_s=1000,
+    )
 
 
-def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     with (
-        Churn(cluster, trial.namespaces(20), operations=1000, kinds=("configmaps", "widgets"), per_s=1000) as churn,
+        Churn(
+            cluster,
+            trial.namespaces(20),
+            operations=1000,
+            kinds=("configmaps", "widgets"),
+            per_s=1000,
+        ) as churn,
         trial.reader(*trial.topics(*_PATHS)) as reader,
     ):
         churn.reach(100)
@@ -52,20 +75,29 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Tr
             assert churn.running, "the churn ended before the relay was ready"
             churn.finish()
             await_equal(cluster, reader, _PATHS)
-            reader.read_until("a second snapshot is complete", lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)))
+            reader.read_until(
+                "a second snapshot is complete",
+                lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)),
+            )
             assert relay.livez() == 200
             assert relay.metric("watchrelay_missed_changes_total") == 0
             assert relay.stop() == 0
             reader.read()
     reader.assert_right(*_PATHS)
     for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
-        assert reader.plain[topic] == reader.table(stream), "a table that knows no markers is another"
+        assert reader.plain[topic] == reader.table(stream), (
+            "a table that knows no markers is another"
+        )
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
     control = read_control(trial.broker.bootstrap, trial.control_topic)
-    assert {key for _, key, _ in control} == {f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS}
+    assert {key for _, key, _ in control} == {
+        f"{kind}/{stream}" for kind in ("claim", "stream", "snapshot") for stream in _PATHS
+    }
 
 
-def test_a_restart_makes_a_new_epoch_and_a_right_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_restart_makes_a_new_epoch_and_a_right_topic(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     path = trial.config_maps(10)
     relay = trial.relay(*_PATHS)
     with trial.reader(*trial.topics(*_PATHS)) as reader, relay:
@@ -88,7 +120,9 @@ def test_a_restart_makes_a_new_epoch_and_a_right_topic(trial: Trial, cluster: Em
     assert len({said.epoch for said in reader.of("configmaps")}) == 3
 
 
-def test_an_api_server_that_goes_away_and_forgets_costs_nothing(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_an_api_server_that_goes_away_and_forgets_costs_nothing(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     relay = trial.relay(*_PATHS)
     with _under_churn(trial, relay) as (churn, reader):
         for operations in (200, 600):
@@ -106,7 +140,9 @@ def test_an_api_server_that_goes_away_and_forgets_costs_nothing(trial: Trial, cl
         assert reader.plain[topic] == reader.table(stream)
 
 
-def test_a_broker_that_goes_away_under_churn_costs_nothing(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+def test_a_broker_that_goes_away_under_churn_costs_nothing(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+) -> None:
     relay = trial.relay(*_PATHS)
     with _under_churn(trial, relay) as (churn, reader):
         churn.reach(200)
@@ -137,7 +173,9 @@ def _one_change_is_seen(trial: Trial, relay: Daemon) -> None:
     relay.wait("the change is seen", lambda: relay.stream("namespaces").get("objects") == 5)
 
 
-def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+) -> None:
     relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "1s"})
     with relay:
         relay.await_ready()
@@ -148,7 +186,9 @@ def test_what_cannot_be_drained_in_time_ends_with_1_and_is_said(trial: Trial, cl
 
 
 @pytest.mark.parametrize("trouble", ["away", "silent"])
-def test_a_second_signal_ends_the_drain_at_once(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker, trouble: str) -> None:
+def test_a_second_signal_ends_the_drain_at_once(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker, trouble: str
+) -> None:
     relay = trial.relay(*_PATHS, shutdown={"drainTimeout": "5m"})
     with relay:
         relay.await_ready()
@@ -164,7 +204,9 @@ def test_a_second_signal_ends_the_drain_at_once(trial: Trial, cluster: EmbeddedC
         assert relay.exit_code(deadline_s=10.0) == 1
 
 
-def test_a_relay_that_reached_neither_side_ends_with_0(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+def test_a_relay_that_reached_neither_side_ends_with_0(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+) -> None:
     cluster.kill()
     broker.kafka.broker_down()
     relay = trial.relay(*_PATHS)
@@ -175,7 +217,9 @@ def test_a_relay_that_reached_neither_side_ends_with_0(trial: Trial, cluster: Em
     cluster.restart()
 
 
-def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     first, second = trial.relay(*_PATHS, name="first"), trial.relay(*_PATHS, name="second")
     with trial.reader(*trial.topics(*_PATHS)) as reader, first:
         first.await_ready()
@@ -190,8 +234,14 @@ def test_a_second_relay_takes_the_streams_and_the_first_exits_with_75(trial: Tri
     assert all(reader.proven(stream) for stream in _PATHS)
 
 
-def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(trial: Trial, cluster: EmbeddedCluster) -> None:
-    cluster.do(lambda: cluster.server.behaviour.forbidden.update({("list", "configmaps"), ("watch", "configmaps")}))
+def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
+    cluster.do(
+        lambda: cluster.server.behaviour.forbidden.update(
+            {("list", "configmaps"), ("watch", "configmaps")}
+        )
+    )
     relay = trial.relay(*_PATHS, "nosuch.example.org")
     with relay, trial.reader(*trial.topics(*_PATHS)[1:]) as reader:
         relay.await_ready()
@@ -202,13 +252,19 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each(trial: T
         assert "example.org" in body["streams"]["nosuch.example.org"]["reason"]
         assert [line for line in relay.said("configmaps") if line["level"] in {"warning", "error"}]
         trial.namespaces(1)
-        await_equal(cluster, reader, {stream: path for stream, path in _PATHS.items() if stream != "configmaps"})
+        await_equal(
+            cluster,
+            reader,
+            {stream: path for stream, path in _PATHS.items() if stream != "configmaps"},
+        )
         assert relay.stop() == 0
         reader.read()
         reader.assert_right("namespaces")
 
 
-def test_the_payload_of_secrets_stays_home(trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker) -> None:
+def test_the_payload_of_secrets_stays_home(
+    trial: Trial, cluster: EmbeddedCluster, broker: EmbeddedBroker
+) -> None:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/secrets"
     broker.create_topic(trial.topic("secrets"), partitions=3)
@@ -223,7 +279,10 @@ def test_the_payload_of_secrets_stays_home(trial: Trial, cluster: EmbeddedCluste
 
 def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: EmbeddedCluster) -> None:
     (namespace,) = trial.namespaces(1)
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}])
+    trial.make(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        [{"metadata": {"name": "seen"}, "data": {"a": "<b>"}}],
+    )
     relay = trial.relay(*_PATHS)
     with relay, trial.reader(*trial.topics(*_PATHS)) as reader:
         relay.await_ready()
@@ -233,13 +292,20 @@ def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: Embed
     shown = command(*everything, "json", "--markers")
     assert shown.code == 0, shown.stderr
     places = [(line["topic"], line["partition"], line["offset"]) for line in shown.objects()]
-    assert sorted(places) == sorted((said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records)
+    assert sorted(places) == sorted(
+        (said.raw.topic, said.raw.partition, said.raw.offset) for said in reader.records
+    )
     objects = [said for said in reader.records if said.is_object]
     assert len(command(*everything, "text").stdout.splitlines()) == len(objects)
     documents = [*yaml.safe_load_all(command(*everything, "yaml").stdout)]
-    assert sorted(each["metadata"]["uid"] for each in documents) == sorted(said.headers["ce_wruid"] for said in objects)
+    assert sorted(each["metadata"]["uid"] for each in documents) == sorted(
+        said.headers["ce_wruid"] for said in objects
+    )
     assert f"configmaps/{namespace}/seen" in command(*everything, "name").stdout.splitlines()
-    assert command(*everything, "name", "--key", f"{namespace}/s*", "--type", "added").stdout == f"configmaps/{namespace}/seen\n"
+    assert (
+        command(*everything, "name", "--key", f"{namespace}/s*", "--type", "added").stdout
+        == f"configmaps/{namespace}/seen\n"
+    )
     connected = command("validate", "--connect", "-c", relay.file)
     assert connected.code == 0, connected.stdout + connected.stderr
     cluster.kill()
@@ -257,7 +323,9 @@ def test_tail_and_validate_speak_of_the_same_topics(trial: Trial, cluster: Embed
         ({"heartbeatInterval": "5"}, ("heartbeatInterval", "5s")),
     ],
 )
-def test_a_wrong_config_ends_run_with_78_and_says_where(trial: Trial, change: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_a_wrong_config_ends_run_with_78_and_says_where(
+    trial: Trial, change: dict[str, Any], words: tuple[str, ...]
+) -> None:
     config = {**trial.config("pods"), **change}
     relay = Daemon(config, trial.directory)
     done = command("run", "-c", relay.file)
@@ -274,7 +342,9 @@ def test_a_missing_config_file_ends_run_with_78(tmp_path: Path) -> None:
     assert "none.yaml" in done.stderr
 
 
-def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_for_a_real_relay(tmp_path: Path) -> None:
+def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_for_a_real_relay(
+    tmp_path: Path,
+) -> None:
     out, said, temporary = tmp_path / "out", tmp_path / "err", tmp_path / "a #b: 'c'"
     temporary.mkdir()
     exported = {
@@ -298,7 +368,8 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_fo
 
 
 def _terminals() -> bool:
-    """Whether make can be run on a terminal of its own, and find out that it stands in its foreground."""
+    """Whether make can be run on a terminal of its own, and find out that it stands in its
+    foreground."""
     try:
         for end in os.openpty():
             os.close(end)
@@ -307,17 +378,27 @@ def _terminals() -> bool:
     return bool(shutil.which("make") and shutil.which("ps"))
 
 
-@pytest.mark.skipif(not _terminals(), reason="needs a pseudo-terminal, make, and ps, which tells make demo of its foreground")
+@pytest.mark.skipif(
+    not _terminals(),
+    reason="needs a pseudo-terminal, make, and ps, which tells make demo of its foreground",
+)
 def test_make_demo_on_a_terminal_ends_with_0_on_ctrl_c(tmp_path: Path) -> None:
-    on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    on_terminal = (
+        "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    )
     out, root = tmp_path / "out", Path(__file__).parents[2]
     with out.open("wb") as stdout:
         argv = [sys.executable, "-c", on_terminal, "make", "-C", str(root), "demo"]
-        demo = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=stdout, stderr=stdout, env=clean_environment())
+        demo = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=stdout, stderr=stdout, env=clean_environment()
+        )
     assert demo.stdin is not None
     try:
         shown = partial(out.read_text, errors="replace")
-        wait_until("decoded changes are shown", lambda: len(re.findall(r"modified\b", shown())) >= 3 or demo.poll() is not None)
+        wait_until(
+            "decoded changes are shown",
+            lambda: len(re.findall(r"modified\b", shown())) >= 3 or demo.poll() is not None,
+        )
         demo.stdin.write(b"\x03")
         demo.stdin.flush()
         assert demo.wait(30.0) == 0, shown()[-2000:]

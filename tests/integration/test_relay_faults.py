@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: parts that die, freeze and forget under churn.  Out: topics that end right, deletes included."""
+"""Room: integration tests.  In: parts that die, freeze and forget under churn.  Out: topics that
+end right, deletes included."""
 
 import http.client
 import signal
@@ -15,16 +16,24 @@ from tests.support.trial import Trial, UnderChurn
 pytestmark = pytest.mark.real
 
 _KAFKA_41 = pytest.mark.parametrize("kafka_broker", ["4.1"], indirect=True)
-_PATHS = {"configmaps": "/api/v1/configmaps", "pods": "/api/v1/pods", "deployments.apps": "/apis/apps/v1/deployments"}
+_PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "pods": "/api/v1/pods",
+    "deployments.apps": "/apis/apps/v1/deployments",
+}
 
 
 def _under_churn(trial: Trial, relay: Daemon, *, namespaces: int, operations: int) -> UnderChurn:
     kinds = ("configmaps", "deployments")
-    return trial.under_churn(relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds)
+    return trial.under_churn(
+        relay, trial.topics(*_PATHS), namespaces=namespaces, operations=operations, kinds=kinds
+    )
 
 
 @_KAFKA_41
-def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     relay = trial.relay(*_PATHS)
     with _under_churn(trial, relay, namespaces=8, operations=1000) as (churn, reader):
         for operations in (200, 500):
@@ -41,42 +50,76 @@ def test_an_api_server_killed_again_and_again_under_churn_costs_nothing(trial: T
     reader.assert_right(*_PATHS)
     for topic, stream in zip(trial.topics(*_PATHS), _PATHS, strict=True):
         assert reader.plain[topic] == reader.table(stream)
-    assert {lane.epoch for stream in _PATHS for lane in reader.lanes_of(stream)} == {reader.epoch(stream) for stream in _PATHS}
+    assert {lane.epoch for stream in _PATHS for lane in reader.lanes_of(stream)} == {
+        reader.epoch(stream) for stream in _PATHS
+    }
 
 
 @_KAFKA_41
-def test_what_changed_while_history_was_lost_is_announced_by_the_relist(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_what_changed_while_history_was_lost_is_announced_by_the_relist(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     (namespace,) = trial.namespaces(1)
-    path, deployments = f"/api/v1/namespaces/{namespace}/configmaps", f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    trial.make(path, [{"metadata": {"name": name}, "data": {"v": "0"}} for name in ("gone", "changed", "replaced", "kept")])
+    path, deployments = (
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        f"/apis/apps/v1/namespaces/{namespace}/deployments",
+    )
+    trial.make(
+        path,
+        [
+            {"metadata": {"name": name}, "data": {"v": "0"}}
+            for name in ("gone", "changed", "replaced", "kept")
+        ],
+    )
     trial.make(deployments, [deployment("shop", 3)])
     with Gateway(real_cluster.port) as gateway:
-        through = real_cluster.write_kubeconfig(f"{trial.name}-through", server=f"https://127.0.0.1:{gateway.port}")
-        with trial.relay(*_PATHS, kubeconfig=through) as relay, trial.reader(*trial.topics(*_PATHS)) as reader:
+        through = real_cluster.write_kubeconfig(
+            f"{trial.name}-through", server=f"https://127.0.0.1:{gateway.port}"
+        )
+        with (
+            trial.relay(*_PATHS, kubeconfig=through) as relay,
+            trial.reader(*trial.topics(*_PATHS)) as reader,
+        ):
             relay.await_ready()
             await_equal(real_cluster, reader, _PATHS)
             gateway.close()
             real_cluster.request("DELETE", f"{path}/gone")
             real_cluster.request("PATCH", f"{path}/changed", {"data": {"v": "1"}})
             real_cluster.request("DELETE", f"{path}/replaced")
-            trial.make(path, [{"metadata": {"name": name}, "data": {"v": "2"}} for name in ("replaced", "fresh")])
+            trial.make(
+                path,
+                [
+                    {"metadata": {"name": name}, "data": {"v": "2"}}
+                    for name in ("replaced", "fresh")
+                ],
+            )
             real_cluster.request("PATCH", f"{deployments}/shop/scale", {"spec": {"replicas": 1}})
             pods = f"/api/v1/namespaces/{namespace}/pods"
-            real_cluster.wait_for("one pod is left", lambda: len(real_cluster.request("GET", pods)["items"]) == 1)
+            real_cluster.wait_for(
+                "one pod is left", lambda: len(real_cluster.request("GET", pods)["items"]) == 1
+            )
             real_cluster.compact()
             real_cluster.restart_apiserver()
             relay.wait("the outage is said", lambda: relay.stream("configmaps").get("lastError"))
             gateway.open()
             await_equal(real_cluster, reader, _PATHS)
-            relay.wait("the outage is over", lambda: relay.stream("configmaps").get("lastError") is None)
+            relay.wait(
+                "the outage is over", lambda: relay.stream("configmaps").get("lastError") is None
+            )
             assert relay.metric("watchrelay_missed_changes_total", resource="configmaps") == 4
-            assert relay.metric("watchrelay_watch_ends_total", resource="configmaps", reason="gone") >= 1
+            assert (
+                relay.metric("watchrelay_watch_ends_total", resource="configmaps", reason="gone")
+                >= 1
+            )
             assert relay.stop() == 0
             reader.read()
     reader.assert_right(*_PATHS)
 
     def story(name: str) -> list[tuple[str, str]]:
-        return [(said.type, said.headers["ce_wrreason"]) for said in reader.about("configmaps", f"{namespace}/{name}")]
+        return [
+            (said.type, said.headers["ce_wrreason"])
+            for said in reader.about("configmaps", f"{namespace}/{name}")
+        ]
 
     first = ("added", "snapshot")
     assert story("gone") == [first, ("deleted", "relist")]
@@ -88,7 +131,9 @@ def test_what_changed_while_history_was_lost_is_announced_by_the_relist(trial: T
 
 
 @_KAFKA_41
-def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     relay = trial.relay(*_PATHS)
     with _under_churn(trial, relay, namespaces=4, operations=500) as (churn, reader):
         churn.reach(100)
@@ -97,7 +142,9 @@ def test_a_frozen_api_server_and_a_frozen_relay_are_caught_up_with(trial: Trial,
         relay.send(signal.SIGCONT)
         real_cluster.pause()
         heartbeats = len(reader.of("configmaps", "heartbeat"))
-        reader.read_until("heartbeats go on", lambda: len(reader.of("configmaps", "heartbeat")) > heartbeats + 6)
+        reader.read_until(
+            "heartbeats go on", lambda: len(reader.of("configmaps", "heartbeat")) > heartbeats + 6
+        )
         real_cluster.resume()
         churn.finish()
         await_equal(real_cluster, reader, _PATHS)
@@ -116,7 +163,9 @@ def test_a_broker_killed_and_frozen_under_churn_loses_and_reorders_nothing(
         assert relay.livez() == http.client.OK
         kafka_broker.restart()
         heartbeats = len(reader.of("pods", "heartbeat"))
-        reader.read_until("records come again", lambda: len(reader.of("pods", "heartbeat")) > heartbeats)
+        reader.read_until(
+            "records come again", lambda: len(reader.of("pods", "heartbeat")) > heartbeats
+        )
         churn.reach(600)
         kafka_broker.pause()
         churn.reach(800)
@@ -141,10 +190,18 @@ def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_
     kafka_broker.kill()
     try:
         with relay:
-            relay.wait("it is alive and not ready", lambda: relay.livez() == 200 and relay.readyz()[0] == 503)
-            relay.wait("/readyz names the API server", lambda: str(real_cluster.port) in str(relay.readyz()[1]))
+            relay.wait(
+                "it is alive and not ready",
+                lambda: relay.livez() == 200 and relay.readyz()[0] == 503,
+            )
+            relay.wait(
+                "/readyz names the API server",
+                lambda: str(real_cluster.port) in str(relay.readyz()[1]),
+            )
             real_cluster.restart_apiserver()
-            relay.wait("/readyz names Kafka", lambda: kafka_broker.bootstrap in str(relay.readyz()[1]))
+            relay.wait(
+                "/readyz names Kafka", lambda: kafka_broker.bootstrap in str(relay.readyz()[1])
+            )
             kafka_broker.restart()
             relay.await_ready(deadline_s=60.0)
             with trial.reader(trial.topic("configmaps")) as reader:
@@ -157,7 +214,9 @@ def test_a_relay_started_while_both_sides_are_away_says_so_and_begins_when_they_
 
 
 @_KAFKA_41
-def test_a_killed_relay_comes_back_with_a_new_epoch_and_a_right_topic(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_a_killed_relay_comes_back_with_a_new_epoch_and_a_right_topic(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     trial.make(path, [{"metadata": {"name": f"c{number}"}} for number in range(10)])

@@ -1,6 +1,8 @@
-"""Room: integration tests.  In: a real API server under churn and real Kafka.  Out: proof that topics end equal to what the server lists.
+"""Room: integration tests.  In: a real API server under churn and real Kafka.  Out: proof that
+topics end equal to what the server lists.
 
-The daemon is the program that users run; the topics are read by a reader that shares no code with it.
+The daemon is the program that users run; the topics are read by a reader that shares no code with
+it.
 """
 
 import itertools
@@ -41,13 +43,20 @@ _SECRET = {"password": "aHVudGVyMg==", "user": "YWRtaW4="}
 
 
 def _define_widgets(cluster: ControlPlane) -> None:
-    cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}", widget_definition())
-    cluster.wait_for("widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets"))
+    cluster.apply(
+        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{GROUP}",
+        widget_definition(),
+    )
+    cluster.wait_for(
+        "widgets are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/widgets")
+    )
 
 
 def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[str]) -> None:
     control = read_control(trial.broker.bootstrap, trial.control_topic)
-    descriptions = {key.partition("/")[2]: value for _, key, value in control if key.startswith("stream/")}
+    descriptions = {
+        key.partition("/")[2]: value for _, key, value in control if key.startswith("stream/")
+    }
     assert set(descriptions) == streams
     claimed: dict[str, set[int]] = {stream: set() for stream in streams}
     for offset, key, value in control:
@@ -57,23 +66,37 @@ def _assert_control_topic_fits(trial: Trial, reader: TopicReader, streams: set[s
             claimed[stream].add(descriptions[stream]["epochBase"] + offset)
         elif kind == "snapshot":
             for place in value["partitions"]:
-                marks = {said.raw.offset: said for said in reader.of(stream, "begin", "end") if said.raw.partition == place["partition"]}
+                marks = {
+                    said.raw.offset: said
+                    for said in reader.of(stream, "begin", "end")
+                    if said.raw.partition == place["partition"]
+                }
                 begin, end = marks[place["begin"]], marks[place["end"]]
                 assert (begin.type, end.type) == ("begin", "end")
                 assert begin.headers["ce_wrsnap"] == end.headers["ce_wrsnap"] == value["snapshot"]
-                assert (str(place["count"]), place["digest"]) == (end.headers["ce_wrcount"], end.headers["ce_wrdigest"])
+                assert (str(place["count"]), place["digest"]) == (
+                    end.headers["ce_wrcount"],
+                    end.headers["ce_wrdigest"],
+                )
             assert value["count"] == sum(place["count"] for place in value["partitions"])
     for stream in streams:
         assert {said.epoch for said in reader.of(stream)} <= claimed[stream]
-        assert any(key == f"snapshot/{stream}" for _, key, _ in control), f"{stream} has no snapshot index"
+        assert any(key == f"snapshot/{stream}" for _, key, _ in control), (
+            f"{stream} has no snapshot index"
+        )
 
 
-def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     _define_widgets(real_cluster)
     namespaces = trial.namespaces(20)
     topics = dict(zip(_PATHS, trial.topics(*_PATHS), strict=True))
     relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
-    with Churn(real_cluster, namespaces, operations=1200, kinds=_KINDS) as churn, trial.reader(*topics.values()) as reader:
+    with (
+        Churn(real_cluster, namespaces, operations=1200, kinds=_KINDS) as churn,
+        trial.reader(*topics.values()) as reader,
+    ):
         churn.reach(100)
         with relay:
             relay.await_ready()
@@ -81,35 +104,63 @@ def test_under_churn_the_topics_end_equal_to_what_the_api_server_lists(trial: Tr
             churn.finish()
             await_equal(real_cluster, reader, _PATHS)
             reader.read_until(
-                "each partition has a second snapshot", lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at))
+                "each partition has a second snapshot",
+                lambda: all(lane.ends > 1 for at in _PATHS for lane in reader.lanes_of(at)),
             )
             rows = relay.api_streams()
-            acked = sum(relay.metric("watchrelay_records_acked_total", kind=kind) for kind in ("event", "snapshot", "tombstone"))
+            acked = sum(
+                relay.metric("watchrelay_records_acked_total", kind=kind)
+                for kind in ("event", "snapshot", "tombstone")
+            )
             assert acked >= 0.5 * sum(said.is_object for said in reader.records)
             assert relay.stop() == 0
         reader.read()
     reader.assert_right(*_PATHS)
     for stream, topic in topics.items():
-        assert reader.plain[topic] == reader.table(stream), "a table that knows no markers is another"
+        assert reader.plain[topic] == reader.table(stream), (
+            "a table that knows no markers is another"
+        )
         row = rows[stream]
-        assert (row["state"], row["objects"], row["epoch"]) == ("watching", len(reader.table(stream)), reader.epoch(stream))
+        assert (row["state"], row["objects"], row["epoch"]) == (
+            "watching",
+            len(reader.table(stream)),
+            reader.epoch(stream),
+        )
         assert (row["lastError"], row["waitsFor"]) == (None, None)
     assert reader.sources("pods") == {f"/clusters/{trial.name}/api/v1/pods"}
-    assert reader.sources("deployments.apps") == {f"/clusters/{trial.name}/apis/apps/v1/deployments"}
+    assert reader.sources("deployments.apps") == {
+        f"/clusters/{trial.name}/apis/apps/v1/deployments"
+    }
     assert reader.of("configmaps", "deleted"), "the churn deleted nothing"
-    assert {said.headers["ce_wrreason"] for said in reader.of("pods") if said.is_object} <= {"watch", "snapshot", "relist"}
+    assert {said.headers["ce_wrreason"] for said in reader.of("pods") if said.is_object} <= {
+        "watch",
+        "snapshot",
+        "relist",
+    }
     _assert_control_topic_fits(trial, reader, set(_PATHS))
 
 
 def _only_metadata(item: str) -> str:
     lean = without_defaults(item)
-    return joined([(name, value) for name, value in members(lean) if name in {"kind", "apiVersion", "metadata"}])
+    return joined(
+        [
+            (name, value)
+            for name, value in members(lean)
+            if name in {"kind", "apiVersion", "metadata"}
+        ]
+    )
 
 
 def _without_note(item: str) -> str:
     lean = without_defaults(item)
     return edited(
-        edited(lean, "metadata", lambda metadata: edited(metadata, "annotations", lambda at: without(at, "note"))), "data", _no_text
+        edited(
+            lean,
+            "metadata",
+            lambda metadata: edited(metadata, "annotations", lambda at: without(at, "note")),
+        ),
+        "data",
+        _no_text,
     )
 
 
@@ -122,7 +173,9 @@ def _as_it_is(item: str) -> str:
 
 
 @_KAFKA_41
-def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_each_way_to_choose_and_shape_objects_holds_under_churn(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     first, second, third = trial.namespaces(3)
     every = "/api/v1/configmaps"
     cases: dict[str, tuple[dict[str, object], str, Callable[[str], str]]] = {
@@ -130,21 +183,51 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, re
         "redacted": ({"redact": ["data.*"]}, every, redacted_data),
         "kept": ({"keepManagedFields": True, "keepLastApplied": True}, every, _as_it_is),
         "metadata": ({"metadataOnly": True, "suppressUnchanged": False}, every, _only_metadata),
-        "labels": ({"labelSelector": "tier in (web),!gone"}, f"{every}?labelSelector=tier%20in%20(web),!gone", without_defaults),
-        "fields": ({"fieldSelector": "metadata.name!=c1"}, f"{every}?fieldSelector=metadata.name!%3Dc1", without_defaults),
+        "labels": (
+            {"labelSelector": "tier in (web),!gone"},
+            f"{every}?labelSelector=tier%20in%20(web),!gone",
+            without_defaults,
+        ),
+        "fields": (
+            {"fieldSelector": "metadata.name!=c1"},
+            f"{every}?fieldSelector=metadata.name!%3Dc1",
+            without_defaults,
+        ),
         "single": ({"name": "c2"}, f"{every}?fieldSelector=metadata.name%3Dc2", without_defaults),
         "excluding": (
             {"excludeNamespaces": [first, "kube-system"]},
             f"{every}?fieldSelector=metadata.namespace!%3D{first},metadata.namespace!%3Dkube-system",
             without_defaults,
         ),
-        "paged": ({"initialList": "paged", "pageSize": 7, "bookmarks": False}, every, without_defaults),
-        "unbounded": ({"initialList": "paged", "pageSize": 0, "listSemantic": "any"}, every, without_defaults),
+        "paged": (
+            {"initialList": "paged", "pageSize": 7, "bookmarks": False},
+            every,
+            without_defaults,
+        ),
+        "unbounded": (
+            {"initialList": "paged", "pageSize": 0, "listSemantic": "any"},
+            every,
+            without_defaults,
+        ),
         "streamed": ({"initialList": "streaming"}, every, without_defaults),
     }
-    entries = [{"resource": "configmaps", "id": name, "topic": f"{trial.name}.{name}", **keys} for name, (keys, _, _) in cases.items()]
-    local = {"resource": "cm", "id": "local", "topic": f"{trial.name}.local", "namespaces": [first, second]}
-    wide = {"resource": "ConfigMap", "id": "wide", "topic": f"{trial.name}.wide", "namespaces": [first, second], "scope": "cluster"}
+    entries = [
+        {"resource": "configmaps", "id": name, "topic": f"{trial.name}.{name}", **keys}
+        for name, (keys, _, _) in cases.items()
+    ]
+    local = {
+        "resource": "cm",
+        "id": "local",
+        "topic": f"{trial.name}.local",
+        "namespaces": [first, second],
+    }
+    wide = {
+        "resource": "ConfigMap",
+        "id": "wide",
+        "topic": f"{trial.name}.wide",
+        "namespaces": [first, second],
+        "scope": "cluster",
+    }
     relay = trial.relay(*entries, local, wide)
     names = [*cases, "local", "wide"]
     with (
@@ -154,11 +237,22 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, re
     ):
         relay.await_ready()
         churn.finish()
-        wanted: dict[str, str | tuple[str, Callable[[str], str]]] = {name: (path, edit) for name, (_, path, edit) in cases.items()}
-        wanted |= {f"local@{namespace}": f"/api/v1/namespaces/{namespace}/configmaps" for namespace in (first, second)}
+        wanted: dict[str, str | tuple[str, Callable[[str], str]]] = {
+            name: (path, edit) for name, (_, path, edit) in cases.items()
+        }
+        wanted |= {
+            f"local@{namespace}": f"/api/v1/namespaces/{namespace}/configmaps"
+            for namespace in (first, second)
+        }
         await_equal(real_cluster, reader, wanted)
-        both = dict(itertools.chain.from_iterable(reader.table(f"local@{namespace}").items() for namespace in (first, second)))
-        reader.read_until("the wide stream holds both namespaces", lambda: reader.table("wide") == both)
+        both = dict(
+            itertools.chain.from_iterable(
+                reader.table(f"local@{namespace}").items() for namespace in (first, second)
+            )
+        )
+        reader.read_until(
+            "the wide stream holds both namespaces", lambda: reader.table("wide") == both
+        )
         assert relay.stop() == 0
         reader.read()
     reader.assert_right(*wanted, "wide")
@@ -168,15 +262,27 @@ def test_each_way_to_choose_and_shape_objects_holds_under_churn(trial: Trial, re
 
 
 @_KAFKA_41
-def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     (namespace,) = trial.namespaces(1)
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps({"data": _SECRET})}
-    body = {"metadata": {"name": "login", "annotations": {**applied, "note": "stays"}}, "type": "Opaque", "data": _SECRET}
+    body = {
+        "metadata": {"name": "login", "annotations": {**applied, "note": "stays"}},
+        "type": "Opaque",
+        "data": _SECRET,
+    }
     path = f"/api/v1/namespaces/{namespace}/secrets"
     trial.make(path, [body])
     relay = trial.relay(
         {"resource": "secrets", "namespaces": [namespace], "keepLastApplied": True},
-        {"resource": "secrets", "id": "open", "namespaces": [namespace], "topic": f"{trial.name}.open", "includeSecretData": True},
+        {
+            "resource": "secrets",
+            "id": "open",
+            "namespaces": [namespace],
+            "topic": f"{trial.name}.open",
+            "includeSecretData": True,
+        },
     )
     with relay, trial.reader(trial.topic("secrets"), f"{trial.name}.open") as reader:
         relay.await_ready()
@@ -188,7 +294,9 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(trial: Tria
         real_cluster.request("PATCH", f"{path}/login", {"data": {"password": "bmV3"}})
         await_equal(real_cluster, reader, wanted)
         changes = reader.about(f"secrets@{namespace}", f"{namespace}/login")
-        assert [said.type for said in changes] == ["added", "modified"], "a change of the payload is visible, its content is not"
+        assert [said.type for said in changes] == ["added", "modified"], (
+            "a change of the payload is visible, its content is not"
+        )
         assert relay.stop() == 0
         everything = b"".join(said.raw.value or b"" for said in reader.of(f"secrets@{namespace}"))
         for payload in (*_SECRET.values(), "bmV3"):
@@ -199,19 +307,32 @@ def test_the_payload_of_secrets_stays_home_unless_the_config_says_so(trial: Tria
 
 
 @_KAFKA_41
-def test_several_resources_share_a_topic_under_prefixed_keys(trial: Trial, real_cluster: ControlPlane) -> None:
-    trial.make(f"/api/v1/namespaces/{trial.namespaces(1)[0]}/configmaps", [{"metadata": {"name": "one"}}])
-    relay = trial.relay("configmaps", "namespaces", "deployments.apps", defaults={"topic": f"{trial.name}.all"})
+def test_several_resources_share_a_topic_under_prefixed_keys(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
+    trial.make(
+        f"/api/v1/namespaces/{trial.namespaces(1)[0]}/configmaps", [{"metadata": {"name": "one"}}]
+    )
+    relay = trial.relay(
+        "configmaps", "namespaces", "deployments.apps", defaults={"topic": f"{trial.name}.all"}
+    )
     with relay, trial.reader(f"{trial.name}.all") as reader:
         relay.await_ready()
 
         def expected(path: str, prefix: str) -> dict[bytes, bytes]:
             return expected_table(list_text(real_cluster, path), prefix=prefix)
 
-        wanted = {"configmaps": "configmaps/", "namespaces": "namespaces/", "deployments.apps": "deployments.apps/"}
+        wanted = {
+            "configmaps": "configmaps/",
+            "namespaces": "namespaces/",
+            "deployments.apps": "deployments.apps/",
+        }
         reader.read_until(
             "the topic holds all three",
-            lambda: all(reader.proven(name) and reader.table(name) == expected(_PATHS[name], prefix) for name, prefix in wanted.items()),
+            lambda: all(
+                reader.proven(name) and reader.table(name) == expected(_PATHS[name], prefix)
+                for name, prefix in wanted.items()
+            ),
         )
         assert relay.stop() == 0
     reader.assert_right(*wanted)
@@ -219,12 +340,20 @@ def test_several_resources_share_a_topic_under_prefixed_keys(trial: Trial, real_
 
 
 @_KAFKA_41
-def test_a_change_of_only_what_is_dropped_is_not_published(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_a_change_of_only_what_is_dropped_is_not_published(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     (namespace,) = trial.namespaces(1)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     trial.make(path, [{"metadata": {"name": "quiet"}, "data": {"noise": "0", "signal": "0"}}])
     relay = trial.relay(
-        {"resource": "configmaps", "id": "quiet", "namespaces": [namespace], "drop": ["data.noise"], "topic": f"{trial.name}.quiet"},
+        {
+            "resource": "configmaps",
+            "id": "quiet",
+            "namespaces": [namespace],
+            "drop": ["data.noise"],
+            "topic": f"{trial.name}.quiet",
+        },
         {
             "resource": "configmaps",
             "id": "loud",
@@ -242,7 +371,10 @@ def test_a_change_of_only_what_is_dropped_is_not_published(trial: Trial, real_cl
         loud, quiet = f"loud@{namespace}", f"quiet@{namespace}"
         key = f"{namespace}/quiet"
         reader.read_until(
-            "both say the signal", lambda: all(b'"signal":"1"' in reader.table(at).get(key.encode(), b"") for at in (loud, quiet))
+            "both say the signal",
+            lambda: all(
+                b'"signal":"1"' in reader.table(at).get(key.encode(), b"") for at in (loud, quiet)
+            ),
         )
         assert [said.type for said in reader.about(loud, key)] == ["added"] + ["modified"] * 6
         assert [said.type for said in reader.about(quiet, key)] == ["added", "modified"]

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the embedded parts.  Out: what a restart appends, and what it asks of the API server.
+"""Room: integration tests.  In: the embedded parts.  Out: what a restart appends, and what it asks
+of the API server.
 
 The claims here are about the log: a restart adds what really changed, and nothing else.
 """
@@ -35,11 +36,17 @@ def path(trial: Trial) -> str:
 
 
 def _objects(records: list[Said]) -> list[tuple[str, str, str]]:
-    return [(said.type, said.key.decode().partition("/")[2], said.headers["ce_wrreason"]) for said in records if said.is_object]
+    return [
+        (said.type, said.key.decode().partition("/")[2], said.headers["ce_wrreason"])
+        for said in records
+        if said.is_object
+    ]
 
 
 def _lists(cluster: EmbeddedCluster) -> int:
-    return cluster.do(lambda: sum(count for (verb, _), count in cluster.server.requests.items() if verb == "list"))
+    return cluster.do(
+        lambda: sum(count for (verb, _), count in cluster.server.requests.items() if verb == "list")
+    )
 
 
 def _first_life(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, relay: Daemon) -> int:
@@ -52,21 +59,33 @@ def _first_life(trial: Trial, cluster: EmbeddedCluster, reader: TopicReader, rel
     return len(reader.records)
 
 
-def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+def test_a_restart_with_nothing_changed_appends_markers_only_and_lists_nothing(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
     relay = trial.relay(*_PATHS)
     with trial.reader(trial.topic("configmaps")) as reader, relay:
         for _ in range(3):
             before = _first_life(trial, cluster, reader, relay)
-            streaming = cluster.do(lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log))
+            streaming = cluster.do(
+                lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)
+            )
             lists = _lists(cluster)
             relay.start().await_ready()
-            wait_until("the stream is watched", lambda: relay.stream("configmaps").get("state") == "watching")
+            wait_until(
+                "the stream is watched",
+                lambda: relay.stream("configmaps").get("state") == "watching",
+            )
             row = relay.stream("configmaps")
             assert relay.stop() == 0
             reader.read()
             assert {said.type for said in reader.records[before:]} == {"claim", "heartbeat"}
             assert _lists(cluster) == lists
-            assert cluster.do(lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)) == streaming
+            assert (
+                cluster.do(
+                    lambda: sum("sendInitialEvents" in seen.query for seen in cluster.server.log)
+                )
+                == streaming
+            )
             assert (row["objects"], row["complete"], row["lastError"]) == (20, True, None)
             assert row["lastSnapshot"] is not None
             relay.start().await_ready()
@@ -117,7 +136,9 @@ def test_what_changed_while_the_relay_was_down_is_said_and_nothing_else(
     reader.assert_right("configmaps")
 
 
-def test_a_narrower_and_a_wider_config_publish_the_difference(trial: Trial, cluster: EmbeddedCluster, path: str) -> None:
+def test_a_narrower_and_a_wider_config_publish_the_difference(
+    trial: Trial, cluster: EmbeddedCluster, path: str
+) -> None:
     topic = trial.topic("configmaps")
 
     def relay(**keys: Any) -> Daemon:
@@ -147,7 +168,9 @@ def test_a_narrower_and_a_wider_config_publish_the_difference(trial: Trial, clus
         with relay(drop=["metadata.labels"]) as lean:
             before = len(reader.records)
             lean.await_ready()
-            reader.read_until("all are said anew", lambda: len(_objects(reader.records[before:])) >= 20)
+            reader.read_until(
+                "all are said anew", lambda: len(_objects(reader.records[before:])) >= 20
+            )
             assert lean.stop() == 0
         reader.read()
         said = [one for one in _objects(reader.records[before:]) if one[2] != "snapshot"]
@@ -163,22 +186,33 @@ def test_a_stream_that_moves_to_another_topic_and_back_names_no_offsets_of_the_f
     here, there = trial.topic("configmaps"), f"{trial.topic('configmaps')}.other"
     trial.broker.create_topic(there, partitions=3)
     for number, topic in enumerate((here, there, here)):
-        with trial.reader(topic) as reader, trial.relay({"resource": "configmaps", "topic": topic}, name=f"relay{number}") as relay:
+        with (
+            trial.reader(topic) as reader,
+            trial.relay({"resource": "configmaps", "topic": topic}, name=f"relay{number}") as relay,
+        ):
             relay.await_ready()
             await_equal(cluster, reader, _PATHS)
             assert relay.stop() == 0
             reader.read()
             reader.assert_right("configmaps")
         trial.cluster.request("DELETE", f"{path}/c{number}")
-    claims = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic) if key == "claim/configmaps"]
+    claims = [
+        value
+        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
+        if key == "claim/configmaps"
+    ]
     assert [claim["from"] for claim in claims] == [None, None, None]
 
 
-def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     relay = trial.relay(*_PATHS, defaults={"snapshotInterval": "5s"})
     rng = random.Random(7)
     with (
-        Churn(cluster, trial.namespaces(4), operations=1500, kinds=("configmaps",), per_s=120) as churn,
+        Churn(
+            cluster, trial.namespaces(4), operations=1500, kinds=("configmaps",), per_s=120
+        ) as churn,
         trial.reader(trial.topic("configmaps")) as reader,
         relay,
     ):
@@ -194,5 +228,9 @@ def test_a_relay_killed_again_and_again_under_churn_leaves_a_right_topic(trial: 
         reader.read()
     reader.assert_right("configmaps", duplicates=True)
     assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
-    claims = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic) if key.startswith("claim/")]
+    claims = [
+        value
+        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)
+        if key.startswith("claim/")
+    ]
     assert claims[-1]["from"] is not None, "no claim names a snapshot"

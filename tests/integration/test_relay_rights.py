@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: service accounts with few rights, resources that come and go.  Out: one stream waits, the others go on."""
+"""Room: integration tests.  In: service accounts with few rights, resources that come and go.  Out:
+one stream waits, the others go on."""
 
 import http.client
 import json
@@ -37,7 +38,9 @@ def _rule(group: str, *resources: str) -> dict[str, list[str]]:
 
 def _define(cluster: ControlPlane, plural: str, kind: str) -> None:
     cluster.apply(f"{_DEFINITIONS}/{plural}.{GROUP}", widget_definition(plural, kind))
-    cluster.wait_for(f"{plural} are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/{plural}"))
+    cluster.wait_for(
+        f"{plural} are served", lambda: cluster.request("GET", f"/apis/{GROUP}/v1/{plural}")
+    )
 
 
 def _undefine(cluster: ControlPlane, plural: str) -> None:
@@ -68,7 +71,9 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
     real_cluster.grant(namespace, "relay", rules)
     kubeconfig = real_cluster.write_kubeconfig(f"{trial.name}-relay", token=token)
     gadgets = f"gadgets.{GROUP}"
-    relay = trial.relay("configmaps", "secrets", gadgets, "nosuch.example.org", kubeconfig=kubeconfig)
+    relay = trial.relay(
+        "configmaps", "secrets", gadgets, "nosuch.example.org", kubeconfig=kubeconfig
+    )
     topics = [trial.topic("configmaps"), trial.topic("secrets"), trial.topic("gadgets", GROUP)]
     with relay, trial.reader(topics[0]) as reader:
         relay.await_ready()
@@ -83,9 +88,14 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
         assert "example.org" in str(body["streams"]["nosuch.example.org"])
         assert relay.stream("secrets")["lastError"]["message"]
         assert relay.stream("secrets")["nextAttempt"]
-        assert [line for line in relay.said("secrets") if line["level"] in {"warning", "error"}], "the log does not name it"
+        assert [line for line in relay.said("secrets") if line["level"] in {"warning", "error"}], (
+            "the log does not name it"
+        )
         await_equal(real_cluster, reader, {"configmaps": "/api/v1/configmaps"})
-        trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": "while-others-wait"}}])
+        trial.make(
+            f"/api/v1/namespaces/{namespace}/configmaps",
+            [{"metadata": {"name": "while-others-wait"}}],
+        )
         await_equal(real_cluster, reader, {"configmaps": "/api/v1/configmaps"})
 
         real_cluster.grant(namespace, "relay", [*rules, _rule("", "secrets")])
@@ -93,18 +103,27 @@ def test_a_missing_right_and_a_missing_resource_hold_up_one_stream_each_until_th
         gadget = {**widget("g", random.Random(1)), "kind": "Gadget"}
         trial.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
         relay.wait(
-            "both heal", lambda: all(relay.stream(at).get("state") == "watching" for at in ("secrets", gadgets)), deadline_s=_HEALED_S
+            "both heal",
+            lambda: all(relay.stream(at).get("state") == "watching" for at in ("secrets", gadgets)),
+            deadline_s=_HEALED_S,
         )
         assert _waits(relay, "nosuch.example.org")
         with trial.reader(*topics[1:]) as healed:
-            wanted: dict[str, Any] = {"secrets": ("/api/v1/secrets", redacted_data), gadgets: f"/apis/{GROUP}/v1/gadgets"}
+            wanted: dict[str, Any] = {
+                "secrets": ("/api/v1/secrets", redacted_data),
+                gadgets: f"/apis/{GROUP}/v1/gadgets",
+            }
             await_equal(real_cluster, healed, wanted)
             assert healed.table(gadgets)
             _undefine(real_cluster, "gadgets")
             _assert_emptied(relay, healed, gadgets)
             _define(real_cluster, "gadgets", "Gadget")
             trial.make(f"/apis/{GROUP}/v1/namespaces/{namespace}/gadgets", [gadget])
-            healed.read_until("the resource that came back is followed", lambda: healed.table(gadgets), deadline_s=_HEALED_S)
+            healed.read_until(
+                "the resource that came back is followed",
+                lambda: healed.table(gadgets),
+                deadline_s=_HEALED_S,
+            )
             await_equal(real_cluster, healed, wanted)
             _undefine(real_cluster, "gadgets")
             assert relay.stop() == 0
@@ -121,15 +140,23 @@ def _relayed(reader: TopicReader, key: str) -> bool:
 def _assert_emptied(relay: Daemon, reader: TopicReader, stream: str) -> None:
     reader.read_until("the deletes are announced", lambda: not reader.table(stream))
     assert [said.type for said in reader.of(stream) if said.is_object] == ["added", "deleted"]
-    relay.wait("the stream waits for its resource", lambda: _waits(relay, stream), deadline_s=_HEALED_S)
+    relay.wait(
+        "the stream waits for its resource", lambda: _waits(relay, stream), deadline_s=_HEALED_S
+    )
     assert relay.readyz()[0] == http.client.OK
 
 
 @_KAFKA_41
 @pytest.mark.timeout(240)
-def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(trial: Trial, real_cluster: ControlPlane) -> None:
+def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for_a_person(
+    trial: Trial, real_cluster: ControlPlane
+) -> None:
     (namespace,) = trial.namespaces(1)
-    paths = {"configmaps": "/api/v1/configmaps", "nodes": "/api/v1/nodes", "services": "/api/v1/services"}
+    paths = {
+        "configmaps": "/api/v1/configmaps",
+        "nodes": "/api/v1/nodes",
+        "services": "/api/v1/services",
+    }
     token = real_cluster.service_account_token(namespace, "relay")
     real_cluster.grant(namespace, "relay", [_rule("", *paths)])
     kubeconfig = real_cluster.write_kubeconfig(f"{trial.name}-relay", token=token)
@@ -142,9 +169,13 @@ def test_an_api_server_that_restarts_refuses_for_a_moment_and_no_stream_asks_for
             real_cluster.restart_apiserver()
             name = f"restart-{number}"
             trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}}])
-            reader.read_until("its change is relayed", partial(_relayed, reader, f"{namespace}/{name}"))
+            reader.read_until(
+                "its change is relayed", partial(_relayed, reader, f"{namespace}/{name}")
+            )
         lines = relay.lines(since=since)
-        assert [line for line in lines if line.get("state") == "waiting" or line["level"] == "error"] == []
+        assert [
+            line for line in lines if line.get("state") == "waiting" or line["level"] == "error"
+        ] == []
         assert relay.stop() == 0
 
 
@@ -167,22 +198,51 @@ def test_the_rights_that_rbac_prints_are_all_that_run_needs_and_all_that_it_uses
     assert printed.code == 0, printed.stderr
     audited.kubectl("apply", "-f", "-", stdin=printed.stdout)
     token = audited.service_account_token(one, "relay")
-    (tmp_path / "relay.kubeconfig").write_bytes(audited.write_kubeconfig(f"{trial.name}-sa", token=token).read_bytes())
-    trial.make(f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}])
+    (tmp_path / "relay.kubeconfig").write_bytes(
+        audited.write_kubeconfig(f"{trial.name}-sa", token=token).read_bytes()
+    )
+    trial.make(
+        f"/api/v1/namespaces/{one}/secrets", [{"metadata": {"name": "s"}, "data": {"a": "YQ=="}}]
+    )
     trial.make(f"/apis/{GROUP}/v1/namespaces/{two}/widgets", [widget("w", random.Random(1))])
     validated = command("validate", "--connect", "-c", relay.file)
     assert validated.code == 0, validated.stdout + validated.stderr
-    with relay, trial.reader(trial.topic("configmaps"), trial.topic("secrets"), trial.topic("widgets", GROUP)) as reader:
+    with (
+        relay,
+        trial.reader(
+            trial.topic("configmaps"), trial.topic("secrets"), trial.topic("widgets", GROUP)
+        ) as reader,
+    ):
         relay.await_ready()
         rows = relay.api_streams()
         assert {row["state"] for row in rows.values()} == {"watching"}, rows
-        assert set(rows) == {"configmaps", f"secrets@{one}", f"secrets@{two}", f"widgets.{GROUP}", "nodes", f"deployments.apps@{two}"}
-        wanted: dict[str, Any] = {"configmaps": "/api/v1/configmaps", f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets"}
+        assert set(rows) == {
+            "configmaps",
+            f"secrets@{one}",
+            f"secrets@{two}",
+            f"widgets.{GROUP}",
+            "nodes",
+            f"deployments.apps@{two}",
+        }
+        wanted: dict[str, Any] = {
+            "configmaps": "/api/v1/configmaps",
+            f"widgets.{GROUP}": f"/apis/{GROUP}/v1/widgets",
+        }
         wanted[f"secrets@{one}"] = (f"/api/v1/namespaces/{one}/secrets", redacted_data)
         await_equal(audited, reader, wanted)
         assert relay.stop() == 0
     assert_only_listed_and_watched(audited, f"system:serviceaccount:{one}:relay")
-    granted = json.loads(audited.kubectl("get", "clusterroles,roles", "-A", "-l", "app.kubernetes.io/name=watchrelay", "-o", "json"))
+    granted = json.loads(
+        audited.kubectl(
+            "get",
+            "clusterroles,roles",
+            "-A",
+            "-l",
+            "app.kubernetes.io/name=watchrelay",
+            "-o",
+            "json",
+        )
+    )
     assert granted["items"], "the roles do not carry the name of the program"
     verbs = {verb for role in granted["items"] for rule in role["rules"] for verb in rule["verbs"]}
     assert verbs <= {"list", "watch"}

@@ -1,5 +1,5 @@
-"""Room: integration tests.  In: the program with a short relistInterval.  Out: what a watch silently missed is found, said and counted,
-and nothing else is.
+"""Room: integration tests.  In: the program with a short relistInterval.  Out: what a watch
+silently missed is found, said and counted, and nothing else is.
 """
 
 from pathlib import Path
@@ -33,35 +33,59 @@ def _delete_silently(storage: Storage, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["paged", "streaming"])
-def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(trial: Trial, cluster: EmbeddedCluster, how: str) -> None:
+def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
+    trial: Trial, cluster: EmbeddedCluster, how: str
+) -> None:
     (namespace,) = trial.namespaces(1)
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}} for name in ("stays", "goes")])
+    trial.make(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        [{"metadata": {"name": name}} for name in ("stays", "goes")],
+    )
     relay = trial.relay({"resource": "configmaps", "relistInterval": "2s", "initialList": how})
     with relay, trial.reader(trial.topic("configmaps")) as reader:
         relay.await_ready()
         await_equal(cluster, reader, _PATHS)
         cluster.do(lambda: _delete_silently(cluster.registry.storage, "goes"))
         gone = f"{namespace}/goes".encode()
-        reader.read_until("the delete is said", lambda: gone not in reader.table("configmaps") and reader.proven("configmaps"))
-        cluster.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "later"}})
+        reader.read_until(
+            "the delete is said",
+            lambda: gone not in reader.table("configmaps") and reader.proven("configmaps"),
+        )
+        cluster.request(
+            "POST", f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "later"}}
+        )
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 1)
-        assert [said["missed"] for said in relay.said("list found changes that the watch did not show")] == [1]
+        assert [
+            said["missed"] for said in relay.said("list found changes that the watch did not show")
+        ] == [1]
         lists = relay.metric("watchrelay_list_total", result="success")
-        relay.wait("two more lists are made", lambda: relay.metric("watchrelay_list_total", result="success") >= lists + 2)
+        relay.wait(
+            "two more lists are made",
+            lambda: relay.metric("watchrelay_list_total", result="success") >= lists + 2,
+        )
         assert relay.metric("watchrelay_missed_changes_total") == 1
         assert relay.stop() == 0
         reader.read()
-    # Where the server vouched for a version by a bookmark, what it forgot up to there can only be said behind it.
+    # Where the server vouched for a version by a bookmark, what it forgot up to there can only be
+    # said behind it.
     assert all("goes" in problem and "behind a frontier" in problem for problem in reader.problems)
     assert reader.proven("configmaps")
-    story = [(said.type, said.headers["ce_wrreason"]) for said in reader.about("configmaps", f"{namespace}/goes")]
+    story = [
+        (said.type, said.headers["ce_wrreason"])
+        for said in reader.about("configmaps", f"{namespace}/goes")
+    ]
     assert story == [("added", "snapshot"), ("deleted", "relist")]
 
 
 def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, how: str) -> None:
     relay = trial.relay({"resource": "configmaps", "relistInterval": "1s", "initialList": how})
-    with trial.under_churn(relay, trial.topics(*_PATHS), namespaces=4, operations=1000, per_s=150) as (churn, reader):
-        relay.wait("lists were made under churn", lambda: relay.metric("watchrelay_list_total", result="success") >= 6)
+    with trial.under_churn(
+        relay, trial.topics(*_PATHS), namespaces=4, operations=1000, per_s=150
+    ) as (churn, reader):
+        relay.wait(
+            "lists were made under churn",
+            lambda: relay.metric("watchrelay_list_total", result="success") >= 6,
+        )
         assert churn.running, "the churn ended before the lists"
         churn.finish()
         await_equal(cluster, reader, _PATHS)
@@ -75,7 +99,9 @@ def _nothing_is_counted(trial: Trial, cluster: ControlPlane | EmbeddedCluster, h
 
 
 @pytest.mark.parametrize("how", ["paged", "streaming"])
-def test_under_churn_lists_find_nothing_that_the_watch_missed(trial: Trial, cluster: EmbeddedCluster, how: str) -> None:
+def test_under_churn_lists_find_nothing_that_the_watch_missed(
+    trial: Trial, cluster: EmbeddedCluster, how: str
+) -> None:
     _nothing_is_counted(trial, cluster, how)
 
 

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the program, and a config that is edited under churn.  Out: streams that come, change and go, alone.
+"""Room: integration tests.  In: the program, and a config that is edited under churn.  Out: streams
+that come, change and go, alone.
 
 What needs real parts runs with REAL=1 and says so when skipped.
 """
@@ -20,7 +21,11 @@ from tests.support.topicreader import TopicReader
 from tests.support.trial import Trial
 
 WIDGETS = f"widgets.{GROUP}"
-_PATHS = {"configmaps": "/api/v1/configmaps", "namespaces": "/api/v1/namespaces", WIDGETS: f"/apis/{GROUP}/v1/widgets"}
+_PATHS = {
+    "configmaps": "/api/v1/configmaps",
+    "namespaces": "/api/v1/namespaces",
+    WIDGETS: f"/apis/{GROUP}/v1/widgets",
+}
 _TIERS = "tier in (web)"
 _ODD = f"/api/v1/configmaps?labelSelector={_TIERS.replace(' ', '%20')}"
 
@@ -36,7 +41,10 @@ class Edited:
 
     def edit(self, *resources: Any, **more: Any) -> None:
         """Other resources, by the swap of a link."""
-        config = {**self._trial.config(*resources, **{**self._more, **more}), "observe": self._observe}
+        config = {
+            **self._trial.config(*resources, **{**self._more, **more}),
+            "observe": self._observe,
+        }
         self.mount.swap(yaml.safe_dump(config, sort_keys=False))
 
     def await_live(self, *streams: str) -> dict[str, int]:
@@ -44,7 +52,9 @@ class Edited:
 
         def live() -> bool:
             rows = self.relay.api_streams()
-            return set(rows) == set(streams) and all(row["complete"] and row["state"] == "watching" for row in rows.values())
+            return set(rows) == set(streams) and all(
+                row["complete"] and row["state"] == "watching" for row in rows.values()
+            )
 
         self.relay.wait(f"{', '.join(streams)} are live", live)
         return {name: row["epoch"] for name, row in self.relay.api_streams().items()}
@@ -52,21 +62,28 @@ class Edited:
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.request(
+        "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
+    )
     trial = Trial(cluster, broker, tmp_path)
     trial.make_topics(*_PATHS)
     return trial
 
 
-def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn) -> None:
-    """Namespaces go, widgets come, configmaps never notice; then a wrong edit; then configmaps are narrowed."""
+def _assert_story(
+    trial: Trial, cluster: Any, edited: Edited, reader: TopicReader, churn: Churn
+) -> None:
+    """Namespaces go, widgets come, configmaps never notice; then a wrong edit; then configmaps are
+    narrowed."""
     relay = edited.relay
     epochs = edited.await_live("configmaps", "namespaces")
     churn.reach(150)
     edited.edit("configmaps", WIDGETS)
     after = edited.await_live("configmaps", WIDGETS)
     assert after["configmaps"] == epochs["configmaps"], "what did not change was claimed anew"
-    assert relay.metric("watchrelay_watch_starts_total", stream="configmaps") == 1, "what did not change was watched anew"
+    assert relay.metric("watchrelay_watch_starts_total", stream="configmaps") == 1, (
+        "what did not change was watched anew"
+    )
     assert relay.metric("watchrelay_stream_owned", stream="namespaces") == 0
     reader.read()
     silent = len(reader.of("namespaces"))
@@ -76,8 +93,13 @@ def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReade
     relay.wait("the mistake is shown", lambda: "reload" in relay.readyz()[1].get("problems", {}))
     assert relay.metric("watchrelay_config_last_reload_successful") == 0
     assert relay.readyz()[0] == 200
-    edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS, kafka={"format": "debezium"})
-    relay.wait("the stream claims anew", lambda: relay.stream("configmaps").get("epoch") not in {None, epochs["configmaps"]})
+    edited.edit(
+        {"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS, kafka={"format": "debezium"}
+    )
+    relay.wait(
+        "the stream claims anew",
+        lambda: relay.stream("configmaps").get("epoch") not in {None, epochs["configmaps"]},
+    )
     narrowed = edited.await_live("configmaps", WIDGETS)
     assert narrowed[WIDGETS] == after[WIDGETS]
     assert "kafka.format" in relay.readyz()[1]["problems"]["restart"]
@@ -88,7 +110,11 @@ def _assert_story(trial: Trial, cluster: Any, edited: Edited, reader: TopicReade
     await_equal(cluster, reader, {"configmaps": _ODD, WIDGETS: _PATHS[WIDGETS]})
     reader.read()
     assert len(reader.of("namespaces")) == silent, "a stream that left is not silent"
-    gone = [said for said in reader.of("configmaps", "deleted") if said.headers["ce_wrreason"] == "resume"]
+    gone = [
+        said
+        for said in reader.of("configmaps", "deleted")
+        if said.headers["ce_wrreason"] == "resume"
+    ]
     assert gone, "what left the selection was not deleted"
     assert relay.metric("watchrelay_missed_changes_total") == 0
 
@@ -97,14 +123,20 @@ def _story(trial: Trial, cluster: Any) -> None:
     edited = Edited(trial, "configmaps", "namespaces")
     kinds = ("configmaps", "widgets")
     with contextlib.ExitStack() as stack:
-        churn = stack.enter_context(Churn(cluster, trial.namespaces(6), operations=600, kinds=kinds, per_s=80))
+        churn = stack.enter_context(
+            Churn(cluster, trial.namespaces(6), operations=600, kinds=kinds, per_s=80)
+        )
         stack.enter_context(edited.relay)
         edited.relay.await_ready()
         reader = stack.enter_context(trial.reader(*trial.topics(*_PATHS)))
         _assert_story(trial, cluster, edited, reader, churn)
         edited.edit({"resource": "configmaps", "labelSelector": _TIERS}, WIDGETS)
-        edited.relay.wait("the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1])
-        verified = command("verify", "-c", edited.relay.file, "--cluster", "configmaps", WIDGETS, timeout_s=90.0)
+        edited.relay.wait(
+            "the restart is not needed any more", lambda: "problems" not in edited.relay.readyz()[1]
+        )
+        verified = command(
+            "verify", "-c", edited.relay.file, "--cluster", "configmaps", WIDGETS, timeout_s=90.0
+        )
         assert verified.code == 0, verified.stdout + verified.stderr
         assert edited.relay.stop() == 0
         reader.read()
@@ -112,7 +144,9 @@ def _story(trial: Trial, cluster: Any) -> None:
     assert all(reader.proven(stream) for stream in ("configmaps", WIDGETS))
 
 
-def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     _story(trial, cluster)
 
 
@@ -121,16 +155,26 @@ def test_streams_come_change_and_go_under_churn_and_the_others_do_not_notice(tri
 def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     real_cluster: ControlPlane, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    real_cluster.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}", widget_definition())
-    real_cluster.wait_for("widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS]))
+    real_cluster.apply(
+        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}", widget_definition()
+    )
+    real_cluster.wait_for(
+        "widgets are served", lambda: real_cluster.request("GET", _PATHS[WIDGETS])
+    )
     _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster)
 
 
-def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
+def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(  # noqa: E501
     trial: Trial, cluster: EmbeddedCluster
 ) -> None:
     def entry(name: str, namespace: str) -> dict[str, Any]:
-        return {"resource": "configmaps", "id": name, "scope": "cluster", "namespaces": [namespace], "topic": trial.topic("configmaps")}
+        return {
+            "resource": "configmaps",
+            "id": name,
+            "scope": "cluster",
+            "namespaces": [namespace],
+            "topic": trial.topic("configmaps"),
+        }
 
     shop, pay = trial.namespaces(2)
     edited = Edited(trial, entry("first", shop), entry("second", pay))

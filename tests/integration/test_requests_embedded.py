@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: the embedded parts.  Out: `watchrelay snapshot` and `retire` against a daemon, and formats end to end."""
+"""Room: integration tests.  In: the embedded parts.  Out: `watchrelay snapshot` and `retire`
+against a daemon, and formats end to end."""
 
 import asyncio
 import functools
@@ -41,7 +42,7 @@ def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> T
     return trial
 
 
-# ---- snapshot --------------------------------------------------------------------------------------------------------
+# ---- snapshot ------------------------------------------------------------------------------------
 
 
 def test_snapshot_asks_a_running_relay_and_says_what_it_holds(trial: Trial) -> None:
@@ -55,11 +56,16 @@ def test_snapshot_asks_a_running_relay_and_says_what_it_holds(trial: Trial) -> N
         assert index["snapshot"] != before
         assert len(index["requests"]) == 1
         begins = " ".join(f"{part['partition']}@{part['begin']}" for part in index["partitions"])
-        said = f"configmaps: snapshot {index['snapshot']}: {len(keys)} objects at resourceVersion {index['rv']}, begins at {begins}"
+        said = (
+            f"configmaps: snapshot {index['snapshot']}: {len(keys)} objects at "
+            f"resourceVersion {index['rv']}, begins at {begins}"
+        )
         assert one.stdout.splitlines() == [said]
         both = command("snapshot", "-c", relay.file)
         assert both.code == 0, both
-        assert sorted(line.partition(":")[0] for line in both.stdout.splitlines()) == sorted(RESOURCES)
+        assert sorted(line.partition(":")[0] for line in both.stdout.splitlines()) == sorted(
+            RESOURCES
+        )
         assert relay.metric("watchrelay_signals_total", result="taken") == 2
         assert relay.stop() == 0
     assert all(replica.proven for replica in replicas(seen(trial)).values())
@@ -74,14 +80,26 @@ def test_a_snapshot_of_what_nobody_published_is_1_with_one_line(trial: Trial) ->
     assert unknown.code == 1
     assert unknown.stdout == ""
     topic = trial.control_topic
-    assert unknown.stderr == f"watchrelay: stream pods is not published: {topic} describes configmaps, namespaces\n"
+    assert (
+        unknown.stderr
+        == f"watchrelay: stream pods is not published: {topic} describes configmaps, namespaces\n"
+    )
     assert missing.code in {0, 1}
 
 
 def test_snapshot_without_kafka_is_69_and_without_a_control_topic_1(trial: Trial) -> None:
-    away = Daemon(trial.config(*RESOURCES, kafka={"bootstrapServers": [f"127.0.0.1:{free_port()}"]}), trial.directory, name="away")
-    other = Daemon({**trial.config(*RESOURCES), "cluster": "another"}, trial.directory, name="other")
-    for daemon, code, words in ((away, 69, "check"), (other, 1, "k8s.another.control does not exist")):
+    away = Daemon(
+        trial.config(*RESOURCES, kafka={"bootstrapServers": [f"127.0.0.1:{free_port()}"]}),
+        trial.directory,
+        name="away",
+    )
+    other = Daemon(
+        {**trial.config(*RESOURCES), "cluster": "another"}, trial.directory, name="other"
+    )
+    for daemon, code, words in (
+        (away, 69, "check"),
+        (other, 1, "k8s.another.control does not exist"),
+    ):
         done = command("snapshot", "-c", daemon.file)
         assert done.code == code, done
         assert done.stderr.count("\n") == 1, done.stderr
@@ -96,19 +114,26 @@ def black_hole() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_connections_and_says_nothing(
+def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_connections_and_says_nothing(  # noqa: E501
     trial: Trial, black_hole: str
 ) -> None:
-    hole = Daemon(trial.config("configmaps", kafka={"bootstrapServers": [black_hole]}), trial.directory, name="hole")
+    hole = Daemon(
+        trial.config("configmaps", kafka={"bootstrapServers": [black_hole]}),
+        trial.directory,
+        name="hole",
+    )
     done = command("snapshot", "-c", hole.file, "--timeout", "1s")
     assert (done.code, done.stdout) == (69, "")
     assert done.stderr.startswith(
-        f"watchrelay: kafka at {black_hole} let no request be written within 1 s (most likely the broker is frozen"
+        f"watchrelay: kafka at {black_hole} let no request be written within 1 s (most likely "
+        "the broker is frozen"
     )
     assert done.stderr.count("\n") == 1
 
 
-def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back(trial: Trial) -> None:
+def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back(
+    trial: Trial,
+) -> None:
     fill(trial, 3)
     relay = trial.relay(*RESOURCES)
     with relay:
@@ -118,7 +143,11 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         assert late.code == 1
         assert "no snapshot of configmaps within 1 s: is a relay running" in late.stderr
         relay.start().await_ready()
-        wait_until("the request is answered", lambda: index_of(trial, "configmaps").get("requests"), deadline_s=30.0)
+        wait_until(
+            "the request is answered",
+            lambda: index_of(trial, "configmaps").get("requests"),
+            deadline_s=30.0,
+        )
         answer = index_of(trial, "configmaps")
         assert answer["requests"][0] in late.stderr
         assert relay.stop() == 0
@@ -150,7 +179,9 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
             signal_value(request),
         )
         wait_until(
-            "the request behind them is answered", lambda: index_of(trial, "configmaps").get("requests") == ["mine"], deadline_s=30.0
+            "the request behind them is answered",
+            lambda: index_of(trial, "configmaps").get("requests") == ["mine"],
+            deadline_s=30.0,
         )
         ignored = relay.said("signal ignored")
         assert [line["offset"] for line in ignored] == [0, 1]
@@ -158,7 +189,10 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
         assert "only execute-snapshot is known" in ignored[1]["error"]
         assert {line["level"] for line in ignored} == {"warning"}
         assert len(relay.said("signal names a stream that is not there", "nosuch")) == 1
-        results = {result: relay.metric("watchrelay_signals_total", result=result) for result in ("taken", "refused", "repeated")}
+        results = {
+            result: relay.metric("watchrelay_signals_total", result=result)
+            for result in ("taken", "refused", "repeated")
+        }
         assert results == {"taken": 1, "refused": 2, "repeated": 1}
         assert relay.stop() == 0
 
@@ -169,16 +203,19 @@ def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: T
     trial.broker.create_topic(f"k8s.{trial.name}-x.core.configmaps", partitions=3)
     with Daemon(config, trial.directory, name="deaf") as relay:
         relay.await_ready()
-        relay.wait("it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal"))
+        relay.wait(
+            "it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal")
+        )
         assert "signal" in relay.readyz()[1]["problems"]
         assert relay.stop() == 0
 
 
-# ---- retire ----------------------------------------------------------------------------------------------------------
+# ---- retire --------------------------------------------------------------------------------------
 
 
 def published(trial: Trial, **kafka: Any) -> tuple[Path, list[str]]:
-    """Both streams are on their topics and the relay has stopped; a config without configmaps, and the keys of those."""
+    """Both streams are on their topics and the relay has stopped; a config without configmaps, and
+    the keys of those."""
     keys = fill(trial, 12)
     relay = trial.relay(*RESOURCES, kafka=kafka)
     with relay:
@@ -193,7 +230,10 @@ def test_retire_leaves_every_reader_with_nothing(trial: Trial) -> None:
     done = command("retire", "configmaps", "--yes", "-c", file)
     assert done.code == 0, done
     topic = trial.topic("configmaps")
-    assert done.stdout == f"configmaps: retired: 12 objects deleted from {topic}, an empty snapshot published, control records removed\n"
+    assert done.stdout == (
+        f"configmaps: retired: 12 objects deleted from {topic}, an empty snapshot "
+        "published, control records removed\n"
+    )
     assert_retired(trial, keys)
     again = command("retire", "configmaps", "--yes", "-c", file)
     assert again.code == 1
@@ -224,7 +264,15 @@ def test_retire_refuses_a_stream_of_the_config_and_one_that_nobody_confirms(tria
         assert done.code == code, done
         assert word in done.stderr
         assert done.stderr.count("\n") == 1
-    away = command("retire", "configmaps", "--yes", "-c", file, "--set", f"kafka.bootstrapServers=[127.0.0.1:{free_port()}]")
+    away = command(
+        "retire",
+        "configmaps",
+        "--yes",
+        "-c",
+        file,
+        "--set",
+        f"kafka.bootstrapServers=[127.0.0.1:{free_port()}]",
+    )
     assert away.code == 69, away
     with trial.reader(trial.topic("configmaps")) as reader:
         reader.read()
@@ -260,7 +308,14 @@ async def retire_interrupted(
         running = tasks.create_task(sink.run())
         try:
             async with following(control):
-                await retire_by(settings, "configmaps", connection=connection, sink=sink, control=control, patience_s=patience_s)
+                await retire_by(
+                    settings,
+                    "configmaps",
+                    connection=connection,
+                    sink=sink,
+                    control=control,
+                    patience_s=patience_s,
+                )
         finally:
             running.cancel()
 
@@ -279,16 +334,25 @@ def test_a_retirement_that_was_killed_is_finished_by_the_next(trial: Trial, batc
     assert_retired(trial, keys)
 
 
-def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_by_the_next(trial: Trial, broker: EmbeddedBroker) -> None:
+def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_by_the_next(
+    trial: Trial, broker: EmbeddedBroker
+) -> None:
     async def goes_away(_connection: KafkaConnection, _control: ControlTopic) -> None:
         broker.kafka.broker_down()
 
     file, keys = published(trial)
     with pytest.raises(BaseExceptionGroup) as caught:
-        asyncio.run(retire_interrupted(trial, load_settings(str(file)), at=5, instead=goes_away, patience_s=2.0))
+        asyncio.run(
+            retire_interrupted(
+                trial, load_settings(str(file)), at=5, instead=goes_away, patience_s=2.0
+            )
+        )
     error = only_error(caught.value)
     assert isinstance(error, SinkUnavailable), "exit code 69"
-    assert str(error).startswith(f"kafka at {trial.broker.bootstrap} has taken nothing for 2 s, so stream configmaps is not retired")
+    assert str(error).startswith(
+        f"kafka at {trial.broker.bootstrap} has taken nothing for 2 s, so stream configmaps is "
+        "not retired"
+    )
     assert str(error).endswith("run it again when Kafka is back, it does the rest")
     broker.kafka.broker_up()
     done = command("retire", "configmaps", "--yes", "-c", file)
@@ -306,7 +370,9 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
             running = tasks.create_task(sink.run())
             async with following(ControlTopic(connection, control.topic, sink)) as other:
                 described = other.described_streams()["configmaps"]
-                epoch = await other.claim("configmaps", described, starting_point=None, highest_epoch=nothing)
+                epoch = await other.claim(
+                    "configmaps", described, starting_point=None, highest_epoch=nothing
+                )
             running.cancel()
         await control.until(lambda: control.outclaimed("configmaps", epoch - 1))
 
@@ -319,15 +385,29 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
 
 def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
     control = trial.control_topic
-    described = {"topic": "gone", "partitions": 2, "keyFormat": "plain", "resource": "pods/v1", "configHash": "x", "epochBase": 1}
+    described = {
+        "topic": "gone",
+        "partitions": 2,
+        "keyFormat": "plain",
+        "resource": "pods/v1",
+        "configHash": "x",
+        "epochBase": 1,
+    }
     trial.write(control, "stream/ghost", json.dumps(described).encode())
     left = Daemon(trial.config("namespaces"), trial.directory, name="left")
     done = command("retire", "ghost", "--yes", "-c", left.file)
-    assert (done.code, done.stdout) == (0, "ghost: retired: topic gone is gone, control records removed\n"), done
-    assert {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}["stream/ghost"] is None
+    assert (done.code, done.stdout) == (
+        0,
+        "ghost: retired: topic gone is gone, control records removed\n",
+    ), done
+    assert {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}[
+        "stream/ghost"
+    ] is None
 
 
-def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_then_the_relay_says_what_happened(trial: Trial) -> None:
+def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_then_the_relay_says_what_happened(  # noqa: E501
+    trial: Trial,
+) -> None:
     file, keys = published(trial)
     with trial.relay(*RESOURCES, name="second") as relay:
         relay.await_ready()
@@ -336,7 +416,10 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         looking, why = refused.stderr.splitlines()
         assert looking.startswith("watchrelay retire: looking for")
         epoch, owner = relay.stream("configmaps")["epoch"], relay.stream("configmaps")["owner"]
-        assert why.startswith(f"watchrelay: stream configmaps is being written by relay {owner} (epoch {epoch}, a record")
+        assert why.startswith(
+            f"watchrelay: stream configmaps is being written by relay {owner} (epoch {epoch}, a "
+            "record"
+        )
         assert "take it out of that relay's config" in why
         assert "--force" in why
         assert relay.stream("configmaps")["epoch"] == epoch, "the refusal claimed the stream"
@@ -345,12 +428,19 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         assert (forced.code, forced.stderr) == (0, ""), forced
         assert relay.exit_code() == 75
         (said,) = relay.said("outclaimed")
-        assert said["error"].startswith("stream configmaps was retired while this relay wrote it, by `watchrelay retire on ")
-        assert "take it out of this relay's config, or its next start publishes them anew" in said["error"]
+        assert said["error"].startswith(
+            "stream configmaps was retired while this relay wrote it, by `watchrelay retire on "
+        )
+        assert (
+            "take it out of this relay's config, or its next start publishes them anew"
+            in said["error"]
+        )
     assert_retired(trial, keys)
 
 
-def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_unless_by_force(trial: Trial) -> None:
+def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_unless_by_force(
+    trial: Trial,
+) -> None:
     async def claim_and_fall_silent(settings: Settings) -> None:
         connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
         sink = KafkaSink(connection, metrics=Metrics(), board=Board())
@@ -360,9 +450,13 @@ def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_un
 
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(sink.run())
-            async with following(ControlTopic(connection, trial.control_topic, sink, holder="slow-1")) as control:
+            async with following(
+                ControlTopic(connection, trial.control_topic, sink, holder="slow-1")
+            ) as control:
                 described = control.described_streams()["configmaps"]
-                epoch = await control.claim("configmaps", described, starting_point=None, highest_epoch=nothing)
+                epoch = await control.claim(
+                    "configmaps", described, starting_point=None, highest_epoch=nothing
+                )
                 encoder = encoder_for(spec_of(settings, "configmaps", described), epoch)
                 for partition in range(3):
                     marker = encoder.marker(partition, 1, clock.wall_ms(), Marker("claim"))
@@ -380,7 +474,7 @@ def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_un
     assert_retired(trial, keys)
 
 
-# ---- formats ---------------------------------------------------------------------------------------------------------
+# ---- formats -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("format_", ["structured", "debezium"])
@@ -398,22 +492,44 @@ def test_a_format_end_to_end(trial: Trial, cluster: EmbeddedCluster, format_: st
         assert relay.stop() == 0
     records = seen(trial)
     state = {
-        key: held for (stream, _), replica in replicas(records).items() if stream == "configmaps" for key, held in replica.held.items()
+        key: held
+        for (stream, _), replica in replicas(records).items()
+        if stream == "configmaps"
+        for key, held in replica.held.items()
     }
     listed = cluster.request("GET", path)["items"]
     assert all(replica.proven for replica in replicas(records).values())
     assert {key.decode(): json.loads(held.value)["data"] for key, held in state.items()} == {
         f"{namespace}/{item['metadata']['name']}": item["data"] for item in listed
     }
-    gone = [one.record for one in records if isinstance(one.record, ObjectRecord) and one.record.verb == "deleted"]
-    assert [(record.key.decode(), record.enveloped) for record in gone] == [(f"{namespace}/c1", True), (f"{namespace}/c1", False)]
+    gone = [
+        one.record
+        for one in records
+        if isinstance(one.record, ObjectRecord) and one.record.verb == "deleted"
+    ]
+    assert [(record.key.decode(), record.enveloped) for record in gone] == [
+        (f"{namespace}/c1", True),
+        (f"{namespace}/c1", False),
+    ]
     assert gone[1].sequence == gone[0].sequence + 1
-    shown = command("tail", "configmaps", "-c", relay.file, "--output", "json", "--markers", "--from-beginning", "--until-end")
+    shown = command(
+        "tail",
+        "configmaps",
+        "-c",
+        relay.file,
+        "--output",
+        "json",
+        "--markers",
+        "--from-beginning",
+        "--until-end",
+    )
     assert shown.code == 0, shown
     _assert_shown(shown, records)
     people = command("tail", "configmaps", "-c", relay.file, "--from-beginning", "--until-end")
     assert (people.code, people.stderr) == (0, "")
-    left = Daemon(trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left")
+    left = Daemon(
+        trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left"
+    )
     assert command("retire", "configmaps", "--yes", "-c", left.file).code == 0
     emptied = replicas(seen_raw(trial, "configmaps"))
     assert all(replica.proven and not replica.held for replica in emptied.values())
@@ -426,7 +542,14 @@ def seen_raw(trial: Trial, resource: str) -> list[Seen]:
     from watchrelay.contract.records import decode
 
     topic = trial.topic(resource)
-    consumer = Consumer({"bootstrap.servers": trial.broker.bootstrap, "group.id": "raw", "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": trial.broker.bootstrap,
+            "group.id": "raw",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     found: list[Seen] = []
     try:
         for partition in range(3):
@@ -438,7 +561,9 @@ def seen_raw(trial: Trial, resource: str) -> list[Seen]:
                 assert message is not None
                 offset = message.offset() or 0
                 headers: Any = message.headers() or []
-                found.append(Seen(topic, partition, offset, decode(message.key(), message.value(), headers)))
+                found.append(
+                    Seen(topic, partition, offset, decode(message.key(), message.value(), headers))
+                )
     finally:
         consumer.close()
     return found
@@ -446,21 +571,29 @@ def seen_raw(trial: Trial, resource: str) -> list[Seen]:
 
 def _assert_shown(shown: Outcome, records: list[Seen]) -> None:
     lines = {(line["topic"], line["partition"], line["offset"]): line for line in shown.objects()}
-    wanted = {(one.topic, one.partition, one.offset): one.record for one in records if one.record and one.record.stream == "configmaps"}
+    wanted = {
+        (one.topic, one.partition, one.offset): one.record
+        for one in records
+        if one.record and one.record.stream == "configmaps"
+    }
     assert lines.keys() == wanted.keys()
     for place, record in wanted.items():
         if isinstance(record, MarkerRecord):
             continue
         assert record is not None
         assert lines[place]["type"] == record.verb
-        assert lines[place]["object"] == (None if record.value is None else json.loads(record.value))
+        assert lines[place]["object"] == (
+            None if record.value is None else json.loads(record.value)
+        )
 
 
 def holds(relay: Daemon, objects: int) -> bool:
     return bool(relay.stream("configmaps")["objects"] == objects)
 
 
-def test_a_changed_format_is_read_by_those_that_were_there_before(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_changed_format_is_read_by_those_that_were_there_before(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     keys = fill(trial, 6)
     namespace = keys[0].partition("/")[0]
     for number, format_ in enumerate(("cloudevents", "structured", "debezium")):
@@ -471,4 +604,6 @@ def test_a_changed_format_is_read_by_those_that_were_there_before(trial: Trial, 
             assert relay.stop() == 0
     held = replicas(seen(trial, "configmaps"))
     assert all(replica.proven for replica in held.values())
-    assert {key.decode() for replica in held.values() for key in replica.held} == {f"{namespace}/c{number}" for number in (3, 4, 5)}
+    assert {key.decode() for replica in held.values() for key in replica.held} == {
+        f"{namespace}/c{number}" for number in (3, 4, 5)
+    }

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: real parts.  Out: `snapshot` and `retire` against a daemon, on brokers that make and check topics."""
+"""Room: integration tests.  In: real parts.  Out: `snapshot` and `retire` against a daemon, on
+brokers that make and check topics."""
 
 import pytest
 from confluent_kafka.admin import ConfigResource
@@ -12,7 +13,9 @@ from tests.support.trial import Trial
 pytestmark = [pytest.mark.real]
 
 
-def test_requests_are_answered_also_those_made_while_the_relay_was_down(trial: Trial, kafka_broker: KafkaBroker) -> None:
+def test_requests_are_answered_also_those_made_while_the_relay_was_down(
+    trial: Trial, kafka_broker: KafkaBroker
+) -> None:
     fill(trial, 3)
     relay = trial.relay(*RESOURCES)
     with relay:
@@ -20,9 +23,17 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(trial: T
         relay.await_ready()
         assert early.code in {0, 1}
         topic = trial.signal_topic
-        relay.wait("the signal topic is made", lambda: topic in kafka_broker.admin.list_topics(timeout=10.0).topics)
+        relay.wait(
+            "the signal topic is made",
+            lambda: topic in kafka_broker.admin.list_topics(timeout=10.0).topics,
+        )
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        assert kafka_broker.admin.describe_configs([resource])[resource].result(10.0)["cleanup.policy"].value == "delete"
+        assert (
+            kafka_broker.admin.describe_configs([resource])[resource]
+            .result(10.0)["cleanup.policy"]
+            .value
+            == "delete"
+        )
         asked = command("snapshot", "configmaps", "-c", relay.file)
         assert asked.code == 0, asked
         assert f"snapshot {index_of(trial, 'configmaps')['snapshot']}" in asked.stdout
@@ -30,21 +41,34 @@ def test_requests_are_answered_also_those_made_while_the_relay_was_down(trial: T
         late = command("snapshot", "configmaps", "-c", relay.file, "--timeout", "1s")
         assert late.code == 1, late
         relay.start().await_ready()
-        wait_until("it is answered", lambda: set(index_of(trial, "configmaps")["requests"]) & set(late.stderr.split()), deadline_s=30.0)
+        wait_until(
+            "it is answered",
+            lambda: set(index_of(trial, "configmaps")["requests"]) & set(late.stderr.split()),
+            deadline_s=30.0,
+        )
         assert relay.stop() == 0
     assert all(replica.proven for replica in replicas(seen(trial)).values())
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
-def test_a_stream_is_retired_and_every_reader_ends_with_nothing(trial: Trial, real_cluster: ControlPlane, format_: str) -> None:
+def test_a_stream_is_retired_and_every_reader_ends_with_nothing(
+    trial: Trial, real_cluster: ControlPlane, format_: str
+) -> None:
     keys = fill(trial, 20)
     with trial.relay(*RESOURCES, kafka={"format": format_}) as relay:
         relay.await_ready()
-        real_cluster.request("DELETE", f"/api/v1/namespaces/{keys[0].partition('/')[0]}/configmaps/c1")
-        relay.wait("the delete is published", lambda: relay.metric("watchrelay_records_acked_total", kind="tombstone") >= 1)
+        real_cluster.request(
+            "DELETE", f"/api/v1/namespaces/{keys[0].partition('/')[0]}/configmaps/c1"
+        )
+        relay.wait(
+            "the delete is published",
+            lambda: relay.metric("watchrelay_records_acked_total", kind="tombstone") >= 1,
+        )
         assert relay.stop() == 0
     assert all(replica.proven for replica in replicas(seen(trial)).values())
-    left = Daemon(trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left")
+    left = Daemon(
+        trial.config("namespaces", kafka={"format": format_}), trial.directory, name="left"
+    )
     done = command("retire", "configmaps", "--yes", "-c", left.file)
     assert done.code == 0, done
     assert_retired(trial, keys, format_=format_)

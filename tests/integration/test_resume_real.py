@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a real API server and real Kafka, both versions.  Out: what a restart asks for and what it appends."""
+"""Room: integration tests.  In: a real API server and real Kafka, both versions.  Out: what a
+restart asks for and what it appends."""
 
 from pathlib import Path
 
@@ -20,13 +21,20 @@ def _markers_only(records: list[Said]) -> bool:
     return {said.type for said in records} == {"claim", "heartbeat"}
 
 
-def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
     with ControlPlane(audit=True) as cluster:
         trial = Trial(cluster, kafka_broker, tmp_path)
         (namespace,) = trial.namespaces(1)
-        trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": f"c{number}"}} for number in range(50)])
+        trial.make(
+            f"/api/v1/namespaces/{namespace}/configmaps",
+            [{"metadata": {"name": f"c{number}"}} for number in range(50)],
+        )
         only = {"configmaps": f"/api/v1/namespaces/{namespace}/configmaps"}
-        relay = trial.relay({"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"})
+        relay = trial.relay(
+            {"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"}
+        )
         stream = f"configmaps@{namespace}"
         with trial.reader(trial.topic("configmaps")) as reader, relay:
             relay.await_ready()
@@ -36,7 +44,12 @@ def test_a_restart_with_nothing_changed_lists_nothing_by_the_servers_own_audit(k
             reader.read()
             before, asked = len(reader.records), len(_asked(cluster))
             _restarted(relay, stream)
-            reader.read_until("heartbeats follow", lambda: len([1 for said in reader.records[before:] if said.type == "heartbeat"]) >= 6)
+            reader.read_until(
+                "heartbeats follow",
+                lambda: (
+                    len([1 for said in reader.records[before:] if said.type == "heartbeat"]) >= 6
+                ),
+            )
             assert relay.stop() == 0
             reader.read()
         assert _markers_only(reader.records[before:])
@@ -54,8 +67,17 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
         trial = Trial(cluster, kafka_broker, tmp_path)
         (namespace,) = trial.namespaces(1)
         path = f"/api/v1/namespaces/{namespace}/configmaps"
-        trial.make(path, [{"metadata": {"name": name}, "data": {"v": "0"}} for name in ("gone", "changed", "replaced", "kept")])
-        stream, relay = f"configmaps@{namespace}", trial.relay({"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"})
+        trial.make(
+            path,
+            [
+                {"metadata": {"name": name}, "data": {"v": "0"}}
+                for name in ("gone", "changed", "replaced", "kept")
+            ],
+        )
+        stream, relay = (
+            f"configmaps@{namespace}",
+            trial.relay({"resource": "configmaps", "namespaces": [namespace], "id": "configmaps"}),
+        )
         with trial.reader(trial.topic("configmaps")) as reader, relay:
             relay.await_ready()
             await_equal(cluster, reader, {stream: path})
@@ -76,11 +98,23 @@ def test_what_was_deleted_while_the_relay_was_down_is_announced_with_a_watch_his
             reader.read()
         reader.assert_right(stream)
         said = sorted(
-            (one.type, one.key.decode().partition("/")[2], one.headers["ce_wrreason"]) for one in reader.records[before:] if one.is_object
+            (one.type, one.key.decode().partition("/")[2], one.headers["ce_wrreason"])
+            for one in reader.records[before:]
+            if one.is_object
         )
-        lists = [uri for verb, uri in _asked(cluster)[asked:] if verb == "list" or "sendInitialEvents" in uri]
+        lists = [
+            uri
+            for verb, uri in _asked(cluster)[asked:]
+            if verb == "list" or "sendInitialEvents" in uri
+        ]
     reason = "watch" if history == "that reaches back" else "resume"
-    told = [("added", "fresh"), ("added", "replaced"), ("deleted", "gone"), ("deleted", "replaced"), ("modified", "changed")]
+    told = [
+        ("added", "fresh"),
+        ("added", "replaced"),
+        ("deleted", "gone"),
+        ("deleted", "replaced"),
+        ("modified", "changed"),
+    ]
     assert said == [(*each, reason) for each in told]
     assert bool(lists) == (reason == "resume"), lists
 
@@ -95,5 +129,6 @@ def _asked(cluster: ControlPlane) -> list[tuple[str, str]]:
     return [
         (entry["verb"], entry["requestURI"])
         for entry in cluster.audit_entries()
-        if entry.get("userAgent", "").startswith(_OURS) and entry.get("objectRef", {}).get("resource") == "configmaps"
+        if entry.get("userAgent", "").startswith(_OURS)
+        and entry.get("objectRef", {}).get("resource") == "configmaps"
     ]

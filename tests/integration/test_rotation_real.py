@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a relay under churn, on both sides of which secrets are replaced.  Out: no change lost, no list."""
+"""Room: integration tests.  In: a relay under churn, on both sides of which secrets are replaced.
+Out: no change lost, no list."""
 
 import http.client
 import json
@@ -7,7 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.support.certs import Authority
 from tests.support.daemon import command
@@ -20,7 +27,12 @@ from tests.support.trial import Trial
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 _WANTED = {"configmaps": "/api/v1/configmaps"}
-_RIGHTS = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
+_RIGHTS = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DESCRIBE_CONFIGS,
+)
 _SOON_S = 90.0
 _END = "-----END CERTIFICATE-----\n"
 
@@ -29,8 +41,16 @@ _END = "-----END CERTIFICATE-----\n"
 def secured(real_parts: None) -> Iterator[KafkaBroker]:
     """A broker that lets `relay` in by password, with the rights that it needs."""
     with KafkaBroker("4.1", secured=True) as broker:
-        pattern = (ResourceType.TOPIC, "k8s.", ResourcePatternType.PREFIXED, f"User:{broker.user}", "*")
-        for made in broker.admin.create_acls([AclBinding(*pattern, right, AclPermissionType.ALLOW) for right in _RIGHTS]).values():
+        pattern = (
+            ResourceType.TOPIC,
+            "k8s.",
+            ResourcePatternType.PREFIXED,
+            f"User:{broker.user}",
+            "*",
+        )
+        for made in broker.admin.create_acls(
+            [AclBinding(*pattern, right, AclPermissionType.ALLOW) for right in _RIGHTS]
+        ).values():
             made.result(10)
         yield broker
 
@@ -43,7 +63,8 @@ def later(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def cluster(real_parts: None, later: Authority) -> Iterator[ControlPlane]:
-    """A control plane of the test's own; the tests' own clients trust both of its authorities from the start."""
+    """A control plane of the test's own; the tests' own clients trust both of its authorities from
+    the start."""
     cluster = ControlPlane()
     cluster.ca.write_bytes(cluster.ca.read_bytes() + later.certificate.read_bytes())
     with cluster:
@@ -66,20 +87,28 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
     token, ca, password = (tmp_path / name for name in ("token", "ca.crt", "password"))
     for account in ("former", "next"):
         cluster.service_account_token("default", account)
-        cluster.grant("default", account, [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}])
+        cluster.grant(
+            "default",
+            account,
+            [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}],
+        )
     token.write_text(cluster.service_account_token("default", "former"))
     ca.write_text(cluster.ca.read_text().partition(_END)[0] + _END)
     password.write_text(secured.password)
     with FaultProxy(cluster.port) as path:
         kubeconfig = tmp_path / "by-files.kubeconfig"
-        config = json.loads(cluster.write_kubeconfig("through", server=f"https://127.0.0.1:{path.port}").read_text())
+        config = json.loads(
+            cluster.write_kubeconfig("through", server=f"https://127.0.0.1:{path.port}").read_text()
+        )
         config["users"][0]["user"] = {"tokenFile": str(token)}
         config["clusters"][0]["cluster"]["certificate-authority"] = str(ca)
         kubeconfig.write_text(json.dumps(config))
         security = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": secured.user}
         security |= {"passwordFile": str(password), "caFile": str(secured.ca)}
         relay = trial.relay(
-            "configmaps", kubeconfig=kubeconfig, kafka={"bootstrapServers": [secured.listeners["SCRAM"]], "security": security}
+            "configmaps",
+            kubeconfig=kubeconfig,
+            kafka={"bootstrapServers": [secured.listeners["SCRAM"]], "security": security},
         )
 
         def connects_anew() -> None:
@@ -87,10 +116,18 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             before = watches()
             path.refuse()
             path.heal()
-            relay.wait("it watches by another connection", lambda: watches() > before, deadline_s=_SOON_S)
-            relay.wait("nothing is wrong", lambda: relay.stream("configmaps").get("lastError") is None, deadline_s=_SOON_S)
+            relay.wait(
+                "it watches by another connection", lambda: watches() > before, deadline_s=_SOON_S
+            )
+            relay.wait(
+                "nothing is wrong",
+                lambda: relay.stream("configmaps").get("lastError") is None,
+                deadline_s=_SOON_S,
+            )
 
-        with trial.under_churn(relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60) as (churn, reader):
+        with trial.under_churn(
+            relay, [trial.topic("configmaps")], namespaces=4, operations=400, per_s=60
+        ) as (churn, reader):
             churn.reach(churn.operations() + 40)
 
             former = token.read_text()
@@ -110,17 +147,27 @@ def test_token_authority_and_kafkas_password_are_replaced_under_load_and_no_chan
             secured.set_password("the next one")
             password.write_text("the next one")
             rebuilds = partial(relay.metric, "watchrelay_producer_rebuilds_total")
-            relay.wait("the producer has the next password", lambda: rebuilds(reason="credentials") == 1, deadline_s=_SOON_S)
+            relay.wait(
+                "the producer has the next password",
+                lambda: rebuilds(reason="credentials") == 1,
+                deadline_s=_SOON_S,
+            )
             churn.reach(churn.operations() + 40)
             churn.finish()
             await_equal(cluster, reader, _WANTED, deadline_s=_SOON_S)
             assert rebuilds(reason="error") == rebuilds(reason="watchdog") == 0
-            assert relay.metric("watchrelay_list_total", result="success") == 1, "history was there: no list"
+            assert relay.metric("watchrelay_list_total", result="success") == 1, (
+                "history was there: no list"
+            )
             assert relay.metric("watchrelay_missed_changes_total") == 0
             verified = command("verify", "-c", relay.file, "--cluster", timeout_s=90.0)
             assert verified.code == 0, verified.stdout + verified.stderr
             said = json.dumps(relay.lines())
-            assert not [secret for secret in (former, token.read_text(), secured.password, "the next one") if secret in said]
+            assert not [
+                secret
+                for secret in (former, token.read_text(), secured.password, "the next one")
+                if secret in said
+            ]
             assert relay.stop() == 0
             reader.read()
         reader.assert_right("configmaps")

@@ -1,6 +1,8 @@
-"""Room: sink.  In: an embedded Kafka that misbehaves to order.  Out: nothing lost, nothing out of order, and the trouble told.
+"""Room: sink.  In: an embedded Kafka that misbehaves to order.  Out: nothing lost, nothing out of
+order, and the trouble told.
 
-The numbered defects are those of aiokafka 0.14 that a relay meets; each is provoked here and survived.
+The numbered defects are those of aiokafka 0.14 that a relay meets; each is provoked here and
+survived.
 """
 
 import asyncio
@@ -25,7 +27,14 @@ from watchrelay.kafka.producer import SinkSettings
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.observe.status import Board
 
-MESSAGE_TOO_LARGE, NOT_LEADER, NOT_AUTHORIZED, OUT_OF_ORDER, NOT_ENOUGH_REPLICAS, INVALID_RECORD = 10, 6, 29, 45, 19, 87
+MESSAGE_TOO_LARGE, NOT_LEADER, NOT_AUTHORIZED, OUT_OF_ORDER, NOT_ENOUGH_REPLICAS, INVALID_RECORD = (
+    10,
+    6,
+    29,
+    45,
+    19,
+    87,
+)
 NETWORK_EXCEPTION, THROTTLING_QUOTA_EXCEEDED, TRANSACTION_ABORTABLE = 13, 89, 120
 INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS = 47, 90, 14
 
@@ -45,21 +54,29 @@ async def test_a_receipt_has_the_offset_of_each_record(kafka: EmbeddedKafka) -> 
     assert await keys_on(kafka.bootstrap, "t", 3) == [[], [b"a", b"b", b"c"], []]
 
 
-async def test_a_batch_over_the_bound_leaves_in_several_and_stays_in_order(kafka: EmbeddedKafka) -> None:
+async def test_a_batch_over_the_bound_leaves_in_several_and_stays_in_order(
+    kafka: EmbeddedKafka,
+) -> None:
     names = [f"n{index}" for index in range(200)]
     async with running_sink(kafka.bootstrap, SinkSettings(batch_bytes=4096)) as running:
-        assert await running.sink.deliver(batch("t", 0, *names, padding=500)) == Receipt(list(range(200)))
+        assert await running.sink.deliver(batch("t", 0, *names, padding=500)) == Receipt(
+            list(range(200))
+        )
     assert (await keys_on(kafka.bootstrap, "t", 1))[0] == [name.encode() for name in names]
 
 
 @pytest.mark.parametrize("code", [NOT_AUTHORIZED, OUT_OF_ORDER, INVALID_RECORD])
-async def test_defect_1_after_any_error_the_same_records_are_sent_by_a_new_producer(kafka: EmbeddedKafka, code: int) -> None:
+async def test_defect_1_after_any_error_the_same_records_are_sent_by_a_new_producer(
+    kafka: EmbeddedKafka, code: int
+) -> None:
     async with running_sink(kafka.bootstrap) as running:
         await running.sink.deliver(batch("t", 0, "before"))
         kafka.push_request_errors(PRODUCE, [code])
         async with asyncio.TaskGroup() as deliveries:
             for partition in range(3):
-                deliveries.create_task(running.sink.deliver(batch("t", partition, "a", "b")), name="delivery")
+                deliveries.create_task(
+                    running.sink.deliver(batch("t", partition, "a", "b")), name="delivery"
+                )
         await running.sink.deliver(batch("t", 0, "after"))
         assert running.rebuilds("error") == 1
         assert not running.problem
@@ -67,8 +84,12 @@ async def test_defect_1_after_any_error_the_same_records_are_sent_by_a_new_produ
     assert found == [[b"before", b"a", b"b", b"after"], [b"a", b"b"], [b"a", b"b"]]
 
 
-@pytest.mark.parametrize("code", [NETWORK_EXCEPTION, INVALID_RECORD, THROTTLING_QUOTA_EXCEEDED, TRANSACTION_ABORTABLE])
-async def test_defect_7_codes_that_the_client_does_not_know_cost_a_producer_and_no_record(kafka: EmbeddedKafka, code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [NETWORK_EXCEPTION, INVALID_RECORD, THROTTLING_QUOTA_EXCEEDED, TRANSACTION_ABORTABLE]
+)
+async def test_defect_7_codes_that_the_client_does_not_know_cost_a_producer_and_no_record(
+    kafka: EmbeddedKafka, code: int
+) -> None:
     async with running_sink(kafka.bootstrap) as running:
         kafka.push_request_errors(PRODUCE, [code, code])
         assert await running.sink.deliver(batch("t", 0, "a", "b")) == Receipt([0, 1])
@@ -77,7 +98,9 @@ async def test_defect_7_codes_that_the_client_does_not_know_cost_a_producer_and_
 
 
 @pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
-async def test_defect_10_a_client_that_died_of_being_fenced_is_replaced(kafka: EmbeddedKafka, code: int) -> None:
+async def test_defect_10_a_client_that_died_of_being_fenced_is_replaced(
+    kafka: EmbeddedKafka, code: int
+) -> None:
     async with running_sink(kafka.bootstrap) as running:
         await running.sink.deliver(batch("t", 0, "before"))
         kafka.push_request_errors(PRODUCE, [code])
@@ -109,11 +132,15 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
             await until(lambda: running.errors("t").get("TopicAuthorizationFailedError", 0) >= 2)
             kafka.clear_request_errors(PRODUCE)
         assert not running.problem
-    said = [record.getMessage() for record in caplog.records if record.name == "watchrelay.kafka.sink"]
+    said = [
+        record.getMessage() for record in caplog.records if record.name == "watchrelay.kafka.sink"
+    ]
     assert said == ["kafka does not take records", "kafka takes records again"]
 
 
-async def test_kafka_takes_records_again_is_said_when_all_topics_do(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+async def test_kafka_takes_records_again_is_said_when_all_topics_do(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, logger="watchrelay")
     kafka.create_topic("u", 1)
     async with running_sink(kafka.bootstrap) as running, asyncio.TaskGroup() as deliveries:
@@ -128,8 +155,16 @@ async def test_kafka_takes_records_again_is_said_when_all_topics_do(kafka: Embed
         await until(lambda: "kafka takes records again" in caplog.messages)
 
 
-async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until_it_is(kafka: EmbeddedKafka) -> None:
-    settings = SinkSettings(request_timeout_s=1.0, start_timeout_s=1.0, stop_timeout_s=0.5, watchdog_s=60.0, stalled_after_s=0.3)
+async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until_it_is(
+    kafka: EmbeddedKafka,
+) -> None:
+    settings = SinkSettings(
+        request_timeout_s=1.0,
+        start_timeout_s=1.0,
+        stop_timeout_s=0.5,
+        watchdog_s=60.0,
+        stalled_after_s=0.3,
+    )
     async with running_sink(kafka.bootstrap, settings) as running:
         waits, idle = running.board.open("pods", "t"), running.board.open("nodes", "t")
         await running.sink.deliver(batch("t", 0, "before")._replace(stream="pods"))
@@ -137,13 +172,17 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
         assert running.errors("t")["RequestTimedOutError"] == 0
         kafka.set_rtt(60_000)
         async with asyncio.TaskGroup() as deliveries:
-            deliveries.create_task(running.sink.deliver(batch("t", 0, "a")._replace(stream="pods")), name="delivery")
+            deliveries.create_task(
+                running.sink.deliver(batch("t", 0, "a")._replace(stream="pods")), name="delivery"
+            )
             await until(lambda: bool(waits.unacknowledged))
             said = waits.as_json()["lastError"]
             assert isinstance(said, dict)
             assert "no acknowledgement" in said["message"]
             assert idle.as_json()["lastError"] is None
-            assert (waits.last_error, waits.waits_for, waits.complete) == (None, "", False), "readiness is told nothing"
+            assert (waits.last_error, waits.waits_for, waits.complete) == (None, "", False), (
+                "readiness is told nothing"
+            )
             await until(lambda: running.errors("t")["no_acknowledgement"] >= 2)
             kafka.set_rtt(0)
             kafka.broker_down()
@@ -154,7 +193,9 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
 async def test_one_bad_partition_does_not_hold_up_the_others(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap) as running, asyncio.TaskGroup() as deliveries:
         kafka.set_leader("t", 0, NO_LEADER)
-        stuck = deliveries.create_task(running.sink.deliver(batch("t", 0, "stuck")), name="delivery")
+        stuck = deliveries.create_task(
+            running.sink.deliver(batch("t", 0, "stuck")), name="delivery"
+        )
         for index in range(20):
             await running.sink.deliver(batch("t", 1, f"n{index}"))
         assert not stuck.done()
@@ -162,8 +203,11 @@ async def test_one_bad_partition_does_not_hold_up_the_others(kafka: EmbeddedKafk
     assert stuck.result() == Receipt([0])
 
 
-async def test_a_topic_met_later_does_not_make_the_producer_forget_those_it_found_at_its_start(kafka: EmbeddedKafka) -> None:
-    # Brokers that have only just started give no producer id yet; the client asks about all topics then, and tries again.
+async def test_a_topic_met_later_does_not_make_the_producer_forget_those_it_found_at_its_start(
+    kafka: EmbeddedKafka,
+) -> None:
+    # Brokers that have only just started give no producer id yet; the client asks about all topics
+    # then, and tries again.
     kafka.push_request_errors(INIT_PRODUCER_ID, [COORDINATOR_LOAD_IN_PROGRESS])
     settings = SinkSettings(request_timeout_s=2.0, start_timeout_s=2.0, stop_timeout_s=0.5)
     async with running_sink(kafka.bootstrap, settings) as running:
@@ -173,13 +217,19 @@ async def test_a_topic_met_later_does_not_make_the_producer_forget_those_it_foun
         async with asyncio.TaskGroup() as deliveries:
 
             async def deliver(topic: str, partition: int) -> asyncio.Task[Receipt]:
-                task = deliveries.create_task(running.sink.deliver(batch(topic, partition, "a")), name="delivery")
+                task = deliveries.create_task(
+                    running.sink.deliver(batch(topic, partition, "a")), name="delivery"
+                )
                 for _ in range(20):  # turns of the loop, in which what it asks for leaves
                     await asyncio.sleep(0)
                 return task
 
-            # The client asks about the new topic; while it does, a batch is on its way, and all of topic t waits behind that.
-            tasks = [await deliver(topic, at) for topic, at in (("made-later", 0), ("control", 0), ("t", 0), ("t", 1), ("t", 2))]
+            # The client asks about the new topic; while it does, a batch is on its way, and all of
+            # topic t waits behind that.
+            tasks = [
+                await deliver(topic, at)
+                for topic, at in (("made-later", 0), ("control", 0), ("t", 0), ("t", 1), ("t", 2))
+            ]
         assert [task.result().offsets for task in tasks] == [[0], [1], [0], [0], [0]]
         assert not any(running.errors("t").values())
         assert running.rebuilds("error") == 0
@@ -191,67 +241,105 @@ async def test_what_is_on_its_way_when_another_partition_gets_an_error_is_not_se
         kafka.create_topic("t", 2)
         kafka.set_leader("t", 0, 1)
         kafka.set_leader("t", 1, 2)
-        async with running_sink(kafka.bootstrap, settings) as running, asyncio.TaskGroup() as deliveries:
+        async with (
+            running_sink(kafka.bootstrap, settings) as running,
+            asyncio.TaskGroup() as deliveries,
+        ):
             for partition in (0, 1):
                 await running.sink.deliver(batch("t", partition, "before"))
             kafka.set_rtt(700, broker=2)
-            slow = deliveries.create_task(running.sink.deliver(batch("t", 1, "slow")), name="delivery")
+            slow = deliveries.create_task(
+                running.sink.deliver(batch("t", 1, "slow")), name="delivery"
+            )
             await running.sink.deliver(batch("t", 0, "meanwhile"))
             kafka.push_request_errors(PRODUCE, [INVALID_RECORD])
             assert await running.sink.deliver(batch("t", 0, "refused")) == Receipt([2])
         assert slow.result() == Receipt([1])
         assert running.rebuilds("error") == 1
-        assert await keys_on(kafka.bootstrap, "t", 2) == [[b"before", b"meanwhile", b"refused"], [b"before", b"slow"]]
+        assert await keys_on(kafka.bootstrap, "t", 2) == [
+            [b"before", b"meanwhile", b"refused"],
+            [b"before", b"slow"],
+        ]
 
 
 async def test_the_trouble_of_a_delivery_that_was_stopped_is_over(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap) as running, asyncio.TaskGroup() as deliveries:
         kafka.set_leader("t", 0, NO_LEADER)
-        stuck = deliveries.create_task(running.sink.deliver(batch("t", 0, "stuck")), name="delivery")
+        stuck = deliveries.create_task(
+            running.sink.deliver(batch("t", 0, "stuck")), name="delivery"
+        )
         await until(lambda: "has no leader" in running.problem)
         stuck.cancel()
         await until(lambda: not running.problem)
 
 
-async def test_defect_2_a_partition_long_without_leader_is_not_wedged_when_it_has_one_again(kafka: EmbeddedKafka) -> None:
+async def test_defect_2_a_partition_long_without_leader_is_not_wedged_when_it_has_one_again(
+    kafka: EmbeddedKafka,
+) -> None:
     async with running_sink(kafka.bootstrap) as running:
         await running.sink.deliver(batch("t", 0, "before"))
         kafka.set_leader("t", 0, NO_LEADER)
         async with asyncio.TaskGroup() as deliveries:
             for partition in range(3):
-                deliveries.create_task(running.sink.deliver(batch("t", partition, "a", "b")), name="delivery")
+                deliveries.create_task(
+                    running.sink.deliver(batch("t", partition, "a", "b")), name="delivery"
+                )
             await until(lambda: running.errors("t").get("LeaderNotAvailableError", 0) >= 1)
             await until(lambda: "has no leader" in running.problem)
             kafka.set_leader("t", 0, 1)
         await running.sink.deliver(batch("t", 0, "after"))
         await until(lambda: not running.problem)
-    assert await keys_on(kafka.bootstrap, "t", 3) == [[b"before", b"a", b"b", b"after"], [b"a", b"b"], [b"a", b"b"]]
+    assert await keys_on(kafka.bootstrap, "t", 3) == [
+        [b"before", b"a", b"b", b"after"],
+        [b"a", b"b"],
+        [b"a", b"b"],
+    ]
 
 
-async def test_defect_4_the_watchdog_gives_up_on_silence_and_delivery_goes_on_when_the_broker_is_back(kafka: EmbeddedKafka) -> None:
-    settings = SinkSettings(request_timeout_s=1.0, start_timeout_s=1.0, stop_timeout_s=0.5, watchdog_s=1.0, stalled_after_s=0.3)
+async def test_defect_4_the_watchdog_gives_up_on_silence_and_delivery_goes_on_when_the_broker_is_back(  # noqa: E501
+    kafka: EmbeddedKafka,
+) -> None:
+    settings = SinkSettings(
+        request_timeout_s=1.0,
+        start_timeout_s=1.0,
+        stop_timeout_s=0.5,
+        watchdog_s=1.0,
+        stalled_after_s=0.3,
+    )
     async with running_sink(kafka.bootstrap, settings) as running:
         await running.sink.deliver(batch("t", 0, "before"))
         kafka.broker_down()
         async with asyncio.TaskGroup() as deliveries:
             for partition in range(3):
-                deliveries.create_task(running.sink.deliver(batch("t", partition, "a", "b")), name="delivery")
+                deliveries.create_task(
+                    running.sink.deliver(batch("t", partition, "a", "b")), name="delivery"
+                )
             await until(lambda: "no acknowledgement" in running.problem)
             await until(lambda: running.rebuilds("watchdog") >= 1)
-            assert "Connect call failed" in running.problem or "no acknowledgement" in running.problem
+            assert (
+                "Connect call failed" in running.problem or "no acknowledgement" in running.problem
+            )
             kafka.broker_up()
         await running.sink.deliver(batch("t", 0, "after"))
         await until(lambda: not running.problem)
     found = await keys_on(kafka.bootstrap, "t", 3)
-    assert [list(dict.fromkeys(keys)) for keys in found] == [[b"before", b"a", b"b", b"after"], [b"a", b"b"], [b"a", b"b"]]
+    assert [list(dict.fromkeys(keys)) for keys in found] == [
+        [b"before", b"a", b"b", b"after"],
+        [b"a", b"b"],
+        [b"a", b"b"],
+    ]
 
 
-async def test_stopping_is_quick_while_brokers_are_down_and_data_is_outstanding(kafka: EmbeddedKafka) -> None:
+async def test_stopping_is_quick_while_brokers_are_down_and_data_is_outstanding(
+    kafka: EmbeddedKafka,
+) -> None:
     async with asyncio.timeout(20.0):
         async with running_sink(kafka.bootstrap) as running:
             await running.sink.deliver(batch("t", 0, "before"))
             kafka.broker_down()
-            delivery = asyncio.get_running_loop().create_task(running.sink.deliver(batch("t", 0, "a")), name="delivery")
+            delivery = asyncio.get_running_loop().create_task(
+                running.sink.deliver(batch("t", 0, "a")), name="delivery"
+            )
             await until(lambda: "no acknowledgement" in running.problem)
             delivery.cancel()
             await asyncio.wait([delivery])
@@ -273,18 +361,25 @@ async def test_a_producer_is_renewed_before_its_sequence_wraps(kafka: EmbeddedKa
         await until(lambda: running.rebuilds("renewal") == 1)
         await running.sink.deliver(batch("t", 0, "after"))
         assert running.rebuilds("error") == 0
-    assert (await keys_on(kafka.bootstrap, "t", 1))[0] == [f"n{index}".encode() for index in range(12)] + [b"after"]
+    assert (await keys_on(kafka.bootstrap, "t", 1))[0] == [
+        f"n{index}".encode() for index in range(12)
+    ] + [b"after"]
 
 
 async def test_partitions_delivered_in_one_step_leave_in_one_request(kafka: EmbeddedKafka) -> None:
     async with running_sink(kafka.bootstrap) as running:
         await running.sink.deliver(batch("t", 0, "known"))
-        # One error is one request's: were there three requests, two partitions would be acknowledged without a second producer.
+        # One error is one request's: were there three requests, two partitions would be
+        # acknowledged without a second producer.
         kafka.push_request_errors(PRODUCE, [INVALID_RECORD])
         async with asyncio.TaskGroup() as deliveries:
             for partition in range(3):
-                deliveries.create_task(running.sink.deliver(batch("t", partition, "a")), name="delivery")
-        assert {error: count for error, count in running.errors("t").items() if count} == {"UnknownError": 3}
+                deliveries.create_task(
+                    running.sink.deliver(batch("t", partition, "a")), name="delivery"
+                )
+        assert {error: count for error, count in running.errors("t").items() if count} == {
+            "UnknownError": 3
+        }
 
 
 def _got_past(delivered: Sequence[int], least: int) -> bool:
@@ -292,9 +387,17 @@ def _got_past(delivered: Sequence[int], least: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_nothing(seed: int) -> None:
+async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_nothing(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
-    settings = SinkSettings(request_timeout_s=0.5, start_timeout_s=1.0, stop_timeout_s=0.5, watchdog_s=0.8, stalled_after_s=0.3)
+    settings = SinkSettings(
+        request_timeout_s=0.5,
+        start_timeout_s=1.0,
+        stop_timeout_s=0.5,
+        watchdog_s=0.8,
+        stalled_after_s=0.3,
+    )
     with EmbeddedKafka.start(3) as kafka:
         kafka.create_topic("t", 4, replication_factor=3)
         async with running_sink(kafka.bootstrap, settings) as running:
@@ -303,7 +406,9 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
 
             async def write(partition: int) -> None:
                 for index in itertools.count():
-                    await running.sink.deliver(batch("t", partition, *[f"{index}-{place}" for place in range(3)]))
+                    await running.sink.deliver(
+                        batch("t", partition, *[f"{index}-{place}" for place in range(3)])
+                    )
                     delivered[partition] = index + 1
                     if calm and index > 50:
                         return
@@ -320,7 +425,10 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
                             await asyncio.sleep(chance.random())
                             kafka.broker_up(broker)
                         case "error":
-                            kafka.push_request_errors(PRODUCE, chance.choices([NOT_AUTHORIZED, OUT_OF_ORDER, NOT_LEADER, 0], k=5))
+                            kafka.push_request_errors(
+                                PRODUCE,
+                                chance.choices([NOT_AUTHORIZED, OUT_OF_ORDER, NOT_LEADER, 0], k=5),
+                            )
                         case "leader":
                             kafka.set_leader("t", partition, broker)
                         case _:
@@ -332,20 +440,33 @@ async def test_whatever_brokers_do_each_partition_keeps_its_order_and_loses_noth
                 calm = True
             await until(lambda: not running.problem)
         for partition, keys in enumerate(await keys_on(kafka.bootstrap, "t", 4)):
-            wanted = [f"{index}-{place}".encode() for index in range(delivered[partition]) for place in range(3)]
-            # What was in flight may stand there twice; a reader drops what it had, so each key counts where it stands first.
+            wanted = [
+                f"{index}-{place}".encode()
+                for index in range(delivered[partition])
+                for place in range(3)
+            ]
+            # What was in flight may stand there twice; a reader drops what it had, so each key
+            # counts where it stands first.
             assert list(dict.fromkeys(keys)) == wanted
 
 
-# ---- sizes ----------------------------------------------------------------------------------------------------------
+# ---- sizes ---------------------------------------------------------------------------------------
 
 
-async def test_a_record_over_the_limit_is_refused_before_anything_is_sent(kafka: EmbeddedKafka) -> None:
+async def test_a_record_over_the_limit_is_refused_before_anything_is_sent(
+    kafka: EmbeddedKafka,
+) -> None:
     noise = bytes(range(256)) * 16
-    records = [WireRecord(b"ok", b"1", []), WireRecord(b"shop/big", noise, []), WireRecord(b"later", b"1", [])]
+    records = [
+        WireRecord(b"ok", b"1", []),
+        WireRecord(b"shop/big", noise, []),
+        WireRecord(b"later", b"1", []),
+    ]
     async with running_sink(kafka.bootstrap) as running:
         running.sink.limit("t", 200)
-        with pytest.raises(RecordTooLarge, match=r"record shop/big is too large for topic t: .* 200") as caught:
+        with pytest.raises(
+            RecordTooLarge, match=r"record shop/big is too large for topic t: .* 200"
+        ) as caught:
             await running.sink.deliver(Batch("t", 0, records))
         assert (caught.value.index, caught.value.acked) == (1, ())
         assert await running.sink.deliver(batch("t", 0, "ok", "later")) == Receipt([0, 1])
@@ -357,10 +478,14 @@ async def test_what_compresses_below_the_limit_passes(kafka: EmbeddedKafka) -> N
         assert await running.sink.deliver(batch("t", 0, "a", padding=100_000)) == Receipt([0])
 
 
-async def test_a_batch_that_kafka_finds_too_large_is_halved_until_the_record_is_found(kafka: EmbeddedKafka) -> None:
+async def test_a_batch_that_kafka_finds_too_large_is_halved_until_the_record_is_found(
+    kafka: EmbeddedKafka,
+) -> None:
     async with running_sink(kafka.bootstrap) as running:
         # Refused: a-d, then the half a-b goes through, then c-d is refused, then c alone.
-        kafka.push_request_errors(PRODUCE, [MESSAGE_TOO_LARGE, 0, MESSAGE_TOO_LARGE, MESSAGE_TOO_LARGE])
+        kafka.push_request_errors(
+            PRODUCE, [MESSAGE_TOO_LARGE, 0, MESSAGE_TOO_LARGE, MESSAGE_TOO_LARGE]
+        )
         with pytest.raises(RecordTooLarge, match="record c is too large") as caught:
             await running.sink.deliver(batch("t", 0, "a", "b", "c", "d"))
         assert (caught.value.index, caught.value.acked) == (2, (0, 1))
@@ -368,7 +493,7 @@ async def test_a_batch_that_kafka_finds_too_large_is_halved_until_the_record_is_
     assert (await keys_on(kafka.bootstrap, "t", 1))[0] == [b"a", b"b", b"c", b"d"]
 
 
-# ---- starting -------------------------------------------------------------------------------------------------------
+# ---- starting ------------------------------------------------------------------------------------
 
 
 async def test_a_cluster_that_is_away_at_start_is_waited_for_and_named() -> None:
@@ -394,7 +519,9 @@ class Everything(logging.Handler):
         self.seen.append((record.name, record.levelno))
 
 
-async def test_nothing_of_the_client_reaches_the_log_above_debug(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_of_the_client_reaches_the_log_above_debug(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, logger="watchrelay")
     everything = Everything()
     logging.getLogger().addHandler(everything)
@@ -408,36 +535,48 @@ async def test_nothing_of_the_client_reaches_the_log_above_debug(kafka: Embedded
     assert ("watchrelay.kafka.client.client_log", logging.DEBUG) in everything.seen
 
 
-# ---- topics ---------------------------------------------------------------------------------------------------------
+# ---- topics --------------------------------------------------------------------------------------
 
 
 async def test_brokers_that_do_not_tell_configs_are_warned_of(kafka: EmbeddedKafka) -> None:
-    facts = await Topics(KafkaConnection(bootstrap_servers=(kafka.bootstrap,))).ensure_topic(TopicSpec(name="t", partitions=3))
+    facts = await Topics(KafkaConnection(bootstrap_servers=(kafka.bootstrap,))).ensure_topic(
+        TopicSpec(name="t", partitions=3)
+    )
     assert (facts.partitions, facts.replication_factor, facts.checked) == (3, 1, False)
     assert "could not be checked" in facts.warnings[0]
 
 
-async def test_a_topic_that_cannot_be_created_is_refused_with_the_command_that_does_it(kafka: EmbeddedKafka) -> None:
+async def test_a_topic_that_cannot_be_created_is_refused_with_the_command_that_does_it(
+    kafka: EmbeddedKafka,
+) -> None:
     topics = Topics(KafkaConnection(bootstrap_servers=(kafka.bootstrap,)))
-    with pytest.raises(TopicRefused, match=r"kafka-topics.sh .* --create --topic absent --partitions 2"):
+    with pytest.raises(
+        TopicRefused, match=r"kafka-topics.sh .* --create --topic absent --partitions 2"
+    ):
         await topics.ensure_topic(TopicSpec(name="absent", partitions=2, replication_factor=1))
-    with pytest.raises(TopicRefused, match=r"replicationFactor is 3, the cluster has 1 broker; set"):
+    with pytest.raises(
+        TopicRefused, match=r"replicationFactor is 3, the cluster has 1 broker; set"
+    ):
         await topics.ensure_topic(TopicSpec(name="absent", partitions=2, replication_factor=3))
 
 
 async def test_topics_of_a_cluster_that_is_away_are_unavailable_not_refused() -> None:
     with pytest.raises(SinkUnavailable, match="Connect call failed"):
-        await Topics(KafkaConnection(bootstrap_servers=("127.0.0.1:1",))).ensure_topic(TopicSpec(name="t"))
+        await Topics(KafkaConnection(bootstrap_servers=("127.0.0.1:1",))).ensure_topic(
+            TopicSpec(name="t")
+        )
 
 
-# ---- control --------------------------------------------------------------------------------------------------------
+# ---- control -------------------------------------------------------------------------------------
 
 
 async def none() -> int:
     return 0
 
 
-async def test_each_claim_opens_a_higher_epoch_and_the_former_owner_sees_it(kafka: EmbeddedKafka) -> None:
+async def test_each_claim_opens_a_higher_epoch_and_the_former_owner_sees_it(
+    kafka: EmbeddedKafka,
+) -> None:
     described: dict[str, object] = {"topic": "t", "partitions": 3}
     async with running_sink(kafka.bootstrap, QUICK) as running:
         first = ControlTopic(running.connection, "control", running.sink, board=Board())
@@ -447,12 +586,16 @@ async def test_each_claim_opens_a_higher_epoch_and_the_former_owner_sees_it(kafk
         try:
             older = await first.claim("pods", described, starting_point=None, highest_epoch=none)
             assert not first.outclaimed("pods", older)
-            newer = await second.claim("pods", {**described, "configHash": "x"}, starting_point=None, highest_epoch=none)
+            newer = await second.claim(
+                "pods", {**described, "configHash": "x"}, starting_point=None, highest_epoch=none
+            )
             assert newer > older
             await until(lambda: first.outclaimed("pods", older))
             assert not second.outclaimed("pods", newer)
             assert first.holder_of("pods") == "other-1"
-            await until(lambda: second.described("pods") == {**described, "configHash": "x", "epochBase": 1})
+            await until(
+                lambda: second.described("pods") == {**described, "configHash": "x", "epochBase": 1}
+            )
             await second.write("snapshot", "pods", {"snapshot": f"{newer}-1"})
             await until(lambda: second.index("pods") == {"snapshot": f"{newer}-1"})
             await second.write("snapshot", "pods", None)
@@ -470,11 +613,16 @@ async def test_a_lost_control_topic_does_not_make_epochs_go_down(kafka: Embedded
     async with running_sink(kafka.bootstrap) as running:
         mine = [("ce_wrstream", b"pods"), ("ce_wrepoch", b"77")]
         others = [("ce_wrstream", b"nodes"), ("ce_wrepoch", b"990")]
-        await running.sink.deliver(Batch("t", 1, [WireRecord(b"a/b", b"{}", mine), WireRecord(b"/n", b"{}", others)]))
+        await running.sink.deliver(
+            Batch("t", 1, [WireRecord(b"a/b", b"{}", mine), WireRecord(b"/n", b"{}", others)])
+        )
         assert await highest_epoch(running.connection, "t", "jobs") == 0
         control = ControlTopic(running.connection, "control", running.sink)
         tail = asyncio.get_running_loop().create_task(control.run(), name="control")
-        assert await control.claim("pods", {"topic": "t"}, starting_point=None, highest_epoch=highest) > 77
+        assert (
+            await control.claim("pods", {"topic": "t"}, starting_point=None, highest_epoch=highest)
+            > 77
+        )
         tail.cancel()
         await asyncio.wait([tail])
 
@@ -485,13 +633,19 @@ async def test_the_control_topic_is_read_on_after_an_outage_and_rubbish_on_it_is
     async with running_sink(kafka.bootstrap) as running:
         control = ControlTopic(running.connection, "control", running.sink)
         tail = asyncio.get_running_loop().create_task(control.run(), name="control")
-        rubbish = [WireRecord(b"junk", b"1", []), WireRecord(b"claim/pods", b"{", []), WireRecord(b"claim/pods", b"{", [])]
+        rubbish = [
+            WireRecord(b"junk", b"1", []),
+            WireRecord(b"claim/pods", b"{", []),
+            WireRecord(b"claim/pods", b"{", []),
+        ]
         await running.sink.deliver(Batch("control", 0, rubbish))
         await control.write("snapshot", "pods", {"n": 1})
         kafka.broker_down()
         kafka.broker_up()
         await control.write("snapshot", "pods", {"n": 2})
         await until(lambda: control.index("pods") == {"n": 2})
-        assert [record.getMessage() for record in caplog.records].count("control record ignored") == 2
+        assert [record.getMessage() for record in caplog.records].count(
+            "control record ignored"
+        ) == 2
         tail.cancel()
         await asyncio.wait([tail])

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: PAGE=1, boards filled by hand, Chromium, axe-core.  Out: a page for every eye, hand and screen."""
+"""Room: integration tests.  In: PAGE=1, boards filled by hand, Chromium, axe-core.  Out: a page for
+every eye, hand and screen."""
 
 import json
 import os
@@ -28,10 +29,17 @@ HOSTILE = (
 @pytest.fixture(scope="session")
 def axe() -> str:
     """axe-core's text, got once by npm."""
-    path = Path(subprocess.run([_TOOLS, "--path"], check=True, capture_output=True, text=True).stdout.strip())
+    path = Path(
+        subprocess.run(
+            [_TOOLS, "--path"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
     if not path.exists():
         if shutil.which("npm") is None:
-            pytest.skip("axe-core is not in the cache, and there is no npm to get it with: tools/pagetools.sh")
+            pytest.skip(
+                "axe-core is not in the cache, and there is no npm to get it with: "
+                "tools/pagetools.sh"
+            )
         done = subprocess.run([_TOOLS], check=False, capture_output=True, text=True, timeout=100)
         if done.returncode:
             pytest.skip(f"axe-core cannot be got: {done.stderr.strip()[-300:]}")
@@ -53,17 +61,24 @@ def everything_is_wrong(board: Board) -> None:
     """Each state, each level, each kind of card."""
     all_is_well(board)
     forbidden = live(board, "secrets")
-    forbidden.state, forbidden.waits_for = "waiting", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden"
+    forbidden.state, forbidden.waits_for = (
+        "waiting",
+        "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
+    )
     forbidden.failed(forbidden.waits_for, next_attempt_ms=clock.wall_ms() + 40_000)
     away = live(board, "nodes")
     away.state = "backoff"
-    away.failed("watch nodes at 10.0.0.1:6443: connection refused", next_attempt_ms=clock.wall_ms() + 12_000)
+    away.failed(
+        "watch nodes at 10.0.0.1:6443: connection refused", next_attempt_ms=clock.wall_ms() + 12_000
+    )
     live(board, "events").not_acknowledged("no acknowledgement from kafka at kafka-0:9092 for 12 s")
     live(board, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
     board.open("services").state = "listing"
     live(board, "ingresses").state = "standby"
     live(board, "leases").state = "stopped"
-    board.problems["reload"] = "the edited config is wrong, the former one stays in force: watchrelay.yaml:4: resorces"
+    board.problems["reload"] = (
+        "the edited config is wrong, the former one stays in force: watchrelay.yaml:4: resorces"
+    )
     board.problems["restart"] = "a restart is needed for what was edited in kafka"
 
 
@@ -74,20 +89,32 @@ def two_hundred(board: Board) -> None:
         status.pace.count(clock.wall_ms() - 12_000, number)
         if number % 3 == 0:
             status.state = "backoff"
-            status.failed(f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused", next_attempt_ms=clock.wall_ms() + 9_000)
+            status.failed(
+                f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
+                next_attempt_ms=clock.wall_ms() + 9_000,
+            )
 
 
 def opened(browser: Browser, window: Window, *, width: int = 1280, dark: bool = False) -> Page:
     page = browser.page(window.url, width=width, dark=dark)
     rows = len(window.board.streams)
-    page.wait("each stream has a row", f"document.querySelectorAll('#rows > [data-stream]').length === {rows}")
+    page.wait(
+        "each stream has a row",
+        f"document.querySelectorAll('#rows > [data-stream]').length === {rows}",
+    )
     return page
 
 
 def complaints(page: Page, axe: str) -> list[str]:
     page.evaluate(axe + "; true")
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then((all) => JSON.stringify(all.violations))")
-    return [f"{rule['id']}: {rule['help']}: {[node['html'][:160] for node in rule['nodes'][:3]]}" for rule in json.loads(found)]
+    found = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then((all) => "
+        "JSON.stringify(all.violations))"
+    )
+    return [
+        f"{rule['id']}: {rule['help']}: {[node['html'][:160] for node in rule['nodes'][:3]]}"
+        for rule in json.loads(found)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +129,14 @@ def complaints(page: Page, axe: str) -> list[str]:
         (two_hundred, 1280, False),
     ],
 )
-def test_axe_finds_nothing(browser: Browser, window: Window, axe: str, fill: Callable[[Board], None], width: int, dark: bool) -> None:
+def test_axe_finds_nothing(
+    browser: Browser,
+    window: Window,
+    axe: str,
+    fill: Callable[[Board], None],
+    width: int,
+    dark: bool,
+) -> None:
     window.do(lambda: fill(window.board))
     page = opened(browser, window, width=width, dark=dark)
     if fill is not two_hundred:  # what a few rows show is not looked for in 200 twice
@@ -111,8 +145,13 @@ def test_axe_finds_nothing(browser: Browser, window: Window, axe: str, fill: Cal
     page.wait("the details are there", "document.querySelectorAll('.story li').length > 0")
     assert complaints(page, axe) == []
     if shots := os.environ.get("PAGE_SHOTS"):
-        page.screenshot(Path(shots) / f"{fill.__name__}-{width}-{'dark' if dark else 'light'}.png", whole=fill is not two_hundred)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it must be scrolled sideways"
+        page.screenshot(
+            Path(shots) / f"{fill.__name__}-{width}-{'dark' if dark else 'light'}.png",
+            whole=fill is not two_hundred,
+        )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+        "it must be scrolled sideways"
+    )
     assert page.problems == []
 
 
@@ -131,14 +170,27 @@ def test_names_and_messages_are_text_whatever_they_hold(browser: Browser, window
         page.evaluate(f"document.querySelectorAll('#rows > [data-stream] .name')[{number}].click()")
     page.wait("all are open", f"document.querySelectorAll('.story li').length >= {len(HOSTILE)}")
     assert page.evaluate("document.title").endswith("watchrelay test")
-    assert page.evaluate("document.querySelectorAll('main img, main script, main svg:not(.spark), iframe').length") == 0
-    shown = page.evaluate("[...document.querySelectorAll('#rows > [data-stream]')].map((row) => row.dataset.stream)")
+    assert (
+        page.evaluate(
+            "document.querySelectorAll('main img, main script, main svg:not(.spark), "
+            "iframe').length"
+        )
+        == 0
+    )
+    shown = page.evaluate(
+        "[...document.querySelectorAll('#rows > [data-stream]')].map((row) => row.dataset.stream)"
+    )
     assert sorted(shown) == sorted(HOSTILE)
     address = page.evaluate("location.href")
-    assert [url for url in page.requests if not url.startswith((window.url, "data:", "about:"))] == []
+    assert [
+        url for url in page.requests if not url.startswith((window.url, "data:", "about:"))
+    ] == []
     page.go("about:blank")
     page.go(address)
-    page.wait("the address opens the same rows", f"document.querySelectorAll('.story').length === {len(HOSTILE)}")
+    page.wait(
+        "the address opens the same rows",
+        f"document.querySelectorAll('.story').length === {len(HOSTILE)}",
+    )
     assert page.problems == []
 
 
@@ -150,7 +202,11 @@ def test_without_scripts_the_page_says_the_same_once(browser: Browser, window: W
     text = json.dumps(document)
     assert "STREAM" in text
     assert "onerror" in text, "the message is not shown"
-    found = page.send("DOM.querySelectorAll", nodeId=document["root"]["nodeId"], selector="main img, main script, main svg, body > script")
+    found = page.send(
+        "DOM.querySelectorAll",
+        nodeId=document["root"]["nodeId"],
+        selector="main img, main script, main svg, body > script",
+    )
     assert found["nodeIds"] == []
     assert page.problems == []
 
@@ -182,21 +238,39 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> N
     window.do(lambda: setattr(window.board.streams["pods@team-003"], "objects", 77))
     page.evaluate("document.querySelector('[name=level][value=all]').click()")
     page.wait("news come in", "document.querySelector('#rows .objects').innerText.trim() === '77'")
-    assert page.evaluate("document.activeElement.matches('#rows .name')"), "news took the focus away"
+    assert page.evaluate("document.activeElement.matches('#rows .name')"), (
+        "news took the focus away"
+    )
     assert page.problems == []
 
 
 def test_rows_hold_still_while_somebody_is_among_them(browser: Browser, window: Window) -> None:
     window.do(lambda: all_is_well(window.board))
     page = opened(browser, window)
-    page.evaluate("document.querySelector('#rows > [data-stream=\"deployments.apps\"] .name').focus()")
-    order = "[...document.querySelectorAll('#rows > [data-stream]')].map((row) => row.dataset.stream).join()"
-    window.do(lambda: window.board.streams["deployments.apps"].failed("watch deployments at 10.0.0.1:6443: refused"))
-    page.wait("the row says so", "document.querySelector('#rows > [data-stream=\"deployments.apps\"]').dataset.level === 'retrying'")
+    page.evaluate(
+        "document.querySelector('#rows > [data-stream=\"deployments.apps\"] .name').focus()"
+    )
+    order = (
+        "[...document.querySelectorAll('#rows > [data-stream]')].map((row) => "
+        "row.dataset.stream).join()"
+    )
+    window.do(
+        lambda: window.board.streams["deployments.apps"].failed(
+            "watch deployments at 10.0.0.1:6443: refused"
+        )
+    )
+    page.wait(
+        "the row says so",
+        "document.querySelector('#rows > [data-stream=\"deployments.apps\"]').dataset.level === "
+        "'retrying'",
+    )
     assert page.evaluate(order) == "pods,configmaps,deployments.apps"
     page.evaluate("document.activeElement.blur()")
     page.wait("the worst comes first", f"{order} === 'deployments.apps,pods,configmaps'")
     page.evaluate("document.querySelector('#columns .stream button').click()")
     page.wait("sorted by name", f"{order} === 'configmaps,deployments.apps,pods'")
-    assert page.evaluate("document.querySelector('#columns .stream').getAttribute('aria-sort')") == "ascending"
+    assert (
+        page.evaluate("document.querySelector('#columns .stream').getAttribute('aria-sort')")
+        == "ascending"
+    )
     assert page.problems == []

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: a window over a board filled by hand, an HTTP client.  Out: what `/` and its addresses answer."""
+"""Room: integration tests.  In: a window over a board filled by hand, an HTTP client.  Out: what
+`/` and its addresses answer."""
 
 import html
 import http.client
@@ -26,7 +27,9 @@ def window() -> Iterator[Window]:
         yield window
 
 
-def get(window: Window, path: str, headers: dict[str, str] | None = None) -> tuple[int, http.client.HTTPMessage, str]:
+def get(
+    window: Window, path: str, headers: dict[str, str] | None = None
+) -> tuple[int, http.client.HTTPMessage, str]:
     connection = http.client.HTTPConnection("127.0.0.1", window.port, timeout=10.0)
     try:
         connection.request("GET", path, headers=headers or {})
@@ -52,26 +55,47 @@ def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     window.do(fill)
     status, headers, text = get(window, "/")
     assert (status, headers.get_content_type()) == (200, "text/plain")
-    for words in ("1 thing needs you", "!! A right is missing", "do: Grant list and watch", "WatchRelayForbidden", "/metrics"):
+    for words in (
+        "1 thing needs you",
+        "!! A right is missing",
+        "do: Grant list and watch",
+        "WatchRelayForbidden",
+        "/metrics",
+    ):
         assert words in text
-    table = [line.split()[0] for line in text.splitlines() if re.match(r"(STREAM|pods|secrets) ", line)]
+    table = [
+        line.split()[0] for line in text.splitlines() if re.match(r"(STREAM|pods|secrets) ", line)
+    ]
     assert table == ["STREAM", "secrets", "pods"]
 
 
 def test_a_browser_is_given_the_page_under_a_strict_policy(window: Window) -> None:
     _, headers, text = get(window, "/", BROWSER)
     assert headers.get_content_type() == "text/html"
-    policy = dict(part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";"))
-    assert (policy["default-src"], policy["script-src"], policy["style-src"], policy["connect-src"]) == (
+    policy = dict(
+        part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";")
+    )
+    assert (
+        policy["default-src"],
+        policy["script-src"],
+        policy["style-src"],
+        policy["connect-src"],
+    ) == (
         "'none'",
         "'self'",
         "'self'",
         "'self'",
     )
     assert "unsafe" not in headers["Content-Security-Policy"]
-    assert (headers["X-Content-Type-Options"], headers["Cache-Control"], headers["Vary"]) == ("nosniff", "no-store", "Accept")
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"], headers["Vary"]) == (
+        "nosniff",
+        "no-store",
+        "Accept",
+    )
     asked = re.findall(r'(?:src|href)="([^"#]+)"', text)
-    assert [address for address in asked if "//" in address and not address.startswith("data:")] == []
+    assert [
+        address for address in asked if "//" in address and not address.startswith("data:")
+    ] == []
     for address in [each for each in asked if each.startswith("page/")]:
         code, file_headers, body = get(window, f"/{address}")
         assert (code, file_headers["X-Content-Type-Options"]) == (200, "nosniff")
@@ -79,7 +103,9 @@ def test_a_browser_is_given_the_page_under_a_strict_policy(window: Window) -> No
 
 
 def test_every_file_of_the_page_is_served_and_nothing_else(window: Window) -> None:
-    there = {path.name for path in Path(page.__file__).parent.iterdir() if path.suffix in {".js", ".css"}}
+    there = {
+        path.name for path in Path(page.__file__).parent.iterdir() if path.suffix in {".js", ".css"}
+    }
     assert there == set(page.FILES)
     for name in ("__init__.py", "index.html", "..%2f__init__.py", "%2e%2e/server.py", "none.js"):
         assert get(window, f"/page/{name}")[0] == 404
@@ -87,7 +113,8 @@ def test_every_file_of_the_page_is_served_and_nothing_else(window: Window) -> No
         text = page.read(name)
         assert (
             re.findall(
-                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3\.org/2000/svg)", text
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3\.org/2000/svg)",
+                text,
             )
             == []
         )
@@ -108,7 +135,10 @@ def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: Window) ->
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
     assert (status, json.loads(text)["transitions"][0]["said"]) == (200, "refused")
     assert get(window, "/api/streams/none")[0] == 404
-    assert [row["stream"] for row in json.loads(get(window, "/api/overview")[2])["rows"]] == ["pods", "widgets.example.com/v1"]
+    assert [row["stream"] for row in json.loads(get(window, "/api/overview")[2])["rows"]] == [
+        "pods",
+        "widgets.example.com/v1",
+    ]
 
 
 def test_one_viewer_too_many_is_told_to_ask(window: Window) -> None:

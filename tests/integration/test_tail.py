@@ -1,4 +1,5 @@
-"""`tail` on a topic that a relay writes: the real sink, the real control topic, an embedded Kafka."""
+"""`tail` on a topic that a relay writes: the real sink, the real control topic, an embedded
+Kafka."""
 
 from __future__ import annotations
 
@@ -73,9 +74,15 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
             part.cancel()
 
 
-def reader(kafka: EmbeddedKafka, *streams: str, from_beginning: bool = False, until_end: bool = False) -> TailReader:
+def reader(
+    kafka: EmbeddedKafka, *streams: str, from_beginning: bool = False, until_end: bool = False
+) -> TailReader:
     return TailReader(
-        connection(kafka).arguments(), control_topic=CONTROL, streams=streams, from_beginning=from_beginning, until_end=until_end
+        connection(kafka).arguments(),
+        control_topic=CONTROL,
+        streams=streams,
+        from_beginning=from_beginning,
+        until_end=until_end,
     )
 
 
@@ -83,13 +90,19 @@ async def everything(tail: TailReader) -> list[Seen]:
     return [seen async for batch in tail.batches() for seen in batch]
 
 
-async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(kafka: EmbeddedKafka) -> None:
+async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(
+    kafka: EmbeddedKafka,
+) -> None:
     store = DictStore(2)
     for number in range(20):
         store.put(b"shop/%d" % number, b'{"n":%d}' % number)
     async with writing(kafka, store) as relay:
         for number in range(0, 20, 2):
-            relay.push(store.put(b"shop/%d" % number, b'{"changed":%d}' % number), reason="watch", received_s=0.0)
+            relay.push(
+                store.put(b"shop/%d" % number, b'{"changed":%d}' % number),
+                reason="watch",
+                received_s=0.0,
+            )
         relay.push(store.remove(b"shop/1"), reason="watch", received_s=0.0)
 
     replicas = {0: Replica(), 1: Replica()}
@@ -97,7 +110,9 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(kafka: Em
     for seen in written:
         assert seen.record is not None
         replicas[seen.partition].apply(seen.record)
-    assert {key: held.value for replica in replicas.values() for key, held in replica.held.items()} == store.values()
+    assert {
+        key: held.value for replica in replicas.values() for key, held in replica.held.items()
+    } == store.values()
     assert all(replica.proven for replica in replicas.values())
     assert await everything(reader(kafka, until_end=True)) == []
 
@@ -108,7 +123,10 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(kafka: Em
             async with aclosing(reader(kafka).batches()) as batches:
                 async for batch in batches:
                     new.extend(batch)
-                    if any(isinstance(each.record, ObjectRecord) and each.record.key == b"shop/live" for each in new):
+                    if any(
+                        isinstance(each.record, ObjectRecord) and each.record.key == b"shop/live"
+                        for each in new
+                    ):
                         return
 
         looking = tasks.create_task(look_on())
@@ -117,23 +135,37 @@ async def test_a_reader_of_the_topic_rebuilds_the_store_and_follows_it(kafka: Em
                 relay.push(store.put(b"shop/live", b"{}"), reason="watch", received_s=0.0)
                 await asyncio.sleep(0.05)
     former = max((seen.partition, seen.offset) for seen in written)
-    assert all((seen.partition, seen.offset) > former for seen in new if seen.partition == former[0])
+    assert all(
+        (seen.partition, seen.offset) > former for seen in new if seen.partition == former[0]
+    )
 
 
-async def test_a_stream_that_nobody_published_is_named_with_those_that_are(kafka: EmbeddedKafka) -> None:
-    with pytest.raises(NothingPublished, match=r"stream pods@nowhere has not been published yet; published: pods$"):
+async def test_a_stream_that_nobody_published_is_named_with_those_that_are(
+    kafka: EmbeddedKafka,
+) -> None:
+    with pytest.raises(
+        NothingPublished, match=r"stream pods@nowhere has not been published yet; published: pods$"
+    ):
         await everything(reader(kafka, "pods@nowhere", until_end=True))
 
 
 async def test_without_a_control_topic_it_says_what_to_check(kafka: EmbeddedKafka) -> None:
-    tail = TailReader(connection(kafka).arguments(), control_topic="k8s.other.control", until_end=True)
-    with pytest.raises(NothingPublished, match=r"start the relay, or check cluster and kafka\.topicPrefix$"):
+    tail = TailReader(
+        connection(kafka).arguments(), control_topic="k8s.other.control", until_end=True
+    )
+    with pytest.raises(
+        NothingPublished, match=r"start the relay, or check cluster and kafka\.topicPrefix$"
+    ):
         await everything(tail)
 
 
-async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once(kafka: EmbeddedKafka) -> None:
+async def test_a_stream_that_is_neither_published_nor_awaited_is_refused_at_once(
+    kafka: EmbeddedKafka,
+) -> None:
     arguments = connection(kafka).arguments()
-    tail = TailReader(arguments, control_topic=CONTROL, streams=("pods@typo",), awaited=lambda _: False)
+    tail = TailReader(
+        arguments, control_topic=CONTROL, streams=("pods@typo",), awaited=lambda _: False
+    )
     with pytest.raises(NothingPublished, match=r"the config has no stream pods@typo either$"):
         await everything(tail)
 
@@ -142,19 +174,35 @@ async def test_a_broker_that_is_not_there_is_told_in_plain_words() -> None:
     tail = TailReader({"bootstrap_servers": ["127.0.0.1:1", "127.0.0.1:2"]}, control_topic=CONTROL)
     with pytest.raises(SinkUnavailable) as caught:
         await everything(tail)
-    assert str(caught.value) == "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check kafka.bootstrapServers)"
+    assert str(caught.value) == (
+        "kafka at 127.0.0.1:1,127.0.0.1:2 is not usable: no broker answers (check "
+        "kafka.bootstrapServers)"
+    )
 
 
 async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_without_end() -> None:
-    """The broker goes away while most of the topic has still to come: eight megabytes more than a client fetches ahead."""
+    """The broker goes away while most of the topic has still to come: eight megabytes more than a
+    client fetches ahead."""
     with EmbeddedKafka.start() as broker:
         for topic in (CONTROL, "t"):
             broker.create_topic(topic, 1)
         for _ in range(12):
             write(broker.bootstrap, "t", "k", b"x" * 900_000, partition=0)
-        write(broker.bootstrap, CONTROL, "stream/pods", b'{"topic":"t","partitions":1,"epochBase":1}', partition=0)
+        write(
+            broker.bootstrap,
+            CONTROL,
+            "stream/pods",
+            b'{"topic":"t","partitions":1,"epochBase":1}',
+            partition=0,
+        )
         arguments = connection(broker).arguments()
-        tail = TailReader(arguments, control_topic=CONTROL, from_beginning=True, until_end=True, silent_after_s=1.0)
+        tail = TailReader(
+            arguments,
+            control_topic=CONTROL,
+            from_beginning=True,
+            until_end=True,
+            silent_after_s=1.0,
+        )
         seen: list[Seen] = []
 
         async def read() -> None:
@@ -162,28 +210,54 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
                 seen.extend(batch)
                 broker.stop()
 
-        with pytest.raises(SinkUnavailable, match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and its end"):
+        with pytest.raises(
+            SinkUnavailable,
+            match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and "
+            "its end",
+        ):
             await read()
     assert 0 < len(seen) < 12
 
 
 @asynccontextmanager
-async def published(*partitions: list[int]) -> AsyncIterator[tuple[EmbeddedKafka, Callable[[int, list[int]], Awaitable[None]]]]:
-    """A topic of pods of which each partition holds records of these moments, in this order; and what appends more."""
+async def published(
+    *partitions: list[int],
+) -> AsyncIterator[tuple[EmbeddedKafka, Callable[[int, list[int]], Awaitable[None]]]]:
+    """A topic of pods of which each partition holds records of these moments, in this order; and
+    what appends more."""
     encoder, sequences = CloudEvents(spec_of(partitions=len(partitions)), 17), [0] * len(partitions)
     with EmbeddedKafka.start() as broker:
         broker.create_topic(CONTROL, 1)
         broker.create_topic("t", len(partitions))
         async with Teller(broker.bootstrap) as teller:
-            await teller.say(CONTROL, "stream/pods", {"topic": "t", "partitions": len(partitions), "epochBase": 1})
+            await teller.say(
+                CONTROL,
+                "stream/pods",
+                {"topic": "t", "partitions": len(partitions), "epochBase": 1},
+            )
 
             async def append(partition: int, moments_ms: list[int]) -> None:
                 sent: list[Awaitable[object]] = []
                 for moment_ms in moments_ms:
                     sequences[partition] += 1
                     at = (partition, sequences[partition])
-                    record = encoder.object(*at, b"shop/%d" % moment_ms, b"{}", "added", "watch", "u", "1", 5, moment_ms, "")
-                    sent.append(await teller._producer.send("t", record.value, record.key, partition, headers=list(record.headers)))
+                    record = encoder.object(
+                        *at,
+                        b"shop/%d" % moment_ms,
+                        b"{}",
+                        "added",
+                        "watch",
+                        "u",
+                        "1",
+                        5,
+                        moment_ms,
+                        "",
+                    )
+                    sent.append(
+                        await teller._producer.send(
+                            "t", record.value, record.key, partition, headers=list(record.headers)
+                        )
+                    )
                 for each in sent:
                     await each
 
@@ -193,20 +267,31 @@ async def published(*partitions: list[int]) -> AsyncIterator[tuple[EmbeddedKafka
 
 
 def moments(seen: list[Seen]) -> list[int]:
-    return [int(each.record.key.decode().partition("/")[2]) for each in seen if isinstance(each.record, ObjectRecord)]
+    return [
+        int(each.record.key.decode().partition("/")[2])
+        for each in seen
+        if isinstance(each.record, ObjectRecord)
+    ]
 
 
 async def test_the_past_of_all_partitions_comes_in_order_of_time() -> None:
     logs = [[5 * number + partition for number in range(2000)] for partition in range(3)]
     logs[1] = logs[1][:10]
     async with published(*logs, []) as (broker, _):
-        tail = TailReader(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True, until_end=True)
+        tail = TailReader(
+            connection(broker).arguments(),
+            control_topic=CONTROL,
+            from_beginning=True,
+            until_end=True,
+        )
         assert moments(await everything(tail)) == sorted(moment for log in logs for moment in log)
 
 
 async def test_live_records_follow_the_past_at_once() -> None:
     async with published([10, 30], [20]) as (broker, append), asyncio.timeout(20.0):
-        tail = TailReader(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True)
+        tail = TailReader(
+            connection(broker).arguments(), control_topic=CONTROL, from_beginning=True
+        )
         seen: list[Seen] = []
         async with aclosing(tail.batches()) as batches:
             async for batch in batches:
@@ -223,13 +308,28 @@ class Stalled(TailReader):
 
     shown = 0
 
-    async def _fetch(self, consumer: Any, follow: Any, merge: Any, places: Collection[TopicPartition]) -> set[TopicPartition]:
-        return await super()._fetch(consumer, follow, merge, [place for place in places if place.partition != 1 or self.shown >= 3])
+    async def _fetch(
+        self, consumer: Any, follow: Any, merge: Any, places: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        return await super()._fetch(
+            consumer,
+            follow,
+            merge,
+            [place for place in places if place.partition != 1 or self.shown >= 3],
+        )
 
 
 async def test_a_partition_of_which_nothing_comes_holds_up_the_others_for_a_moment_only() -> None:
     async with published([10, 30], [20], [15]) as (broker, _), asyncio.timeout(20.0):
-        tail, seen = Stalled(connection(broker).arguments(), control_topic=CONTROL, from_beginning=True, until_end=True), list[Seen]()
+        tail, seen = (
+            Stalled(
+                connection(broker).arguments(),
+                control_topic=CONTROL,
+                from_beginning=True,
+                until_end=True,
+            ),
+            list[Seen](),
+        )
         async for batch in tail.batches():
             seen += batch
             tail.shown = len(seen)

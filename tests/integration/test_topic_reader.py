@@ -1,4 +1,5 @@
-"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what stands on topics that should not."""
+"""`TopicReader` against an embedded Kafka: bootstrap, repair, resumption, and what stands on topics
+that should not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from tests.support.relays import until
 from tests.support.stage import NAMES, Stage, everything, state, take
 from tests.support.story import NODES, Log, Writer, resend, stream
 from tests.vectors.telling import claim, description
-from watchrelay.consumer import Change, KafkaUnavailable, NothingPublished, PositionsLost, TopicReader
+from watchrelay.consumer import (
+    Change,
+    KafkaUnavailable,
+    NothingPublished,
+    PositionsLost,
+    TopicReader,
+)
 from watchrelay.consumer.partitions import Lanes
 from watchrelay.contract.wire import WireRecord
 from watchrelay.demo.kafka import EmbeddedKafka
@@ -23,18 +30,25 @@ def brief(changes: Sequence[Change]) -> list[tuple[str, str, bool]]:
     return sorted((change.verb, change.key, change.proven) for change in changes)
 
 
-async def test_it_starts_at_the_newest_snapshot_and_is_ready_when_all_is_proven(told: Stage) -> None:
+async def test_it_starts_at_the_newest_snapshot_and_is_ready_when_all_is_proven(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.reader() as reader:
         assert not reader.proven
         await reader.ready()
         assert state(reader) == told.held()
         assert reader.streams == ["pods"]
-        assert [(lane.partition, lane.epoch, lane.proven) for lane in reader.lanes()] == [(0, 2, True), (1, 2, True)]
+        assert [(lane.partition, lane.epoch, lane.proven) for lane in reader.lanes()] == [
+            (0, 2, True),
+            (1, 2, True),
+        ]
         begins = [begin for _, begin in filter(None, told.writer.last_snapshot)]
-        assert {lane.partition: lane.start for lanes in reader._lanes.values() for lane in lanes.by_stream.values()} == dict(
-            enumerate(begins)
-        )
+        assert {
+            lane.partition: lane.start
+            for lanes in reader._lanes.values()
+            for lane in lanes.by_stream.values()
+        } == dict(enumerate(begins))
         assert not reader.problems
 
 
@@ -50,15 +64,26 @@ async def test_live_changes_come_typed_with_what_was_there_before(told: Stage) -
         told.writer.snapshot()
         await told.tell()
         changes = {change.key: change for change in await take(reader, 3)}
-        assert brief(list(changes.values())) == [("added", "shop/new", True), ("deleted", "shop/b", True), ("modified", "shop/a", True)]
+        assert brief(list(changes.values())) == [
+            ("added", "shop/new", True),
+            ("deleted", "shop/b", True),
+            ("modified", "shop/a", True),
+        ]
         a, b, new = changes["shop/a"], changes["shop/b"], changes["shop/new"]
         assert (a.old_value, a.value) == (before["shop/a"], told.held()["shop/a"])
         assert (b.old_value, b.value, b.uid) == (before["shop/b"], None, "u-b")
-        assert (new.old_value, new.reason, new.stream, new.topic) == (None, "watch", "pods", told.topic)
+        assert (new.old_value, new.reason, new.stream, new.topic) == (
+            None,
+            "watch",
+            "pods",
+            told.topic,
+        )
         assert new.position.epoch == 2
 
 
-async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(told: Stage) -> None:
+async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(
+    told: Stage,
+) -> None:
     await told.begin()
     zombie = Writer(stream(partitions=2), told.logs, epoch=1, before=told.writer)
     zombie.beat()
@@ -70,7 +95,9 @@ async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(
         assert all(change.offset > begins[change.partition] for change in await everything(reader))
 
 
-async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_topic_is_found_by_its_name(told: Stage) -> None:
+async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_topic_is_found_by_its_name(  # noqa: E501
+    told: Stage,
+) -> None:
     told.writer = Writer(stream(partitions=2, prefix=b"pods/"), told.logs, epoch=2)
     told.writer.first(*NAMES)
     told.writer.beat()
@@ -87,19 +114,25 @@ async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_top
             await reader.ready()
             assert state(reader) == told.held()
             assert reader.streams == sorted(streams)
-    async with told.ended(control_topic="", topics=[told.topic], streams=["pods", "jobs"]) as reader:
+    async with told.ended(
+        control_topic="", topics=[told.topic], streams=["pods", "jobs"]
+    ) as reader:
         with pytest.raises(NothingPublished, match="jobs"):
             await reader.ready()
 
 
-async def test_a_control_topic_that_is_not_there_is_one_counted_problem_and_topics_do(told: Stage) -> None:
+async def test_a_control_topic_that_is_not_there_is_one_counted_problem_and_topics_do(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.ended(control_topic="k8s.nowhere.control", topics=[told.topic]) as reader:
         await reader.ready()
         assert state(reader) == told.held()
         assert [(problem.kind, problem.count) for problem in reader.problems] == [("control", 1)]
     async with told.ended(control_topic="k8s.nowhere.control") as reader:
-        with pytest.raises(NothingPublished, match=r"k8s\.nowhere\.control is not there, or may not be seen"):
+        with pytest.raises(
+            NothingPublished, match=r"k8s\.nowhere\.control is not there, or may not be seen"
+        ):
             await reader.ready()
 
 
@@ -127,12 +160,16 @@ class Losing(TopicReader):
         self._lost = lost
 
     def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
-        seen = [message for message in messages if (place.partition, message.offset) not in self._lost]
+        seen = [
+            message for message in messages if (place.partition, message.offset) not in self._lost
+        ]
         self._lost -= {(place.partition, message.offset) for message in messages}
         super()._take(place, lanes, seen)
 
 
-async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_again(told: Stage) -> None:
+async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_again(
+    told: Stage,
+) -> None:
     await told.begin()
     told.writer.put("shop/a", 3)
     (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/a" in held]
@@ -144,20 +181,28 @@ async def test_a_loss_is_noticed_at_the_next_heartbeat_and_repaired_by_reading_a
         async with asyncio.timeout(20.0):
             await reader.ready()
         assert state(reader) == told.held()
-        assert [(problem.kind, problem.partition, problem.count) for problem in reader.problems] == [("digest", partition, 1)]
+        assert [
+            (problem.kind, problem.partition, problem.count) for problem in reader.problems
+        ] == [("digest", partition, 1)]
         changes = await take(reader, len(told.held()))
-        assert {(change.verb, change.reason, change.proven) for change in changes} == {("added", "initial", True)}
+        assert {(change.verb, change.reason, change.proven) for change in changes} == {
+            ("added", "initial", True)
+        }
         assert {change.key: change.value for change in changes} == told.held()
 
 
-async def test_what_never_reached_the_log_is_not_shown_as_proven_until_a_snapshot_mends_it(told: Stage) -> None:
+async def test_what_never_reached_the_log_is_not_shown_as_proven_until_a_snapshot_mends_it(
+    told: Stage,
+) -> None:
     await told.begin()
     told.writer.put("shop/a", 3, lose=True)
     told.writer.beat()
     await told.tell()
     async with told.reader() as reader, asyncio.TaskGroup() as tasks:
         ready = tasks.create_task(reader.ready())
-        await until(lambda: any("also after reading again" in problem.detail for problem in reader.problems))
+        await until(
+            lambda: any("also after reading again" in problem.detail for problem in reader.problems)
+        )
         assert not reader.proven
         assert not ready.done()
         told.writer.snapshot()
@@ -167,14 +212,19 @@ async def test_what_never_reached_the_log_is_not_shown_as_proven_until_a_snapsho
         assert state(reader) == told.held()
 
 
-async def test_saved_positions_go_on_where_they_stood_and_tell_the_deletes_of_the_meantime(told: Stage) -> None:
+async def test_saved_positions_go_on_where_they_stood_and_tell_the_deletes_of_the_meantime(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.reader() as reader:
         await reader.ready()
         assert reader.positions() == [], "nothing was handed out yet"
         await take(reader, len(told.held()))
         saved = reader.positions()
-        assert [(place["partition"], place["offset"]) for place in saved] == [(0, told.logs[0].end), (1, told.logs[1].end)]
+        assert [(place["partition"], place["offset"]) for place in saved] == [
+            (0, told.logs[0].end),
+            (1, told.logs[1].end),
+        ]
     before = told.held()
     told.writer.delete("shop/b")
     told.writer.put("shop/c", 5)
@@ -208,7 +258,9 @@ async def test_a_sweep_of_the_meantime_is_told_too(told: Stage) -> None:
     await told.tell()
     await told.teller.say(told.control, "claim/pods", claim("w2"))
     async with told.ended(resume=saved) as reader:
-        assert [(change.verb, change.key) for change in await everything(reader)] == [("deleted", "shop/b")]
+        assert [(change.verb, change.key) for change in await everything(reader)] == [
+            ("deleted", "shop/b")
+        ]
 
 
 async def test_positions_that_the_log_no_longer_leads_to_are_refused(told: Stage) -> None:
@@ -239,9 +291,13 @@ async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(told
         new.beat()
         await told.teller.tell(f"{told.topic}.new", moved)
         await told.teller.say(told.control, "claim/pods", claim("w2"))
-        await told.teller.say(told.control, "stream/pods", description(2, topic=f"{told.topic}.new"))
+        await told.teller.say(
+            told.control, "stream/pods", description(2, topic=f"{told.topic}.new")
+        )
         changes = await take(reader, len(former) + 2)
-        gone = {change.key for change in changes if (change.verb, change.reason) == ("deleted", "moved")}
+        gone = {
+            change.key for change in changes if (change.verb, change.reason) == ("deleted", "moved")
+        }
         assert gone == set(former)
         await reader.ready()
         assert reader.objects("pods").keys() == {"shop/a", "shop/z"}
@@ -251,7 +307,9 @@ async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(told
             await everything(reader)
 
 
-async def test_saved_positions_of_streams_that_are_wanted_no_longer_are_passed_over(told: Stage) -> None:
+async def test_saved_positions_of_streams_that_are_wanted_no_longer_are_passed_over(
+    told: Stage,
+) -> None:
     await told.begin()
     async with told.ended() as reader:
         await everything(reader)
@@ -270,8 +328,13 @@ async def test_foreign_records_are_counted_and_disturb_nothing(told: Stage) -> N
     log = Log()
     other = Writer(stream(partitions=1), [log], epoch=9)
     record = other.put("shop/a")
-    renamed = [(name, value.replace(b".v1", b".v2") if name == "ce_type" else value) for name, value in record.headers]
-    await told.teller._producer.send_and_wait(told.topic, record.value, record.key, 1, headers=renamed)
+    renamed = [
+        (name, value.replace(b".v1", b".v2") if name == "ce_type" else value)
+        for name, value in record.headers
+    ]
+    await told.teller._producer.send_and_wait(
+        told.topic, record.value, record.key, 1, headers=renamed
+    )
     async with told.ended() as reader:
         await reader.ready()
         assert state(reader) == told.held()
@@ -290,7 +353,9 @@ async def test_a_value_that_is_not_what_its_hash_says_is_never_proven(told: Stag
     record = told.writer.put("shop/a", 3)
     (partition,) = [number for number, held in enumerate(told.writer.held) if b"shop/a" in held]
     log = told.logs[partition]
-    log.records[log.end - 1] = WireRecord(record.key, b'{"apiVersion":"v1","kind":"Pod"}', record.headers)
+    log.records[log.end - 1] = WireRecord(
+        record.key, b'{"apiVersion":"v1","kind":"Pod"}', record.headers
+    )
     told.writer.beat()
     await told.tell()
     async with told.ended() as reader:
@@ -322,7 +387,9 @@ async def test_several_streams_share_a_topic_and_one_may_be_wanted_alone(told: S
         assert {change.stream for change in await everything(reader)} == {"nodes"}
 
 
-async def test_partitions_beyond_the_pinned_ones_hold_up_nobody(told: Stage, kafka: EmbeddedKafka) -> None:
+async def test_partitions_beyond_the_pinned_ones_hold_up_nobody(
+    told: Stage, kafka: EmbeddedKafka
+) -> None:
     wide = f"{told.topic}.wide"
     kafka.create_topic(wide, 5)
     told.topic = wide
@@ -336,7 +403,8 @@ async def test_partitions_beyond_the_pinned_ones_hold_up_nobody(told: Stage, kaf
 
 
 async def test_a_log_cut_by_retention_is_read_from_what_is_left(told: Stage) -> None:
-    """The origin of the index is out of reach: reading begins at the earliest record, and the next end proves it."""
+    """The origin of the index is out of reach: reading begins at the earliest record, and the next
+    end proves it."""
     told.writer.first(*NAMES)
     told.writer.put("shop/a", 2)
     for log in told.logs:
@@ -353,7 +421,9 @@ async def test_a_log_cut_by_retention_is_read_from_what_is_left(told: Stage) -> 
         assert {problem.kind for problem in reader.problems} == {"digest"}
 
 
-async def test_a_stream_that_is_described_later_is_followed_from_then_on(told: Stage, kafka: EmbeddedKafka) -> None:
+async def test_a_stream_that_is_described_later_is_followed_from_then_on(
+    told: Stage, kafka: EmbeddedKafka
+) -> None:
     await told.begin()
     async with told.reader() as reader:
         await reader.ready()

@@ -1,4 +1,5 @@
-"""`TopicReader` on a real Kafka: topics that go and are made anew under it, and credentials that are not good."""
+"""`TopicReader` on a real Kafka: topics that go and are made anew under it, and credentials that
+are not good."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ def delete(broker: KafkaBroker, *topics: str) -> None:
         deleted.result(10)
 
 
-async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: KafkaBroker) -> None:
-    """The new log is shorter than the former one, and its epochs are lower: what was held of the former one must not stay."""
+async def test_topics_made_anew_while_they_are_read_are_read_anew(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """The new log is shorter than the former one, and its epochs are lower: what was held of the
+    former one must not stay."""
     topic, control, said = "k8s.anew.core.pods", "k8s.anew.control", list[str]()
     await tell(kafka_broker, "anew", *(f"shop/{number}" for number in range(20)), epoch=7)
     changes = deque[Change]()
@@ -51,14 +55,19 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: 
         async for change in reader:
             changes.append(change)
 
-    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader:
+    async with (
+        asyncio.timeout(60.0),
+        TopicReader(kafka_broker.bootstrap, control_topic=control, waiting=said.append) as reader,
+    ):
         await reader.ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(follow(reader), name="follow")
             await until(lambda: len(changes) == 20)
             delete(kafka_broker, topic, control)
             await until(lambda: bool(said))
-            assert f"topic {topic} of stream pods is described on {control} and not there" in said[0]
+            assert (
+                f"topic {topic} of stream pods is described on {control} and not there" in said[0]
+            )
             assert not reader.proven
             new = await tell(kafka_broker, "anew", "shop/3", "shop/z", epoch=2)
             held = {key.decode() for each in new.held for key in each}
@@ -68,11 +77,16 @@ async def test_topics_made_anew_while_they_are_read_are_read_anew(kafka_broker: 
         assert "anew" in kinds
         assert kinds <= {"anew", "control"}
     rows = {change.key: change for change in changes}
-    assert {key for key, change in rows.items() if change.verb != "deleted"} == held, "a table made of the changes"
+    assert {key for key, change in rows.items() if change.verb != "deleted"} == held, (
+        "a table made of the changes"
+    )
 
 
-async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(kafka_broker: KafkaBroker) -> None:
-    """The new log is shorter than where the reader stands, and longer than what it takes at once: its first marker is long past."""
+async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """The new log is shorter than where the reader stands, and longer than what it takes at once:
+    its first marker is long past."""
     topic, control = "k8s.past.core.pods", "k8s.past.control"
     kafka_broker.create_topic(control)
 
@@ -88,7 +102,11 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(kafka_bro
         await teller.tell(topic, writer.logs)
         return writer
 
-    async with asyncio.timeout(60.0), Teller(kafka_broker.bootstrap) as teller, Teller(kafka_broker.bootstrap) as second:
+    async with (
+        asyncio.timeout(60.0),
+        Teller(kafka_broker.bootstrap) as teller,
+        Teller(kafka_broker.bootstrap) as second,
+    ):
         await publish(teller, 2, 5000)
         await teller.say(control, "stream/pods", description(2, topic=topic))
         await teller.say(control, "claim/pods", claim("w1"))
@@ -104,17 +122,28 @@ async def test_a_log_made_anew_is_not_proven_before_its_end_is_reached(kafka_bro
             await reader.ready()
 
 
-async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(kafka_broker: KafkaBroker) -> None:
-    """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every epoch is that of a former writer."""
+async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_one(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """The reader was held up meanwhile: no offset is out of reach, no topic was missing, and every
+    epoch is that of a former writer."""
     topic, control = "k8s.longer.core.pods", "k8s.longer.control"
     await tell(kafka_broker, "longer", *(f"shop/old{number}" for number in range(10)), epoch=7)
-    async with asyncio.timeout(60.0), TopicReader(kafka_broker.bootstrap, control_topic=control) as reader:
+    async with (
+        asyncio.timeout(60.0),
+        TopicReader(kafka_broker.bootstrap, control_topic=control) as reader,
+    ):
         await reader.ready()
         delete(kafka_broker, topic, control)
-        await until(lambda: not {topic, control} & set(kafka_broker.admin.list_topics(timeout=10.0).topics))
+        await until(
+            lambda: not {topic, control} & set(kafka_broker.admin.list_topics(timeout=10.0).topics)
+        )
         with ThreadPoolExecutor(1) as elsewhere:
             pods = (f"shop/new{number}" for number in range(60))
-            new = elsewhere.submit(lambda: asyncio.run(tell(kafka_broker, "longer", *pods, epoch=2))).result()  # holds up this loop
+            # holds up this loop
+            new = elsewhere.submit(
+                lambda: asyncio.run(tell(kafka_broker, "longer", *pods, epoch=2))
+            ).result()
         held = {key.decode() for each in new.held for key in each}
         while set(reader.objects("pods")) != held:
             await reader._step()
@@ -122,7 +151,9 @@ async def test_a_log_made_anew_that_is_longer_already_is_told_from_the_former_on
         assert {"anew"} <= {problem.kind for problem in reader.problems} <= {"anew", "control"}
 
 
-async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(kafka_broker: KafkaBroker) -> None:
+async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_waited_for(
+    kafka_broker: KafkaBroker,
+) -> None:
     """Its deletes were not read before the topic was gone: they are told all the same."""
     topic, control = "k8s.over.core.nodes", "k8s.over.control"
     pods = await tell(kafka_broker, "over", "shop/a", epoch=2)
@@ -141,10 +172,17 @@ async def test_a_stream_that_was_retired_and_whose_topic_was_deleted_is_not_wait
             for key in ("claim/nodes", "snapshot/nodes", "stream/nodes"):
                 await teller.say(control, key, None)
             change = await anext(reader)
-            assert (change.stream, change.key, change.verb, change.reason) == ("nodes", "/n1", "deleted", "gone")
+            assert (change.stream, change.key, change.verb, change.reason) == (
+                "nodes",
+                "/n1",
+                "deleted",
+                "gone",
+            )
             await reader.ready()
             assert reader.objects("nodes") == {}
-            assert set(reader.objects("pods")) == {key.decode() for each in pods.held for key in each}
+            assert set(reader.objects("pods")) == {
+                key.decode() for each in pods.held for key in each
+            }
 
 
 async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker) -> None:
@@ -159,7 +197,10 @@ async def test_partitions_that_are_added_are_taken_in(kafka_broker: KafkaBroker)
     ):
         ready = tasks.create_task(reader.ready(), name="ready")
         await until(lambda: bool(said))
-        assert f"topic {topic} of stream pods has 2 partitions, the description on {control} says 3: kafka-topics.sh" in said[0]
+        assert (
+            f"topic {topic} of stream pods has 2 partitions, the description on {control} "
+            "says 3: kafka-topics.sh"
+        ) in said[0]
         for added in kafka_broker.admin.create_partitions([NewPartitions(topic, 3)]).values():
             added.result(10)
         await until(lambda: len(reader.lanes()) == 3)

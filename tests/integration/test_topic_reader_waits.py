@@ -1,4 +1,5 @@
-"""`TopicReader` and its kin where something is missing: said by name, looked for again, taken in when it comes; and how reading ends."""
+"""`TopicReader` and its kin where something is missing: said by name, looked for again, taken in
+when it comes; and how reading ends."""
 
 from __future__ import annotations
 
@@ -35,10 +36,16 @@ async def tell_nodes(told: Stage, topic: str) -> None:
 
 async def test_a_topic_that_comes_later_is_waited_for_by_name_and_taken_in(told: Stage) -> None:
     topic, said = await describe_nodes(told), list[str]()
-    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with (
+        told.reader(waiting=said.append) as reader,
+        asyncio.timeout(20.0),
+        asyncio.TaskGroup() as tasks,
+    ):
         ready = tasks.create_task(reader.ready())
         await until(lambda: len(said) > 1)
-        assert f"topic {topic} of stream nodes is described on {told.control} and not there" in said[0]
+        assert (
+            f"topic {topic} of stream nodes is described on {told.control} and not there" in said[0]
+        )
         await tell_nodes(told, topic)
         await ready
         assert set(reader.objects("nodes")) == {"/n1"}
@@ -61,7 +68,10 @@ async def test_the_other_streams_are_read_while_one_topic_is_missing(told: Stage
 async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(told: Stage) -> None:
     topic = await describe_nodes(told)
     async with told.ended() as reader:
-        with pytest.raises(NothingPublished, match=f"topic {topic} of stream nodes is described on .* and not there"):
+        with pytest.raises(
+            NothingPublished,
+            match=f"topic {topic} of stream nodes is described on .* and not there",
+        ):
             await reader.ready()
     await told.begin()
     async with told.ended() as reader:
@@ -72,7 +82,10 @@ async def test_with_an_end_a_missing_topic_is_said_in_place_of_the_proof(told: S
 async def test_too_few_partitions_are_said_at_once_by_every_reader(told: Stage) -> None:
     topic, said = await describe_nodes(told, partitions=3), list[str]()
     await tell_nodes(told, topic)
-    words = f"topic {topic} of stream nodes has 1 partition, the description on {told.control} says 3: kafka-topics.sh .*--partitions 3"
+    words = (
+        f"topic {topic} of stream nodes has 1 partition, the description on {told.control} "
+        "says 3: kafka-topics.sh .*--partitions 3"
+    )
     async with asyncio.timeout(20.0):
         async with told.ended() as reader:
             with pytest.raises(NothingPublished, match=words):
@@ -82,18 +95,28 @@ async def test_too_few_partitions_are_said_at_once_by_every_reader(told: Stage) 
             assert not reader.proven
         assert "has 1 partition" in said[0]
         arguments = {"bootstrap_servers": told.kafka.bootstrap}
-        async with Auditor(arguments, control_topic=told.control, home=lambda _key, _count: 0) as auditor:
+        async with Auditor(
+            arguments, control_topic=told.control, home=lambda _key, _count: 0
+        ) as auditor:
             with pytest.raises(NothingPublished, match=words):
                 await auditor.read_to_end()
         said.clear()
-        tail = TailReader(arguments, control_topic=told.control, from_beginning=True, until_end=True, waiting=said.append)
+        tail = TailReader(
+            arguments,
+            control_topic=told.control,
+            from_beginning=True,
+            until_end=True,
+            waiting=said.append,
+        )
         assert {one.topic async for batch in tail.batches() for one in batch} == {topic}
         assert "has 1 partition" in said[0]
 
 
 async def test_a_tail_without_any_topic_says_which_one_is_missing(told: Stage) -> None:
     topic = await describe_nodes(told)
-    tail = TailReader({"bootstrap_servers": told.kafka.bootstrap}, control_topic=told.control, until_end=True)
+    tail = TailReader(
+        {"bootstrap_servers": told.kafka.bootstrap}, control_topic=told.control, until_end=True
+    )
     with pytest.raises(NothingPublished, match=topic):
         [batch async for batch in tail.batches()]
 
@@ -105,7 +128,11 @@ async def test_a_state_that_no_marker_proves_is_said_while_ready_waits(told: Sta
     told.writer.put("shop/a", 3)
     await told.tell()
     await told.describe()
-    async with told.reader(waiting=said.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with (
+        told.reader(waiting=said.append) as reader,
+        asyncio.timeout(20.0),
+        asyncio.TaskGroup() as tasks,
+    ):
         ready = tasks.create_task(reader.ready())
         await until(lambda: bool(said))
         assert said[0].startswith("read to the end, and not proven yet: pods/")
@@ -120,7 +147,9 @@ async def test_a_stream_that_nobody_says_anything_of_is_named(told: Stage) -> No
         with pytest.raises(NothingPublished, match=r"nodes \(0 of 2 partitions found\)"):
             await reader.ready()
     async with told.ended(topics=["k8s.other"]) as reader:
-        with pytest.raises(NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"):
+        with pytest.raises(
+            NothingPublished, match=r"of the streams wanted none stands on topic k8s\.other"
+        ):
             await reader.ready()
 
 
@@ -132,7 +161,9 @@ async def test_a_saved_place_in_a_partition_that_is_not_is_lost(told: Stage) -> 
     far = {**saved[0], "partition": 99}
     for where in ({}, {"control_topic": "", "topics": [told.topic]}):
         async with told.ended(resume=[*saved, far], **where) as reader:
-            with pytest.raises(PositionsLost, match=r"/99, offset .*: the (stream|topic) has 2 partitions now"):
+            with pytest.raises(
+                PositionsLost, match=r"/99, offset .*: the (stream|topic) has 2 partitions now"
+            ):
                 await everything(reader)
 
 
@@ -153,7 +184,11 @@ async def test_closing_ends_what_goes_on_in_other_tasks(told: Stage) -> None:
 
 async def test_ready_of_a_reader_that_is_closed_meanwhile_does_not_return(told: Stage) -> None:
     waiting: list[str] = []
-    async with told.reader(streams=["nodes"], waiting=waiting.append) as reader, asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
+    async with (
+        told.reader(streams=["nodes"], waiting=waiting.append) as reader,
+        asyncio.timeout(20.0),
+        asyncio.TaskGroup() as tasks,
+    ):
 
         async def ready() -> None:
             with pytest.raises(RuntimeError, match="the reader is closed, and was not ready"):

@@ -1,4 +1,5 @@
-"""Room: integration tests.  In: real Kafka of both versions, topics deleted under a relay.  Out: new ones that a reader can trust."""
+"""Room: integration tests.  In: real Kafka of both versions, topics deleted under a relay.  Out:
+new ones that a reader can trust."""
 
 import functools
 from pathlib import Path
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.real
 
 _PATHS = {"configmaps": "/api/v1/configmaps"}
 _LATE_S = 90.0
-"""A producer gives a batch up after 15 s, and a topic that waits for a person is looked at every 30 s."""
+"""A producer gives a batch up after 15 s, and a topic that waits for a person is looked at every 30
+s."""
 
 
 @pytest.fixture
@@ -46,7 +48,13 @@ def _exists(broker: KafkaBroker, topic: str) -> bool:
 
 
 def _make(broker: KafkaBroker, topic: str, *, partitions: int) -> None:
-    spec = TopicSpec(name=topic, partitions=partitions, replication_factor=1, min_insync_replicas=1, snapshot_interval_s=3600)
+    spec = TopicSpec(
+        name=topic,
+        partitions=partitions,
+        replication_factor=1,
+        min_insync_replicas=1,
+        snapshot_interval_s=3600,
+    )
     broker.create_topic(topic, partitions=partitions, config=spec.configs())
 
 
@@ -66,14 +74,25 @@ def _settled(trial: Trial, relay: Daemon) -> None:
 
 def _newest(trial: Trial, kind: str) -> Any:
     return next(
-        (value for _, key, value in reversed(read_control(trial.broker.bootstrap, trial.control_topic)) if key == f"{kind}/configmaps"),
+        (
+            value
+            for _, key, value in reversed(read_control(trial.broker.bootstrap, trial.control_topic))
+            if key == f"{kind}/configmaps"
+        ),
         None,
     )
 
 
-def _whole_anew(trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False) -> None:
-    """The new topic begins with a claim above `epoch` and a first snapshot, and equals the cluster; `stale`: others may stand before."""
-    wait_until("the stream is whole again", lambda: relay.stream("configmaps").get("complete"), deadline_s=_LATE_S)
+def _whole_anew(
+    trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *, stale: bool = False
+) -> None:
+    """The new topic begins with a claim above `epoch` and a first snapshot, and equals the cluster;
+    `stale`: others may stand before."""
+    wait_until(
+        "the stream is whole again",
+        lambda: relay.stream("configmaps").get("complete"),
+        deadline_s=_LATE_S,
+    )
     if stale:
         _forgive_what_stands_before_the_claims(reader, epoch)
     await_equal(trial.cluster, reader, _PATHS)
@@ -84,21 +103,36 @@ def _whole_anew(trial: Trial, relay: Daemon, reader: TopicReader, epoch: int, *,
         assert {said.epoch for said in reader.records} == {claims[0].epoch}
         assert {said.raw.offset for said in claims} == {0}
     mine = [
-        said for said in reader.of("configmaps") if said.epoch == claims[0].epoch and said.raw.partition == 0 and said.type != "heartbeat"
+        said
+        for said in reader.of("configmaps")
+        if said.epoch == claims[0].epoch and said.raw.partition == 0 and said.type != "heartbeat"
     ]
     assert [said.type for said in mine[:2]] == ["claim", "begin"]
-    assert {said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch} == {"0"}
+    assert {
+        said.headers["ce_wrrv"] for said in reader.of("configmaps", "begin") if said.epoch > epoch
+    } == {"0"}
     assert reader.proven("configmaps"), reader.describe()
     assert reader.plain[trial.topic("configmaps")] == reader.table("configmaps")
-    (last,) = [value for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)[-1:] if key == "snapshot/configmaps"]
+    (last,) = [
+        value
+        for _, key, value in read_control(trial.broker.bootstrap, trial.control_topic)[-1:]
+        if key == "snapshot/configmaps"
+    ]
     assert (last["epoch"], last["count"]) == (claims[0].epoch, len(reader.table("configmaps")))
     assert _newest(trial, "claim")["from"] is None
 
 
 def _forgive_what_stands_before_the_claims(reader: TopicReader, epoch: int) -> None:
     """What the former writer still sent stands there without what went before it."""
-    reader.read_until("the claims stand there", lambda: len([1 for said in reader.of("configmaps", "claim") if said.epoch > epoch]) == 3)
-    claims = {f"{said.raw.topic}/{said.raw.partition}": said.raw.offset for said in reader.of("configmaps", "claim") if said.epoch > epoch}
+    reader.read_until(
+        "the claims stand there",
+        lambda: len([1 for said in reader.of("configmaps", "claim") if said.epoch > epoch]) == 3,
+    )
+    claims = {
+        f"{said.raw.topic}/{said.raw.partition}": said.raw.offset
+        for said in reader.of("configmaps", "claim")
+        if said.epoch > epoch
+    }
 
     def before(problem: str) -> bool:
         place, _, rest = problem.partition("@")
@@ -121,7 +155,11 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, topic)
         _changes(trial, path)
-        wait_until("the topic is there again", functools.partial(_exists, kafka_broker, topic), deadline_s=_LATE_S)
+        wait_until(
+            "the topic is there again",
+            functools.partial(_exists, kafka_broker, topic),
+            deadline_s=_LATE_S,
+        )
         with trial.reader(topic) as reader:
             _whole_anew(trial, relay, reader, epoch)
             trial.cluster.request("DELETE", f"{path}/c2")
@@ -132,7 +170,7 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
         assert relay.stop() == 0
 
 
-def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and_goes_on_when_it_was_run(
+def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and_goes_on_when_it_was_run(  # noqa: E501
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = trial.topic("configmaps")
@@ -142,10 +180,17 @@ def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, topic)
         _changes(trial, path)
-        wait_until("it says what is missing", lambda: relay.stream("configmaps").get("waitsFor"), deadline_s=_LATE_S)
+        wait_until(
+            "it says what is missing",
+            lambda: relay.stream("configmaps").get("waitsFor"),
+            deadline_s=_LATE_S,
+        )
         said = relay.stream("configmaps")["waitsFor"]
         assert f"topic {topic} does not exist and kafka.createTopics is false" in said
-        assert f"kafka-topics.sh --bootstrap-server {kafka_broker.bootstrap} --create --topic {topic} --partitions 3" in said
+        assert (
+            f"kafka-topics.sh --bootstrap-server {kafka_broker.bootstrap} --create --topic "
+            f"{topic} --partitions 3"
+        ) in said
         assert relay.alive
         _make(kafka_broker, topic, partitions=3)
         with trial.reader(topic) as reader:
@@ -165,7 +210,9 @@ def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published
         kafka_broker.admin.delete_topics([topic])[topic].result(15)
         _changes(trial, path)
         _make(kafka_broker, topic, partitions=3)
-        wait_until("it is noticed", lambda: relay.said("topic is not the one it was"), deadline_s=_LATE_S)
+        wait_until(
+            "it is noticed", lambda: relay.said("topic is not the one it was"), deadline_s=_LATE_S
+        )
         with trial.reader(topic) as reader:
             _whole_anew(trial, relay, reader, epoch, stale=True)
         assert "made anew" in relay.said("topic is not the one it was")[0]["error"]
@@ -180,13 +227,25 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         epoch, former = relay.stream("configmaps")["epoch"], _newest(trial, "snapshot")
         _delete(kafka_broker, trial.control_topic)
         _changes(trial, path)
-        wait_until("it is restored", lambda: relay.said("control topic is restored"), deadline_s=_LATE_S)
-        wait_until("the stream is claimed", lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch, deadline_s=_LATE_S)
+        wait_until(
+            "it is restored", lambda: relay.said("control topic is restored"), deadline_s=_LATE_S
+        )
+        wait_until(
+            "the stream is claimed",
+            lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch,
+            deadline_s=_LATE_S,
+        )
         relay.await_ready()
         await_equal(trial.cluster, reader, _PATHS)
         claim, described = _newest(trial, "claim"), _newest(trial, "stream")
-        assert claim["from"] == {"snapshot": former["snapshot"], "begin": [each["begin"] for each in former["partitions"]]}
-        assert (described["topic"], described["epochBase"]) == (trial.topic("configmaps"), epoch + 1)
+        assert claim["from"] == {
+            "snapshot": former["snapshot"],
+            "begin": [each["begin"] for each in former["partitions"]],
+        }
+        assert (described["topic"], described["epochBase"]) == (
+            trial.topic("configmaps"),
+            epoch + 1,
+        )
         assert _newest(trial, "snapshot") == former
         assert relay.stop() == 0
         relay.start().await_ready()
@@ -205,36 +264,58 @@ def test_a_lost_control_topic_that_the_relay_may_not_make_does_not_hold_up_the_s
     _make(kafka_broker, topic, partitions=3)
     for name, policy in ((control, "compact"), (trial.signal_topic, "delete")):
         kafka_broker.create_topic(name, config={"cleanup.policy": policy})
-    with trial.relay(*_PATHS, kafka={"createTopics": False}) as relay, trial.reader(topic) as reader:
+    with (
+        trial.relay(*_PATHS, kafka={"createTopics": False}) as relay,
+        trial.reader(topic) as reader,
+    ):
         _settled(trial, relay)
         epoch = relay.stream("configmaps")["epoch"]
         _delete(kafka_broker, control)
         wait_until(
-            "it says what is missing", lambda: "--create" in relay.readyz()[1].get("problems", {}).get("control", ""), deadline_s=_LATE_S
+            "it says what is missing",
+            lambda: "--create" in relay.readyz()[1].get("problems", {}).get("control", ""),
+            deadline_s=_LATE_S,
         )
         _changes(trial, path)
         await_equal(trial.cluster, reader, _PATHS)
         assert relay.stream("configmaps")["epoch"] == epoch
         kafka_broker.create_topic(control, config={"cleanup.policy": "compact"})
-        wait_until("the stream is claimed", lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch, deadline_s=_LATE_S)
+        wait_until(
+            "the stream is claimed",
+            lambda: (relay.stream("configmaps").get("epoch") or 0) > epoch,
+            deadline_s=_LATE_S,
+        )
         trial.cluster.request("DELETE", f"{path}/c2")
         await_equal(trial.cluster, reader, _PATHS)
-        wait_until("nothing is wrong any more", lambda: "control" not in relay.readyz()[1].get("problems", {}))
+        wait_until(
+            "nothing is wrong any more",
+            lambda: "control" not in relay.readyz()[1].get("problems", {}),
+        )
         assert relay.stop() == 0
         reader.read()
         reader.assert_right("configmaps")
 
 
-def test_a_signal_topic_made_anew_is_heard_again(trial: Trial, kafka_broker: KafkaBroker, path: str) -> None:
+def test_a_signal_topic_made_anew_is_heard_again(
+    trial: Trial, kafka_broker: KafkaBroker, path: str
+) -> None:
     signal = trial.signal_topic
     with trial.relay(*_PATHS) as relay:
         _settled(trial, relay)
         _delete(kafka_broker, signal)
-        wait_until("the topic is there again", functools.partial(_exists, kafka_broker, signal), deadline_s=_LATE_S)
+        wait_until(
+            "the topic is there again",
+            functools.partial(_exists, kafka_broker, signal),
+            deadline_s=_LATE_S,
+        )
         before = _newest(trial, "snapshot")["snapshot"]
         value = b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["configmaps"]}}'
         trial.write(signal, "test", value)
-        wait_until("it is answered", lambda: _newest(trial, "snapshot")["requests"] == ["r-1"], deadline_s=_LATE_S)
+        wait_until(
+            "it is answered",
+            lambda: _newest(trial, "snapshot")["requests"] == ["r-1"],
+            deadline_s=_LATE_S,
+        )
         assert _newest(trial, "snapshot")["snapshot"] != before
         assert relay.stop() == 0
 
@@ -251,7 +332,11 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
             epoch = relay.stream("configmaps")["epoch"]
             _delete(broker, topic)
             with trial.reader(topic) as reader:
-                wait_until("it begins anew", lambda: relay.said("stream begins anew"), deadline_s=_LATE_S)
+                wait_until(
+                    "it begins anew", lambda: relay.said("stream begins anew"), deadline_s=_LATE_S
+                )
                 _whole_anew(trial, relay, reader, epoch)
-            assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, "not by the relay itself"
+            assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (
+                "not by the relay itself"
+            )
             assert relay.stop() == 0

@@ -1,4 +1,5 @@
-"""`validate --connect --as`: the rights of the account that will run, asked by somebody else, on a real API server."""
+"""`validate --connect --as`: the rights of the account that will run, asked by somebody else, on a
+real API server."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ def _rule(*verbs: str, resources: str) -> dict[str, Any]:
     return {"apiGroups": [""], "resources": [resources], "verbs": list(verbs)}
 
 
-def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(
+def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(  # noqa: E501
     real_cluster: ControlPlane, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     trial = Trial(real_cluster, broker, tmp_path)
@@ -29,7 +30,9 @@ def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_ma
         refused = command("validate", "--connect", "--as", spelling, "-c", file)
         assert refused.code == 78
         assert f'User "{account}" cannot list resource "configmaps"' in refused.stdout
-    assert command("validate", "--connect", "-c", file).code == 0, "the caller's own rights are others"
+    assert command("validate", "--connect", "-c", file).code == 0, (
+        "the caller's own rights are others"
+    )
 
     real_cluster.grant(namespace, "relay", [_rule("list", "watch", resources="configmaps")])
     granted = command("validate", "--connect", "--as", account, "-c", file)
@@ -38,11 +41,17 @@ def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_ma
     assert "ok: stream configmaps: may list and watch configmaps" in granted.stdout
 
     token = real_cluster.service_account_token(namespace, "caller")
-    caller = trial.relay("configmaps", kubeconfig=real_cluster.write_kubeconfig(f"{trial.name}-caller", token=token), name="caller").file
+    caller = trial.relay(
+        "configmaps",
+        kubeconfig=real_cluster.write_kubeconfig(f"{trial.name}-caller", token=token),
+        name="caller",
+    ).file
     unable = command("validate", "--connect", "--as", account, "-c", caller)
     assert unable.code == 78
     assert f"error: as {account}: the user of this kubeconfig may not act as it" in unable.stdout
-    assert f"the verb impersonate on serviceaccounts relay in namespace {namespace}" in unable.stdout
+    assert (
+        f"the verb impersonate on serviceaccounts relay in namespace {namespace}" in unable.stdout
+    )
     assert f"`kubectl create token relay --namespace {namespace}`" in unable.stdout
 
     real_cluster.grant(namespace, "caller", [_rule("impersonate", resources="serviceaccounts")])

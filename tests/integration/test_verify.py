@@ -1,4 +1,5 @@
-"""`watchrelay verify`, as its users run it: against the embedded parts, with a relay and under churn."""
+"""`watchrelay verify`, as its users run it: against the embedded parts, with a relay and under
+churn."""
 
 from __future__ import annotations
 
@@ -17,12 +18,26 @@ from tests.support.trial import Trial
 from tests.vectors.telling import claim, description
 
 _STREAMS = ("configmaps", f"widgets.{GROUP}")
-_KEYS = {"stream", "topic", "partition", "from", "to", "records", "objects", "epoch", "proven", "problems", "stale"}
+_KEYS = {
+    "stream",
+    "topic",
+    "partition",
+    "from",
+    "to",
+    "records",
+    "objects",
+    "epoch",
+    "proven",
+    "problems",
+    "stale",
+}
 
 
 @pytest.fixture
 def trial(cluster: EmbeddedCluster, broker: EmbeddedBroker, tmp_path: Path) -> Trial:
-    cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition())
+    cluster.request(
+        "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_definition()
+    )
     trial = Trial(cluster, broker, tmp_path)
     trial.make_topics(*_STREAMS, "pods")
     return trial
@@ -33,13 +48,24 @@ def verify(file: Path, *more: str) -> Outcome:
 
 
 def kinds(outcome: Outcome) -> set[tuple[str, str | None]]:
-    return {(problem["kind"], problem["key"]) for row in outcome.objects() for problem in row["problems"]}
+    return {
+        (problem["kind"], problem["key"])
+        for row in outcome.objects()
+        for problem in row["problems"]
+    }
 
 
-def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     relay = trial.relay(*_STREAMS, defaults={"snapshotInterval": "5s"})
     namespaces = trial.namespaces(4)
-    with Churn(cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=200) as churn, relay:
+    with (
+        Churn(
+            cluster, namespaces, operations=1000, kinds=("configmaps", "widgets"), per_s=200
+        ) as churn,
+        relay,
+    ):
         relay.await_ready()
         churn.reach(200)
         live = verify(relay.file, "--cluster", "--output", "json")
@@ -49,7 +75,10 @@ def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(tr
         assert [(row["stream"], row["partition"]) for row in rows] == [
             (stream, number) for stream in sorted(_STREAMS) for number in range(3)
         ]
-        assert all(set(row) == _KEYS and row["proven"] and row["problems"] == [] and row["objects"] for row in rows)
+        assert all(
+            set(row) == _KEYS and row["proven"] and row["problems"] == [] and row["objects"]
+            for row in rows
+        )
         assert all(row["to"] - row["from"] >= row["records"] > 0 for row in rows)
         churn.finish()
         text = verify(relay.file, "configmaps")
@@ -58,7 +87,9 @@ def test_a_topic_that_a_relay_writes_holds_also_against_a_cluster_under_churn(tr
         assert relay.stop() == 0
 
 
-def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(trial: Trial, cluster: EmbeddedCluster) -> None:
+def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(
+    trial: Trial, cluster: EmbeddedCluster
+) -> None:
     path = trial.config_maps(3)
     namespace = path.split("/")[4]
     relay = trial.relay("configmaps")
@@ -72,11 +103,17 @@ def test_what_changed_behind_the_relays_back_is_found_by_kind_and_key(trial: Tri
     assert verify(relay.file).code == 0
     found = verify(relay.file, "--cluster", "--output", "json")
     assert found.code == 1
-    assert kinds(found) == {("extra", f"{namespace}/c0"), ("differs", f"{namespace}/c1"), ("missing", f"{namespace}/c3")}
+    assert kinds(found) == {
+        ("extra", f"{namespace}/c0"),
+        ("differs", f"{namespace}/c1"),
+        ("missing", f"{namespace}/c3"),
+    }
     assert all(row["proven"] for row in found.objects())
 
 
-async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial, broker: EmbeddedBroker) -> None:
+async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(
+    trial: Trial, broker: EmbeddedBroker
+) -> None:
     topic, control = trial.topic("pods"), trial.control_topic
     logs = [Log(), Log(), Log()]
     writer = Writer(stream(partitions=3), logs, epoch=2)
@@ -95,7 +132,10 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial
     found = verify(file, "pods", "--output", "json")
     assert found.code == 1, found.stderr
     problems = {row["partition"]: row["problems"] for row in found.objects()}
-    assert [(problem["kind"], problem["offset"]) for problem in problems.pop(home)] == [("gap", foreign - 2), ("foreign", foreign)]
+    assert [(problem["kind"], problem["offset"]) for problem in problems.pop(home)] == [
+        ("gap", foreign - 2),
+        ("foreign", foreign),
+    ]
     assert all(not each for each in problems.values())
     text = verify(file)
     assert text.code == 1
@@ -103,7 +143,9 @@ async def test_a_log_that_does_not_hold_exits_with_1_and_says_where(trial: Trial
     assert f"gap @{foreign - 2}: sequence" in text.stdout
 
 
-async def test_stale_records_are_noted_with_their_place_and_hold(trial: Trial, broker: EmbeddedBroker) -> None:
+async def test_stale_records_are_noted_with_their_place_and_hold(
+    trial: Trial, broker: EmbeddedBroker
+) -> None:
     topic, control = trial.topic("pods"), trial.control_topic
     logs = [Log(), Log(), Log()]
     former = Writer(stream(partitions=3), logs, epoch=2)
@@ -141,7 +183,9 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
     relay = trial.relay("configmaps")
     nothing = verify(relay.file)
     assert (nothing.code, nothing.stdout) == (1, "")
-    assert f"no stream has been published yet: {trial.control_topic} describes none" in nothing.stderr
+    assert (
+        f"no stream has been published yet: {trial.control_topic} describes none" in nothing.stderr
+    )
     with relay:
         relay.await_ready()
         assert relay.stop() == 0
@@ -170,7 +214,9 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
     assert verify(bad).code == 78
 
 
-def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verified(trial: Trial) -> None:
+def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verified(
+    trial: Trial,
+) -> None:
     relay = trial.relay("configmaps")
     with relay:
         relay.await_ready()

@@ -1,7 +1,9 @@
-"""`python -m tests.mutations`: takes out one step of the code at a time and sees whether the tests that guard it fail.
+"""`python -m tests.mutations`: takes out one step of the code at a time and sees whether the tests
+that guard it fail.
 
-Room: tests. In: the tables of steps, `canaries.py` and `fuzz.py`. Out: a line per step, exit code 0 only when each was caught by a test,
-which failed in an assertion. The tree itself is not touched: each step is taken out of a copy.
+Room: tests. In: the tables of steps, `canaries.py` and `fuzz.py`. Out: a line per step, exit code 0
+only when each was caught by a test, which failed in an assertion. The tree itself is not touched:
+each step is taken out of a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from tests.mutations.step import Step
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {"canaries": CANARIES, "fuzz": FUZZ}
 _FAILED = re.compile(r"^FAILED \S+?::(?P<test>.+?)(?: - (?P<why>.*))?$", re.MULTILINE)
-_ASSERTION = re.compile(r"^E +(assert\b|AssertionError|Failed: DID NOT RAISE|hypothesis\.errors\.FlakyFailure)", re.MULTILINE)
+_ASSERTION = re.compile(
+    r"^E +(assert\b|AssertionError|Failed: DID NOT RAISE|hypothesis\.errors\.FlakyFailure)",
+    re.MULTILINE,
+)
 _LONG_S = 180.0
 
 
@@ -44,7 +49,12 @@ def main() -> int:
     for name in arguments.tables:
         if name not in TABLES:
             parser.error(f"there is no table {name}: write {' or '.join(TABLES)}")
-    steps = [step for name in arguments.tables or TABLES for step in TABLES[name] if arguments.only in step.name]
+    steps = [
+        step
+        for name in arguments.tables or TABLES
+        for step in TABLES[name]
+        if arguments.only in step.name
+    ]
     if not steps:
         parser.error(f"no step has {arguments.only!r} in its name")
     with tempfile.TemporaryDirectory(prefix="mutations-") as directory:
@@ -68,9 +78,14 @@ def run(copy: Path, steps: list[Step]) -> int:
         began_s = time.monotonic()
         verdict = try_without(copy, step)
         uncaught += not verdict.bites
-        outcome = f"caught by {verdict.by}" if verdict.bites else f"NOT CAUGHT {verdict.by} {verdict.why}"
+        outcome = (
+            f"caught by {verdict.by}" if verdict.bites else f"NOT CAUGHT {verdict.by} {verdict.why}"
+        )
         print(f"{step.name}: {outcome.rstrip()} ({time.monotonic() - began_s:.1f} s)", flush=True)
-    print(f"{len(steps) - uncaught} of {len(steps)} steps are caught by a test when they are taken out")
+    print(
+        f"{len(steps) - uncaught} of {len(steps)} steps are caught by a test when they are taken "
+        "out"
+    )
     return int(uncaught > 0)
 
 
@@ -80,7 +95,10 @@ def try_without(copy: Path, step: Step) -> Verdict:
     for file, old, new in step.edits:
         text = changed.get(file) or (copy / file).read_text()
         if text.count(old) != 1:
-            return Verdict(False, why=f"{file} has what is to be taken out {text.count(old)} times: mend the table")
+            return Verdict(
+                False,
+                why=f"{file} has what is to be taken out {text.count(old)} times: mend the table",
+            )
         changed[file] = text.replace(old, new)
     before = {file: (copy / file).read_text() for file in changed}
     try:
@@ -102,8 +120,24 @@ def try_without(copy: Path, step: Step) -> Verdict:
 
 def _tested(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     # Without bytecode: two writes within a second, of texts of one length, would look alike to it.
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "-rf", *tests]
-    return subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=_LONG_S, check=False)
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--tb=short",
+        "-rf",
+        *tests,
+    ]
+    return subprocess.run(
+        command, cwd=copy, capture_output=True, text=True, timeout=_LONG_S, check=False
+    )
 
 
 if __name__ == "__main__":

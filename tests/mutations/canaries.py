@@ -1,4 +1,5 @@
-"""Room: tests.  In: `Step`.  Out: every step that keeps a Secret's payload or a credential from leaving, to be taken out one by one."""
+"""Room: tests.  In: `Step`.  Out: every step that keeps a Secret's payload or a credential from
+leaving, to be taken out one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ _PLUGIN = "watchrelay/kube/auth/exec_plugin.py"
 
 
 def _of(tests: tuple[str, ...], file: str, rows: dict[str, tuple[str, str]]) -> tuple[Step, ...]:
-    return tuple(Step(f"{file}: {name}", tests, ((file, old, new),)) for name, (old, new) in rows.items())
+    return tuple(
+        Step(f"{file}: {name}", tests, ((file, old, new),)) for name, (old, new) in rows.items()
+    )
 
 
 _PAYLOADS = (
@@ -25,11 +28,20 @@ _PAYLOADS = (
         _SECRETS,
         _TRANSFORM,
         {
-            "secrets are guarded": ('guarded = (resource.group, resource.plural) == ("", "secrets") and', "guarded = False and"),
+            "secrets are guarded": (
+                'guarded = (resource.group, resource.plural) == ("", "secrets") and',
+                "guarded = False and",
+            ),
             "data is hidden": ('sealed=("data", "stringData") if', 'sealed=("stringData",) if'),
             "stringData is hidden": ('sealed=("data", "stringData") if', 'sealed=("data",) if'),
-            "last-applied goes whatever is kept": ("drop_last_applied = guarded or not", "drop_last_applied = not"),
-            "last-applied goes": ("split.pop(LAST_APPLIED, None) is not None", "split.get(LAST_APPLIED) is None"),
+            "last-applied goes whatever is kept": (
+                "drop_last_applied = guarded or not",
+                "drop_last_applied = not",
+            ),
+            "last-applied goes": (
+                "split.pop(LAST_APPLIED, None) is not None",
+                "split.get(LAST_APPLIED) is None",
+            ),
             "an escaped key is looked at": (
                 "if _LAST_APPLIED_MARK not in held and _ESCAPE not in held:",
                 "if _LAST_APPLIED_MARK not in held:",
@@ -42,13 +54,22 @@ _PAYLOADS = (
                 "    if node.do is _REDACT:\n        return REDACTED\n",
                 "    if node.do is _REDACT:\n        return value\n",
             ),
-            "a payload that is no map": ("return REDACTED if node.sealed and bytes(value) != _NULL else value", "return value"),
-            "a payload that is a list": ("node.items is not None and not node.sealed", "node.items is not None"),
+            "a payload that is no map": (
+                "return REDACTED if node.sealed and bytes(value) != _NULL else value",
+                "return value",
+            ),
+            "a payload that is a list": (
+                "node.items is not None and not node.sealed",
+                "node.items is not None",
+            ),
             "a payload that cannot be read": (
                 "        return REDACTED\n    return REDACTED if",
                 "        return value\n    return REDACTED if",
             ),
-            "a path of the config keeps the seal": ("sealed=left.sealed or right.sealed", "sealed=left.sealed and right.sealed"),
+            "a path of the config keeps the seal": (
+                "sealed=left.sealed or right.sealed",
+                "sealed=left.sealed and right.sealed",
+            ),
             "a path of the config keeps the payload hidden": (
                 "other=_merge(left.other, right.other), items",
                 "other=left.other and right.other, items",
@@ -63,24 +84,50 @@ _PAYLOADS = (
         "metadata only, by reader and transform (either is enough)",
         _SECRETS,
         (
-            (_TRANSFORM, "_metadata_only=metadata_only,\n            _api", "_metadata_only=False,\n            _api"),
-            ("watchrelay/kube/frame.py", "        self._metadata_only = metadata_only\n", "        self._metadata_only = False\n"),
+            (
+                _TRANSFORM,
+                "_metadata_only=metadata_only,\n            _api",
+                "_metadata_only=False,\n            _api",
+            ),
+            (
+                "watchrelay/kube/frame.py",
+                "        self._metadata_only = metadata_only\n",
+                "        self._metadata_only = False\n",
+            ),
         ),
     ),
     *_of(
         _SECRETS,
         _STATUS,
         {
-            "what holds a brace is not quoted": ('if b"{" in body or b\'":\' in body:', "if b'\":' in body:"),
-            "what holds a key is not quoted": ('if b"{" in body or b\'":\' in body:', 'if b"{" in body:'),
-            "text alone is quoted": ('if kind == "text/plain" or (not kind and body.isascii()):', "if True:"),
-            "what is no text is not quoted": ('return line if line.isprintable() else ""', "return line"),
-            "markup is not quoted": ('if kind == "text/html" or body.lstrip()[:1] == b"<":', 'if kind == "text/html":'),
+            "what holds a brace is not quoted": (
+                'if b"{" in body or b\'":\' in body:',
+                "if b'\":' in body:",
+            ),
+            "what holds a key is not quoted": (
+                'if b"{" in body or b\'":\' in body:',
+                'if b"{" in body:',
+            ),
+            "text alone is quoted": (
+                'if kind == "text/plain" or (not kind and body.isascii()):',
+                "if True:",
+            ),
+            "what is no text is not quoted": (
+                'return line if line.isprintable() else ""',
+                "return line",
+            ),
+            "markup is not quoted": (
+                'if kind == "text/html" or body.lstrip()[:1] == b"<":',
+                'if kind == "text/html":',
+            ),
             "an answer's message ends where it quotes": (
                 "        return _words(status.message) or _clean(status.reason)\n",
                 "        return _clean(status.message) or _clean(status.reason)\n",
             ),
-            "a stream's message ends where it quotes": ("said = _words(status.message) or", "said = _clean(status.message) or"),
+            "a stream's message ends where it quotes": (
+                "said = _words(status.message) or",
+                "said = _clean(status.message) or",
+            ),
             "JSON in a message": ("r'\\{|\":\\S|", "r'\":\\S|"),
             "an excerpt of JSON in a message": ("\\.\\.\\.\\||", ""),
             "a map of Go in a message": ("|map\\[", ""),
@@ -93,12 +140,18 @@ _KUBE = (
         _CREDENTIALS,
         _CLIENT,
         {
-            "what a complaint repeats of Authorization": ("        yield sent.encode()\n", "        pass\n"),
+            "what a complaint repeats of Authorization": (
+                "        yield sent.encode()\n",
+                "        pass\n",
+            ),
             "what a complaint repeats of the proxy's user": (
                 "        yield b64encode(f\"{URL(proxy).user or ''}:{password}\".encode())\n",
                 "        pass\n",
             ),
-            "what a complaint repeats of the proxy's password": ("        yield password.encode()\n", "        pass\n"),
+            "what a complaint repeats of the proxy's password": (
+                "        yield password.encode()\n",
+                "        pass\n",
+            ),
             "the server is named by host and port": (
                 'return f"{url.host}:{url.port}" if url.host else "the API server"',
                 "return str(url)",
@@ -108,23 +161,46 @@ _KUBE = (
     *_of(
         ("tests/unit/kube/test_client_lists.py",),
         _CLIENT,
-        {"a header that cannot be sent": ("contains control characters", "contains control characters: {value}")},
+        {
+            "a header that cannot be sent": (
+                "contains control characters",
+                "contains control characters: {value}",
+            )
+        },
     ),
     *_of(
         _CREDENTIALS,
         _KUBECONFIG,
         {
             "token in repr": ('token: str = field(default="", repr=False)', 'token: str = ""'),
-            "password in repr": ('password: str = field(default="", repr=False)', 'password: str = ""'),
-            "data in repr": ("data: bytes | None = field(default=None, repr=False)", "data: bytes | None = None"),
+            "password in repr": (
+                'password: str = field(default="", repr=False)',
+                'password: str = ""',
+            ),
+            "data in repr": (
+                "data: bytes | None = field(default=None, repr=False)",
+                "data: bytes | None = None",
+            ),
             "environment in repr": (
                 "env: tuple[tuple[str, str], ...] = field(default=(), repr=False)",
                 "env: tuple[tuple[str, str], ...] = ()",
             ),
-            "arguments in repr": ("args: tuple[str, ...] = field(default=(), repr=False)", "args: tuple[str, ...] = ()"),
-            "the server's user in repr": ("server: str = field(repr=False)", "server: str = field()"),
-            "the proxy's user in repr": ("proxy_url: str | None = field(default=None, repr=False)", "proxy_url: str | None = None"),
-            "the extension in repr": ("exec_config: object = field(default=None, repr=False)", "exec_config: object = None"),
+            "arguments in repr": (
+                "args: tuple[str, ...] = field(default=(), repr=False)",
+                "args: tuple[str, ...] = ()",
+            ),
+            "the server's user in repr": (
+                "server: str = field(repr=False)",
+                "server: str = field()",
+            ),
+            "the proxy's user in repr": (
+                "proxy_url: str | None = field(default=None, repr=False)",
+                "proxy_url: str | None = None",
+            ),
+            "the extension in repr": (
+                "exec_config: object = field(default=None, repr=False)",
+                "exec_config: object = None",
+            ),
         },
     ),
     *_of(
@@ -132,11 +208,22 @@ _KUBE = (
         "watchrelay/kube/port.py",
         {
             "the server's user in repr": ("url: str = field(repr=False)", "url: str = field()"),
-            "the proxy's user in repr": ("proxy: str | None = field(default=None, repr=False)", "proxy: str | None = None"),
+            "the proxy's user in repr": (
+                "proxy: str | None = field(default=None, repr=False)",
+                "proxy: str | None = None",
+            ),
         },
     ),
-    *_of(_CREDENTIALS, "watchrelay/kube/auth/tls.py", {"the key in repr": ("key: bytes = field(repr=False)", "key: bytes = field()")}),
-    *_of(_CREDENTIALS, _PLUGIN, {"the token in repr": ("token: str = field(repr=False)", "token: str = field()")}),
+    *_of(
+        _CREDENTIALS,
+        "watchrelay/kube/auth/tls.py",
+        {"the key in repr": ("key: bytes = field(repr=False)", "key: bytes = field()")},
+    ),
+    *_of(
+        _CREDENTIALS,
+        _PLUGIN,
+        {"the token in repr": ("token: str = field(repr=False)", "token: str = field()")},
+    ),
     *_of(
         (*_CREDENTIALS, *_EXEC),
         _PLUGIN,
@@ -145,24 +232,45 @@ _KUBE = (
                 'how = f"failed with exit code {code}" if',
                 'how = f"failed with exit code {code}: {output!r}" if',
             ),
-            "what a plugin printed that is no JSON": ('"did not write JSON to stdout"', 'f"did not write JSON to stdout: {output!r}"'),
+            "what a plugin printed that is no JSON": (
+                '"did not write JSON to stdout"',
+                'f"did not write JSON to stdout: {output!r}"',
+            ),
             "a token that no header can carry": (
                 '"answered with a status.token that no header can carry"',
                 'f"answered with a status.token that no header can carry: {text}"',
             ),
-            "an answer that is none": ('"answered without a status"', 'f"answered without a status: {answer}"'),
+            "an answer that is none": (
+                '"answered without a status"',
+                'f"answered without a status: {answer}"',
+            ),
         },
     ),
     *_of(
         _CONFIG,
         _KUBECONFIG,
         {
-            "text of another kind": ("must be a string, not {_kind(value)}", "must be a string, not {value!r}"),
-            "a mapping of another kind": ("must be a mapping, not {_kind(value)}", "must be a mapping, not {value!r}"),
-            "a list of another kind": ('f"must be a list, not {_kind(value)}"', 'f"must be a list, not {value!r}"'),
+            "text of another kind": (
+                "must be a string, not {_kind(value)}",
+                "must be a string, not {value!r}",
+            ),
+            "a mapping of another kind": (
+                "must be a mapping, not {_kind(value)}",
+                "must be a mapping, not {value!r}",
+            ),
+            "a list of another kind": (
+                'f"must be a list, not {_kind(value)}"',
+                'f"must be a list, not {value!r}"',
+            ),
             "data that is no base64": ('"is not base64"', 'f"is not base64: {text}"'),
-            "a list of texts": ('"must be a list of strings"', 'f"must be a list of strings: {value}"'),
-            "a token of several lines": ('"holds more than one line, or a control character"', 'f"holds more than one line: {token}"'),
+            "a list of texts": (
+                '"must be a list of strings"',
+                'f"must be a list of strings: {value}"',
+            ),
+            "a token of several lines": (
+                '"holds more than one line, or a control character"',
+                'f"holds more than one line: {token}"',
+            ),
         },
     ),
 )
@@ -172,8 +280,14 @@ _OF_CONFIG = (
         _CONFIG,
         "watchrelay/config/tree.py",
         {
-            "an alias is not named": ('"a word begins with *, which', 'f"{event.anchor} begins with *, which'),
-            "an alias in itself is not named": ('"an alias (*) stands inside', 'f"{event.anchor} stands inside'),
+            "an alias is not named": (
+                '"a word begins with *, which',
+                'f"{event.anchor} begins with *, which',
+            ),
+            "an alias in itself is not named": (
+                '"an alias (*) stands inside',
+                'f"{event.anchor} stands inside',
+            ),
             "a tag of a value is not named": (
                 "            if node.tag:\n                self._note(_TAGGED,",
                 "            if node.tag:\n                self._note(node.tag,",
@@ -182,7 +296,10 @@ _OF_CONFIG = (
                 "            self._note(_TAGGED, node.line, path, _QUOTE)\n        self._tree",
                 "            self._note(node.tag, node.line, path, _QUOTE)\n        self._tree",
             ),
-            "a key that holds the value, too": ('return f"{key[: found.start()]}..." if found else key', "return key"),
+            "a key that holds the value, too": (
+                'return f"{key[: found.start()]}..." if found else key',
+                "return key",
+            ),
         },
     ),
     *_of(
@@ -195,25 +312,51 @@ _OF_CONFIG = (
         "watchrelay/config/overrides.py",
         {
             "a --set without =": ("""f'"{_shown(text)}" has""", """f'"{text}" has"""),
-            "a --set whose path is none": ("""f'"{_shown(name)}" is not""", """f'"{name}" is not"""),
+            "a --set whose path is none": (
+                """f'"{_shown(name)}" is not""",
+                """f'"{name}" is not""",
+            ),
         },
     ),
     *_of(
         _CONFIG,
         "watchrelay/cli/main.py",
-        {"an argument that nobody knows": ('if message.startswith("unrecognized arguments"):', "if False:")},
+        {
+            "an argument that nobody knows": (
+                'if message.startswith("unrecognized arguments"):',
+                "if False:",
+            )
+        },
     ),
-    *_of(_CONFIG, "watchrelay/config/grammar.py", {"a server with a user": ('    if "@" in text:', "    if False:")}),
+    *_of(
+        _CONFIG,
+        "watchrelay/config/grammar.py",
+        {"a server with a user": ('    if "@" in text:', "    if False:")},
+    ),
     *_of(
         _CREDENTIALS,
         "watchrelay/config/settings.py",
-        {"the password is a secret": ("password: SecretStr | None = Field", "password: Text | None = Field")},
+        {
+            "the password is a secret": (
+                "password: SecretStr | None = Field",
+                "password: Text | None = Field",
+            )
+        },
     ),
-    *_of(_CREDENTIALS, "watchrelay/config/fields.py", {"pydantic hides what it was given": ("        hide_input_in_errors=True,\n", "")}),
+    *_of(
+        _CREDENTIALS,
+        "watchrelay/config/fields.py",
+        {"pydantic hides what it was given": ("        hide_input_in_errors=True,\n", "")},
+    ),
     *_of(
         _CREDENTIALS,
         "watchrelay/config/subprocess_loader.py",
-        {"the daemon's own form in repr": ("return \"Secret('**********')\"", "return self._value")},
+        {
+            "the daemon's own form in repr": (
+                "return \"Secret('**********')\"",
+                "return self._value",
+            )
+        },
     ),
 )
 
@@ -222,8 +365,14 @@ _KAFKA = (
         _CREDENTIALS,
         "watchrelay/kafka/client/client_log.py",
         {
-            "what a broker repeats, in the client's log": ("        line = without_secrets(line)\n", ""),
-            "what a broker repeats": ('            line = line.replace(secret, "<redacted>")\n', "            pass\n"),
+            "what a broker repeats, in the client's log": (
+                "        line = without_secrets(line)\n",
+                "",
+            ),
+            "what a broker repeats": (
+                '            line = line.replace(secret, "<redacted>")\n',
+                "            pass\n",
+            ),
         },
     ),
     *_of(
@@ -231,15 +380,24 @@ _KAFKA = (
         "watchrelay/kafka/client/connection.py",
         {
             "what a broker repeats of a password": ("        hide(password)\n", ""),
-            "what a broker repeats, in the client's error": ("without_secrets(said or _plain(error))", "said or _plain(error)"),
-            "what a broker repeats to a reader": ("connection.arguments()  # so that its secrets are known here", "pass"),
+            "what a broker repeats, in the client's error": (
+                "without_secrets(said or _plain(error))",
+                "said or _plain(error)",
+            ),
+            "what a broker repeats to a reader": (
+                "connection.arguments()  # so that its secrets are known here",
+                "pass",
+            ),
         },
     ),
     *_of(
         _CREDENTIALS,
         "watchrelay/kafka/client/connection.py",
         {
-            "the password in repr": ("password: str | None = field(default=None, repr=False)", "password: str | None = None"),
+            "the password in repr": (
+                "password: str | None = field(default=None, repr=False)",
+                "password: str | None = None",
+            ),
             "the token command in repr": (
                 "token_command: tuple[str, ...] = field(default=(), repr=False)",
                 "token_command: tuple[str, ...] = ()",
@@ -251,11 +409,17 @@ _KAFKA = (
         "watchrelay/kafka/client/tokens.py",
         {
             "long words of a token command's complaint": (
-                '_LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))',
+                (
+                    '_LONG_WORD.sub("...", '
+                    '"".join(said.decode(errors="replace").strip().splitlines()[-1:]))'
+                ),
                 '"".join(said.decode(errors="replace").strip().splitlines()[-1:])',
             ),
             "what a broker repeats of a token": ("                    hide(self._token)\n", ""),
-            "the token command by its name alone": ("        name = self._command[0]\n", '        name = " ".join(self._command)\n'),
+            "the token command by its name alone": (
+                "        name = self._command[0]\n",
+                '        name = " ".join(self._command)\n',
+            ),
         },
     ),
 )

@@ -1,4 +1,5 @@
-"""Room: tests.  In: `Step`.  Out: faults of the readers of others' bytes, which the fuzz tests must find by themselves."""
+"""Room: tests.  In: `Step`.  Out: faults of the readers of others' bytes, which the fuzz tests must
+find by themselves."""
 
 from __future__ import annotations
 
@@ -12,24 +13,51 @@ _CUT = "tests/properties/test_stream.py"
 
 
 def _of(tests: tuple[str, ...], file: str, rows: dict[str, tuple[str, str]]) -> tuple[Step, ...]:
-    return tuple(Step(f"{file}: {name}", tests, ((file, old, new),), may_raise=True) for name, (old, new) in rows.items())
+    return tuple(
+        Step(f"{file}: {name}", tests, ((file, old, new),), may_raise=True)
+        for name, (old, new) in rows.items()
+    )
 
 
 _SPLITTER = _of(
     (_CUT, f"{_HOSTILE}::test_whatever_a_watch_brings_is_frames_and_failures_of_one_line"),
     "watchrelay/kube/stream.py",
     {
-        "the first line end of a chunk is taken for the last": ('end = chunk.rfind(b"\\n")', 'end = chunk.find(b"\\n")'),
-        "what was kept is kept twice": ("            self._parts.clear()\n            self._held = 0\n", "            self._held = 0\n"),
-        "a byte behind a line end": ("self._keep(chunk[end + 1 :])", "self._keep(chunk[end + 2 :])"),
-        "lines end where Python says": ('for part in block.split(b"\\n"):', "for part in block.decode(errors='replace').splitlines():"),
+        "the first line end of a chunk is taken for the last": (
+            'end = chunk.rfind(b"\\n")',
+            'end = chunk.find(b"\\n")',
+        ),
+        "what was kept is kept twice": (
+            "            self._parts.clear()\n            self._held = 0\n",
+            "            self._held = 0\n",
+        ),
+        "a byte behind a line end": (
+            "self._keep(chunk[end + 1 :])",
+            "self._keep(chunk[end + 2 :])",
+        ),
+        "lines end where Python says": (
+            'for part in block.split(b"\\n"):',
+            "for part in block.decode(errors='replace').splitlines():",
+        ),
         "strings are not looked at": (
-            "            if not block.isascii():\n                block.decode()  # msgspec leaves the strings in a Raw unchecked\n",
+            (
+                "            if not block.isascii():\n                block.decode()  # msgspec "
+                "leaves the strings in a Raw unchecked\n"
+            ),
             "",
         ),
-        "a key that stands twice": ("        if seen == len(block) or (seen", "        if True or (seen"),
-        "a key that stands twice in one line": ("                refuse_duplicates(line, outer)\n", ""),
-        "an end that is no end": ("            self.ended = True\n            return Failure(status", "            return Failure(status"),
+        "a key that stands twice": (
+            "        if seen == len(block) or (seen",
+            "        if True or (seen",
+        ),
+        "a key that stands twice in one line": (
+            "                refuse_duplicates(line, outer)\n",
+            "",
+        ),
+        "an end that is no end": (
+            "            self.ended = True\n            return Failure(status",
+            "            return Failure(status",
+        ),
         "half a line at the end": (
             "        except BROKEN:\n            return []\n        return self._care",
             "        except BROKEN:\n            pass\n        return self._care",
@@ -45,16 +73,31 @@ _DECODER = _of(
     ),
     "watchrelay/contract/records.py",
     {
-        "a number may have signs and blanks": ("if not text.isdigit() or len(text) > _DIGITS_MAX:", "if len(text) > _DIGITS_MAX:"),
-        "a number without end": ("if not text.isdigit() or len(text) > _DIGITS_MAX:", "if not text.isdigit():"),
+        "a number may have signs and blanks": (
+            "if not text.isdigit() or len(text) > _DIGITS_MAX:",
+            "if len(text) > _DIGITS_MAX:",
+        ),
+        "a number without end": (
+            "if not text.isdigit() or len(text) > _DIGITS_MAX:",
+            "if not text.isdigit():",
+        ),
         "an offset that nothing can be at": (
             "if (offset := _number(text)) > _OFFSET_MAX:",
             "if (offset := _number(text)) > _OFFSET_MAX * 2:",
         ),
-        "an epoch that nothing can be above": ("if (epoch := _number(text)) > EPOCH_MAX:", "if (epoch := _number(text)) > EPOCH_MAX << 8:"),
-        "a hash that is none": ('if len(text) != 16 or not text.isalnum() or text[1] in b"xX":', "if len(text) != 16:"),
+        "an epoch that nothing can be above": (
+            "if (epoch := _number(text)) > EPOCH_MAX:",
+            "if (epoch := _number(text)) > EPOCH_MAX << 8:",
+        ),
+        "a hash that is none": (
+            'if len(text) != 16 or not text.isalnum() or text[1] in b"xX":',
+            "if len(text) != 16:",
+        ),
         "a hash of another length": ("if len(text) != 16 or not", "if not"),
-        "a marker under another key": ("if value is not None or shape != ", "if value is not None or not shape or b'' == "),
+        "a marker under another key": (
+            "if value is not None or shape != ",
+            "if value is not None or not shape or b'' == ",
+        ),
         "a marker with a value": ("if value is not None or shape != ", "if shape != "),
         "a delete that holds an object": (
             '            if value is not None:\n                raise RecordRefused("a delete',
@@ -65,7 +108,10 @@ _DECODER = _of(
             '        if False:\n            raise RecordRefused(f"type',
         ),
         "a key that is no text": ("        if not key.isascii():\n            key.decode()\n", ""),
-        "headers without a value": ("    except (AttributeError, TypeError) as error:", "    except AttributeError as error:"),
+        "headers without a value": (
+            "    except (AttributeError, TypeError) as error:",
+            "    except AttributeError as error:",
+        ),
         "a missing header": (
             '    except KeyError as error:\n        raise RecordRefused(f"header',
             '    except IndexError as error:\n        raise RecordRefused(f"header',
@@ -82,16 +128,34 @@ _CONFIGS = (
         "watchrelay/kube/auth/kubeconfig.py",
         {
             "a text of any kind": (
-                '        if not isinstance(value, str):\n            self.refuse(key, f"must be a string',
+                (
+                    '        if not isinstance(value, str):\n            self.refuse(key, f"must be '  # noqa: E501
+                    "a string"
+                ),
                 '        if False:\n            self.refuse(key, f"must be a string',
             ),
-            "a mapping of any kind": ("if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):", "if False:"),
-            "a list of any kind": ("        if not isinstance(value, list):\n", "        if False:\n"),
+            "a mapping of any kind": (
+                (
+                    "if not isinstance(value, dict) or not all(isinstance(name, str) for name in "
+                    "value):"
+                ),
+                "if False:",
+            ),
+            "a list of any kind": (
+                "        if not isinstance(value, list):\n",
+                "        if False:\n",
+            ),
             "texts of any kind": (
-                "if not isinstance(value, list) or not all(isinstance(item, str) for item in value):",
+                (
+                    "if not isinstance(value, list) or not all(isinstance(item, str) for item in "
+                    "value):"
+                ),
                 "if not isinstance(value, list):",
             ),
-            "the token in its repr": ('token: str = field(default="", repr=False)', 'token: str = ""'),
+            "the token in its repr": (
+                'token: str = field(default="", repr=False)',
+                'token: str = ""',
+            ),
             "bytes that are no text": (
                 '    except UnicodeDecodeError:\n        raise ConfigError([Problem("is not UTF-8"',
                 '    except EOFError:\n        raise ConfigError([Problem("is not UTF-8"',
@@ -115,12 +179,24 @@ _CONFIGS = (
                 '        if node is None:\n            self._refuse(event, "a word',
                 '        if False:\n            self._refuse(event, "a word',
             ),
-            "an alias in itself": ("        if any(node is open_node for open_node, _ in stack):", "        if False:"),
+            "an alias in itself": (
+                "        if any(node is open_node for open_node, _ in stack):",
+                "        if False:",
+            ),
             "no measure of values": ("        if self._count > NODES_MAX:", "        if False:"),
-            "no measure of depth": ("                if len(stack) > DEPTH_MAX:", "                if False:"),
+            "no measure of depth": (
+                "                if len(stack) > DEPTH_MAX:",
+                "                if False:",
+            ),
             "several documents": ("                if documents > 1:", "                if False:"),
-            "a key that is no text": ("            if name is None:\n", "            if name == 0:\n"),
-            "a merge of what is no mapping": ('            if source.kind != "mapping":', "            if False:"),
+            "a key that is no text": (
+                "            if name is None:\n",
+                "            if name == 0:\n",
+            ),
+            "a merge of what is no mapping": (
+                '            if source.kind != "mapping":',
+                "            if False:",
+            ),
         },
     ),
     *_of(
@@ -131,8 +207,14 @@ _CONFIGS = (
         ),
         "watchrelay/config/loading.py",
         {
-            "bytes that are no text": ("    except UnicodeDecodeError as error:", "    except EOFError as error:"),
-            "a top that is no mapping": ("    if not isinstance(tree.value, dict):", "    if False:"),
+            "bytes that are no text": (
+                "    except UnicodeDecodeError as error:",
+                "    except EOFError as error:",
+            ),
+            "a top that is no mapping": (
+                "    if not isinstance(tree.value, dict):",
+                "    if False:",
+            ),
             "what is broken is not set aside": ("            broken |= void\n", ""),
         },
     ),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """Shape: `edits` are file, text that stands there once, and what stands there without the step; `may_raise`: it may be caught by an
-    exception that nobody expects, not by an assertion alone."""
+    """Shape: `edits` are file, text that stands there once, and what stands there without the step;
+    `may_raise`: it may be caught by an exception that nobody expects, not by an assertion alone."""
 
     name: str
     tests: tuple[str, ...]

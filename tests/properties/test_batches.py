@@ -1,6 +1,8 @@
-"""Whatever a batch holds, reading ends behind it: with the records that a client wrote, or with one that says why there are none.
+"""Whatever a batch holds, reading ends behind it: with the records that a client wrote, or with one
+that says why there are none.
 
-As in `test_hostile.py`, inputs are legal ones with pieces cut and put in; the checksum is right, as brokers see to.
+As in `test_hostile.py`, inputs are legal ones with pieces cut and put in; the checksum is right, as
+brokers see to.
 """
 
 from __future__ import annotations
@@ -28,11 +30,18 @@ _PIECES = [
     b"\x1f\x8b",
     b"\x7f\xff\xff\xff",
 ]
-_edits = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(_PIECES) | st.binary(max_size=6)), max_size=4)
+_edits = st.lists(
+    st.tuples(
+        st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(_PIECES) | st.binary(max_size=6)
+    ),
+    max_size=4,
+)
 _bytes = st.none() | st.binary(max_size=40)
 _names = st.text(max_size=8).map(lambda name: name.encode(errors="replace"))
 _records: st.SearchStrategy[list[Raw]] = st.lists(
-    st.tuples(_bytes, _bytes, st.lists(st.tuples(_names, _bytes), max_size=4)), min_size=1, max_size=6
+    st.tuples(_bytes, _bytes, st.lists(st.tuples(_names, _bytes), max_size=4)),
+    min_size=1,
+    max_size=6,
 )
 _LIMIT_BYTES = 1 << 20
 
@@ -44,7 +53,9 @@ def plain(records: list[Raw]) -> bytes:
 @pytest.mark.timeout(60)
 @settings(FUZZ, max_examples=200)
 @given(_records, st.sampled_from(sorted(CODECS)), st.integers(0, 1 << 40))
-def test_whatever_a_client_may_write_is_handed_on_as_it_was_written(records: list[Raw], codec: str, base: int) -> None:
+def test_whatever_a_client_may_write_is_handed_on_as_it_was_written(
+    records: list[Raw], codec: str, base: int
+) -> None:
     data = framed(compressed(plain(records), codec), len(records), codec=codec, base=base)
     found = guarded(data, start=base)
     assert found == handed_on(data, MemoryRecords, start=base)

@@ -1,7 +1,9 @@
-"""Nothing that comes from outside raises what its reader does not document, or takes time without bound.
+"""Nothing that comes from outside raises what its reader does not document, or takes time without
+bound.
 
-Bytes that are almost what is expected find more than bytes of chance: each input is a legal one with pieces cut, doubled and put in.
-Hypothesis' own deadline is off, for machines differ; the time limit of the test holds for all of its examples together.
+Bytes that are almost what is expected find more than bytes of chance: each input is a legal one
+with pieces cut, doubled and put in. Hypothesis' own deadline is off, for machines differ; the time
+limit of the test holds for all of its examples together.
 """
 
 from __future__ import annotations
@@ -33,19 +35,39 @@ from watchrelay.kafka.signal_records import parse_signal
 from watchrelay.kube import status
 from watchrelay.kube.auth.credentials import impersonation_headers
 from watchrelay.kube.auth.exec_plugin import parse_credential
-from watchrelay.kube.auth.kubeconfig import EXEC_VERSIONS, Cluster, ExecPlugin, User, read_kubeconfig
-from watchrelay.kube.discovery.catalog import NotDiscovery, parse_aggregated, parse_group_versions, parse_resources
+from watchrelay.kube.auth.kubeconfig import (
+    EXEC_VERSIONS,
+    Cluster,
+    ExecPlugin,
+    User,
+    read_kubeconfig,
+)
+from watchrelay.kube.discovery.catalog import (
+    NotDiscovery,
+    parse_aggregated,
+    parse_group_versions,
+    parse_resources,
+)
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.stream import FrameStream
 from watchrelay.model.frames import Failure
 
-FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+FUZZ = settings(
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 _PIECES = [
-    b"{", b"}", b"[", b"]", b'"', b":", b",", b"\n", b"\\", b"\\ud800", b"\xff", b"\x00", b"\x1b", b"null", b"true", b"-1", b"1e999",
-    b"9" * 40, b"[" * 2000, b'{"a":' * 2000, b"*a", b"&a ", b"<<: *a", b"!!python/object:os.system ", b"- ", b"\t", b"---\n", b"%YAML 9\n",
+    b"{", b"}", b"[", b"]", b'"', b":", b",", b"\n", b"\\", b"\\ud800", b"\xff", b"\x00", b"\x1b", b"null", b"true", b"-1", b"1e999",  # noqa: E501
+    b"9" * 40, b"[" * 2000, b'{"a":' * 2000, b"*a", b"&a ", b"<<: *a", b"!!python/object:os.system ", b"- ", b"\t", b"---\n", b"%YAML 9\n",  # noqa: E501
 ]  # fmt: skip
-_edits = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(_PIECES) | st.binary(max_size=6)), max_size=5)
+_edits = st.lists(
+    st.tuples(
+        st.integers(0, 10_000), st.integers(0, 8), st.sampled_from(_PIECES) | st.binary(max_size=6)
+    ),
+    max_size=5,
+)
 
 
 def spoiled(legal: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
@@ -64,8 +86,11 @@ def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
     return ""
 
 
-def read_record(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]) -> tuple[list[Decoded], str]:
-    """What `decode` reads, or why it refuses. Kafka has headers without a value, of which the type of ours knows nothing."""
+def read_record(
+    key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]
+) -> tuple[list[Decoded], str]:
+    """What `decode` reads, or why it refuses. Kafka has headers without a value, of which the type
+    of ours knows nothing."""
     try:
         return [decode(key, value, cast("Iterable[Header]", headers.items()))], ""
     except RecordRefused as error:
@@ -73,11 +98,19 @@ def read_record(key: bytes | None, value: bytes | None, headers: Mapping[str, by
 
 
 LINES = [
-    *(line("ADDED", pod("a")), line("DELETED", pod("\u2028é")), bookmark("7"), line("ERROR", failure_status(410, "Gone")), b"\r\n"),
+    *(
+        line("ADDED", pod("a")),
+        line("DELETED", pod("\u2028é")),
+        bookmark("7"),
+        line("ERROR", failure_status(410, "Gone")),
+        b"\r\n",
+    ),
     json.dumps({"type": "MODIFIED", "object": pod("b")}).encode() + b"\n",
     line("ADDED", pod("a")).replace(b'"object"', b'"type":"DELETED","object"'),
     line("ADDED", pod("a")).replace(b'"object"', b'"object":{},"object"'),
-    line("ADDED", pod("a")).replace(b'"metadata"', b'"metadata":{"name":"b","resourceVersion":"1"},"metadata"'),
+    line("ADDED", pod("a")).replace(
+        b'"metadata"', b'"metadata":{"name":"b","resourceVersion":"1"},"metadata"'
+    ),
     line("ADDED", pod("a")).replace(b'"uid"', b'"name":"b","uid"'),
     line("ADDED", pod("a")).replace(b'"n1"', b'"n\xff"'),
 ]
@@ -97,7 +130,9 @@ def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
     lines: list[bytes], edits: list[tuple[int, int, bytes]], step: int
 ) -> None:
     data, stream = spoiled(b"".join(lines), edits), FrameStream(PODS)
-    frames = [frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])] + stream.finish()
+    frames = [
+        frame for at in range(0, len(data), step) for frame in stream.feed(data[at : at + step])
+    ] + stream.finish()
     assert all(str(frame.error).isprintable() for frame in frames if isinstance(frame, Failure))
     assert wrong_frames(data, frames) == []
 
@@ -105,7 +140,9 @@ def test_whatever_a_watch_brings_is_frames_and_failures_of_one_line(
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits, st.integers(1, 400))
-def test_whatever_a_list_brings_is_a_page_or_no_list(edits: list[tuple[int, int, bytes]], step: int) -> None:
+def test_whatever_a_list_brings_is_a_page_or_no_list(
+    edits: list[tuple[int, int, bytes]], step: int
+) -> None:
     data, reader = spoiled(LIST, edits), PageReader(PODS)
 
     def read() -> None:
@@ -120,9 +157,21 @@ def test_whatever_a_list_brings_is_a_page_or_no_list(edits: list[tuple[int, int,
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits, st.integers(100, 599), st.sampled_from(["", "text/plain", "application/json"]))
-def test_whatever_a_server_says_of_itself_is_an_error_of_one_line(edits: list[tuple[int, int, bytes]], code: int, kind: str) -> None:
-    data = spoiled(dumps(failure_status(500, "Timeout", "m", details={"retryAfterSeconds": 3, "causes": [{"reason": "x"}]})), edits)
-    for error in (status.from_response(code, {"Content-Type": kind}, data, what="list", wall_ms=0), status.from_stream(data)):
+def test_whatever_a_server_says_of_itself_is_an_error_of_one_line(
+    edits: list[tuple[int, int, bytes]], code: int, kind: str
+) -> None:
+    data = spoiled(
+        dumps(
+            failure_status(
+                500, "Timeout", "m", details={"retryAfterSeconds": 3, "causes": [{"reason": "x"}]}
+            )
+        ),
+        edits,
+    )
+    for error in (
+        status.from_response(code, {"Content-Type": kind}, data, what="list", wall_ms=0),
+        status.from_stream(data),
+    ):
         assert str(error).isprintable()
         assert 0 <= error.retry_after_s <= 300
 
@@ -137,10 +186,14 @@ DISCOVERY = (
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_discovery_says_names_nothing_but_names(edits: list[tuple[int, int, bytes]]) -> None:
+def test_whatever_discovery_says_names_nothing_but_names(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     data = spoiled(DISCOVERY, edits)
     try:
-        found = [v for group in parse_aggregated(data) for v in group.versions] + [parse_resources("", "v1", data)]
+        found = [v for group in parse_aggregated(data) for v in group.versions] + [
+            parse_resources("", "v1", data)
+        ]
         parse_group_versions(data)
     except NotDiscovery:
         return
@@ -149,20 +202,50 @@ def test_whatever_discovery_says_names_nothing_but_names(edits: list[tuple[int, 
 
 
 RECORD: dict[str, bytes] = {
-    "ce_type": b"dev.watchrelay.object.added.v1", "ce_wrstream": b"pods", "ce_wrepoch": b"1", "ce_sequence": b"%020d" % 7,
-    "ce_time": b"2026-01-01T00:00:00.000Z", "ce_wrreason": b"watch", "ce_wrhash": b"0" * 16, "ce_wrrv": b"5",
-    "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,
-    "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",
+    "ce_type": b"dev.watchrelay.object.added.v1", "ce_wrstream": b"pods", "ce_wrepoch": b"1", "ce_sequence": b"%020d" % 7,  # noqa: E501
+    "ce_time": b"2026-01-01T00:00:00.000Z", "ce_wrreason": b"watch", "ce_wrhash": b"0" * 16, "ce_wrrv": b"5",  # noqa: E501
+    "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,  # noqa: E501
+    "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",  # noqa: E501
 }  # fmt: skip
 _ODD = [
-    *(b"-1", b"+1", b" 1", b"1 ", b"1_0", b"1e3", b"", b"0x1", "\u0663".encode(), b"9" * 20, b"9" * 21, b"9" * 5000),
+    *(
+        b"-1",
+        b"+1",
+        b" 1",
+        b"1 ",
+        b"1_0",
+        b"1e3",
+        b"",
+        b"0x1",
+        "\u0663".encode(),
+        b"9" * 20,
+        b"9" * 21,
+        b"9" * 5000,
+    ),
     *(b"%d" % (2**bits + more) for bits in (53, 63, 64) for more in (-1, 0, 1)),
-    *(b"0x" + b"0" * 14, b"0" * 15, b"0" * 17, b"g" * 16, b"F" * 16, b"-" + b"0" * 15, b"0_" * 8, b" " * 16),
+    *(
+        b"0x" + b"0" * 14,
+        b"0" * 15,
+        b"0" * 17,
+        b"g" * 16,
+        b"F" * 16,
+        b"-" + b"0" * 15,
+        b"0_" * 8,
+        b" " * 16,
+    ),
 ]
 """What other readers would take for a number, or not."""
 _Edits = list[tuple[int, int, bytes]]
 _rarely = st.just(_Edits()) | _edits
-KINDS = ["object.added", "object.deleted", "object.read", "claim", "snapshot.begin", "snapshot.end", "heartbeat"]
+KINDS = [
+    "object.added",
+    "object.deleted",
+    "object.read",
+    "claim",
+    "snapshot.begin",
+    "snapshot.end",
+    "heartbeat",
+]
 _types = st.sampled_from(KINDS)
 CONTENTS = [b"application/json", b"application/cloudevents+json", b"text/plain"]
 _contents = st.sampled_from(CONTENTS)
@@ -182,17 +265,39 @@ _keys = st.sampled_from([b"\xff", b"shop/\xc3", b"%wr/claim/pods/-1", b"%wr/hear
     _rarely,
 )
 def test_whatever_stands_on_a_topic_is_a_record_or_refused(
-    kind: str, body: tuple[bytes, bytes | None] | None, name: str, header: _Edits | bytes | str | None, other: _Edits | bytes, edits: _Edits
+    kind: str,
+    body: tuple[bytes, bytes | None] | None,
+    name: str,
+    header: _Edits | bytes | str | None,
+    other: _Edits | bytes,
+    edits: _Edits,
 ) -> None:
-    """One header at a time is another, or is not there; `body` None: content and value as the type has them."""
-    content, value = body or (b"application/json", b"{}" if kind in {"object.added", "object.read"} else None)
-    headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
+    """One header at a time is another, or is not there; `body` None: content and value as the type
+    has them."""
+    content, value = body or (
+        b"application/json",
+        b"{}" if kind in {"object.added", "object.read"} else None,
+    )
+    headers: dict[str, bytes | None] = {
+        **RECORD,
+        "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(),
+        "content-type": content,
+    }
     if isinstance(header, str):
         del headers[name]
     else:
-        headers[name] = spoiled(headers[name] or b"", header) if isinstance(header, list) else header
-    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
-    given = spoiled(key, other) if isinstance(other, list) else other, None if value is None else spoiled(value, edits)
+        headers[name] = (
+            spoiled(headers[name] or b"", header) if isinstance(header, list) else header
+        )
+    key = (
+        b"shop/a"
+        if kind.startswith("object")
+        else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    )
+    given = (
+        spoiled(key, other) if isinstance(other, list) else other,
+        None if value is None else spoiled(value, edits),
+    )
     read, said = read_record(*given, headers)
     assert len(said) < 5000
     assert said.isprintable()
@@ -201,34 +306,56 @@ def test_whatever_stands_on_a_topic_is_a_record_or_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_body_is_read_as_it_stands_or_refused(kind: str) -> None:
-    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    key = (
+        b"shop/a"
+        if kind.startswith("object")
+        else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    )
     for content, value in itertools.product(CONTENTS, VALUES):
-        headers: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(), "content-type": content}
+        headers: dict[str, bytes | None] = {
+            **RECORD,
+            "ce_type": b"dev.watchrelay.%b.v1" % kind.encode(),
+            "content-type": content,
+        }
         read, _ = read_record(key, value, headers)
-        assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (content, value)
+        assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (
+            content,
+            value,
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: str) -> None:
     value = b"{}" if kind in {"object.added", "object.read"} else None
-    key = b"shop/a" if kind.startswith("object") else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    key = (
+        b"shop/a"
+        if kind.startswith("object")
+        else b"%%wr/%b/pods/0" % kind.rpartition(".")[2].encode()
+    )
     legal: dict[str, bytes | None] = {**RECORD, "ce_type": b"dev.watchrelay.%b.v1" % kind.encode()}
     read, said = read_record(key, value, legal)
     assert said == ""
     assert [wrong_record(key, value, legal, record) for record in read] == [[]]
     for name in RECORD:
         for odd in (None, ..., *_ODD):
-            headers = {each: said for each, said in legal.items() if each != name} if odd is ... else {**legal, name: odd}
+            headers = (
+                {each: said for each, said in legal.items() if each != name}
+                if odd is ...
+                else {**legal, name: odd}
+            )
             read, said = read_record(key, value, headers)
             assert len(said) < 5000
             assert said.isprintable()
-            assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (name, odd)
+            assert [wrong_record(key, value, headers, record) for record in read] in ([], [[]]), (
+                name,
+                odd,
+            )
 
 
 CONTROL = {
-    b"claim/pods": b'{"holder":"h","instance":"i","version":"1","time":"2026-01-01T00:00:00.000Z","from":{"snapshot":"1-1","begin":[3]}}',
+    b"claim/pods": b'{"holder":"h","instance":"i","version":"1","time":"2026-01-01T00:00:00.000Z","from":{"snapshot":"1-1","begin":[3]}}',  # noqa: E501
     b"stream/pods": b'{"topic":"t","partitions":1,"epochBase":1}',
-    b"snapshot/pods": b'{"snapshot":"1-1","epoch":1,"rv":"5","time":"2026-01-01T00:00:00.000Z","count":1,"requests":["r"],'
+    b"snapshot/pods": b'{"snapshot":"1-1","epoch":1,"rv":"5","time":"2026-01-01T00:00:00.000Z","count":1,"requests":["r"],'  # noqa: E501
     b'"partitions":[{"partition":0,"begin":3,"end":9,"count":1,"digest":"00"}]}',
 }
 
@@ -256,7 +383,9 @@ def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(edits: list[tuple[int, int, bytes]]) -> None:
+def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     value = spoiled(b'{"id":"x","type":"execute-snapshot","data":{"streams":["pods"]}}', edits)
     said = refusal(lambda: parse_signal(value), RecordRefused)
     assert not said or said.isprintable()
@@ -265,11 +394,18 @@ def test_whatever_stands_on_the_signal_topic_is_a_request_or_refused(edits: list
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_a_plugin_prints_is_a_credential_or_a_mistake_that_repeats_nothing(edits: list[tuple[int, int, bytes]]) -> None:
+def test_whatever_a_plugin_prints_is_a_credential_or_a_mistake_that_repeats_nothing(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     legal = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0]}
-    answer = {**legal, "status": {"token": "hunter2", "expirationTimestamp": "2026-01-01T00:00:00Z"}}
+    answer = {
+        **legal,
+        "status": {"token": "hunter2", "expirationTimestamp": "2026-01-01T00:00:00Z"},
+    }
     output = spoiled(dumps(answer), edits)
-    assert "hunter2" not in refusal(lambda: parse_credential(output, ExecPlugin("plugin")), Misconfigured)
+    assert "hunter2" not in refusal(
+        lambda: parse_credential(output, ExecPlugin("plugin")), Misconfigured
+    )
 
 
 KUBECONFIG = b"""apiVersion: v1
@@ -285,7 +421,7 @@ users:
     {token: hunter2, as: b, as-groups: [c], as-user-extra: {d: [e]}}
 - name: b
   user: {exec: {command: p, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, env: [{name: a, value: b}]}}
-"""
+"""  # noqa: E501
 CONFIG = b"""cluster: c
 kafka: {bootstrapServers: [k:9092], security: &a {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: hunter2}}
 defaults: {snapshotInterval: 1h, drop: [status.x], redact: ['data["a.b"]']}
@@ -293,34 +429,53 @@ resources:
 - resource: pods
   namespaces: [shop]
   labelSelector: a=b
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.timeout(100)
 @FUZZ
 @given(_edits)
-def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret(edits: list[tuple[int, int, bytes]]) -> None:
+def test_whatever_a_kubeconfig_holds_is_a_user_or_mistakes_that_repeat_no_secret(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(spoiled(KUBECONFIG, edits))
         file.flush()
         read: list[tuple[Cluster, User]] = []
-        said = refusal(lambda: read.append(read_kubeconfig([Path(file.name)]).resolve(None)), ConfigError)
+        said = refusal(
+            lambda: read.append(read_kubeconfig([Path(file.name)]).resolve(None)), ConfigError
+        )
     assert len(said) < 5000
     assert "hunter2" not in said or b": hunter2" not in spoiled(KUBECONFIG, edits)
     for cluster, user in read:
-        assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(KUBECONFIG, edits).decode(errors="replace")
-        assert all(value.isprintable() for value in (user.token, *(value for _, value in impersonation_headers(user.impersonation))))
+        assert "hunter2" not in repr((cluster, user)) or "token: hunter2" not in spoiled(
+            KUBECONFIG, edits
+        ).decode(errors="replace")
+        assert all(
+            value.isprintable()
+            for value in (
+                user.token,
+                *(value for _, value in impersonation_headers(user.impersonation)),
+            )
+        )
 
 
 @pytest.mark.timeout(110)
 @settings(FUZZ, max_examples=150)
 @given(_edits)
-def test_whatever_a_config_holds_is_settings_or_mistakes(edits: list[tuple[int, int, bytes]]) -> None:
+def test_whatever_a_config_holds_is_settings_or_mistakes(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
         file.write(spoiled(CONFIG, edits))
         file.flush()
         shown: list[str] = []
-        said = refusal(lambda: shown.append(repr(load_settings(file.name, environ={}).kafka.security.password)), ConfigError)
+        said = refusal(
+            lambda: shown.append(
+                repr(load_settings(file.name, environ={}).kafka.security.password)
+            ),
+            ConfigError,
+        )
     assert said or shown
     assert all(line.isprintable() for line in said.split("\n"))
     if b": hunter2" in spoiled(CONFIG, edits):  # else it may be part of a word that is wrong
@@ -331,7 +486,8 @@ def nine_times_nine(form: str, first: str) -> str:
     """Ten anchors, each nine times the one before it."""
     names = "abcdefghij"
     return f"a: &a {first}\n" + "".join(
-        f"{name}: &{name} {form.format(','.join([f'*{names[at]}'] * 9))}\n" for at, name in enumerate(names[1:])
+        f"{name}: &{name} {form.format(','.join([f'*{names[at]}'] * 9))}\n"
+        for at, name in enumerate(names[1:])
     )
 
 
@@ -351,12 +507,16 @@ BOMBS = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read(bomb: str, tmp_path: Path) -> None:
+def test_a_yaml_bomb_is_refused_with_one_line_wherever_yaml_is_read(
+    bomb: str, tmp_path: Path
+) -> None:
     file = tmp_path / "bomb.yaml"
     file.write_text(BOMBS[bomb])
     with pytest.raises(ConfigError) as caught:
         load_settings(str(file), environ={})
-    assert all(len(str(problem)) < 500 and str(problem).isprintable() for problem in caught.value.problems)
+    assert all(
+        len(str(problem)) < 500 and str(problem).isprintable() for problem in caught.value.problems
+    )
     with pytest.raises(ConfigError) as refused:
         read_kubeconfig([file]).resolve(None)
     assert len(str(refused.value)) < 500
@@ -366,5 +526,11 @@ def test_an_environment_that_is_a_bomb_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_bytes(CONFIG)
     with pytest.raises(ConfigError) as caught:
-        load_settings(str(file), environ={"WATCHRELAY_DEFAULTS__DROP": "[" * 100_000, "WATCHRELAY_KAFKA__SECURITY": json.dumps({"a": "x"})})
+        load_settings(
+            str(file),
+            environ={
+                "WATCHRELAY_DEFAULTS__DROP": "[" * 100_000,
+                "WATCHRELAY_KAFKA__SECURITY": json.dumps({"a": "x"}),
+            },
+        )
     assert all(len(str(problem)) < 500 for problem in caught.value.problems)

@@ -1,6 +1,8 @@
-"""A config or kubeconfig of legal YAML in which some value is of another kind, or a key is gone: settings, or mistakes that name the file.
+"""A config or kubeconfig of legal YAML in which some value is of another kind, or a key is gone:
+settings, or mistakes that name the file.
 
-Bytes that are spoiled at random (`test_hostile.py`) hardly ever end as legal YAML of another shape; this begins with the shape.
+Bytes that are spoiled at random (`test_hostile.py`) hardly ever end as legal YAML of another shape;
+this begins with the shape.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from tests.properties.test_hostile import FUZZ
 from watchrelay.config import load_settings
 from watchrelay.core.errors import ConfigError
 from watchrelay.kube.auth.credentials import impersonation_headers
-from watchrelay.kube.auth.kubeconfig import EXEC_EXTENSION, EXEC_VERSIONS, Cluster, User, read_kubeconfig
+from watchrelay.kube.auth.kubeconfig import (
+    EXEC_EXTENSION,
+    EXEC_VERSIONS,
+    Cluster,
+    User,
+    read_kubeconfig,
+)
 
 CANARY = "hunter2"
 _PLUGIN = {
@@ -31,7 +39,10 @@ _PLUGIN = {
 }
 KUBECONFIG = {
     "current-context": "a",
-    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}, {"name": "b", "context": {"cluster": "a", "user": "b"}}],
+    "contexts": [
+        {"name": "a", "context": {"cluster": "a", "user": "a"}},
+        {"name": "b", "context": {"cluster": "a", "user": "b"}},
+    ],
     "clusters": [
         {
             "name": "a",
@@ -44,7 +55,16 @@ KUBECONFIG = {
         }
     ],
     "users": [
-        {"name": "a", "user": {"token": CANARY, "as": "b", "as-uid": "1", "as-groups": ["c"], "as-user-extra": {"d": ["e"]}}},
+        {
+            "name": "a",
+            "user": {
+                "token": CANARY,
+                "as": "b",
+                "as-uid": "1",
+                "as-groups": ["c"],
+                "as-user-extra": {"d": ["e"]},
+            },
+        },
         {"name": "b", "user": {"exec": _PLUGIN}},
     ],
 }
@@ -53,7 +73,12 @@ CONFIG = {
     "kubernetes": {"kubeconfig": "k", "context": "x"},
     "kafka": {
         "bootstrapServers": ["k:9092"],
-        "security": {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": CANARY},
+        "security": {
+            "protocol": "SASL_SSL",
+            "mechanism": "PLAIN",
+            "username": "u",
+            "password": CANARY,
+        },
         "partitions": 6,
         "createTopics": True,
     },
@@ -95,12 +120,19 @@ _changes = st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(ODD)), max
 
 def places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place of a value in `tree`, but for its top."""
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    inner = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     return [place for key, value in inner for place in ((*at, key), *places(value, (*at, key)))]
 
 
 def misshapen(tree: Any, changes: list[tuple[int, object]]) -> Any:
-    """`tree` with other values in some places. Shape: a text in place of the secret still has the secret in it."""
+    """`tree` with other values in some places. Shape: a text in place of the secret still has the
+    secret in it."""
     tree = copy.deepcopy(tree)
     for number, odd in changes:
         there = places(tree)
@@ -111,16 +143,25 @@ def misshapen(tree: Any, changes: list[tuple[int, object]]) -> Any:
         if odd is _GONE:
             del inner[last]
         else:
-            inner[last] = f"{CANARY}{odd}" if inner[last] == CANARY and isinstance(odd, str) else copy.deepcopy(odd)
+            inner[last] = (
+                f"{CANARY}{odd}"
+                if inner[last] == CANARY and isinstance(odd, str)
+                else copy.deepcopy(odd)
+            )
         if not places(tree):
             break
     return tree
 
 
 def wrong_problems(error: ConfigError, file: str) -> list[str]:
-    """The problems that do not name the file, or that show the secret, or that nobody would read."""
+    """The problems that do not name the file, or that show the secret, or that nobody would
+    read."""
     said = [str(problem) for problem in error.problems]
-    return [each for each in said if not each.startswith(file) or CANARY in each or len(each) > 5000 or "\n" in each]
+    return [
+        each
+        for each in said
+        if not each.startswith(file) or CANARY in each or len(each) > 5000 or "\n" in each
+    ]
 
 
 @pytest.mark.timeout(100)
@@ -147,13 +188,22 @@ def test_a_kubeconfig_of_any_shape_is_a_user_or_mistakes_that_name_file_and_line
         assert all(str.isprintable(text) for text in (user.token, *texts[5:]))
         assert all(isinstance(text, str) for text in texts)
         if plugin := user.exec_plugin:
-            assert all(isinstance(text, str) for text in (plugin.command, *plugin.args, *(part for pair in plugin.env for part in pair)))
+            assert all(
+                isinstance(text, str)
+                for text in (
+                    plugin.command,
+                    *plugin.args,
+                    *(part for pair in plugin.env for part in pair),
+                )
+            )
 
 
 @pytest.mark.timeout(110)
 @settings(FUZZ, max_examples=200)
 @given(_changes)
-def test_a_config_of_any_shape_is_settings_or_mistakes_that_name_the_file(changes: list[tuple[int, object]]) -> None:
+def test_a_config_of_any_shape_is_settings_or_mistakes_that_name_the_file(
+    changes: list[tuple[int, object]],
+) -> None:
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
         file.write(json.dumps(misshapen(CONFIG, changes)).encode())
         file.flush()

@@ -1,4 +1,5 @@
-"""Any JSON value in any field of a control record is taken or refused, and what is taken breaks nothing that reads it."""
+"""Any JSON value in any field of a control record is taken or refused, and what is taken breaks
+nothing that reads it."""
 
 from __future__ import annotations
 
@@ -55,19 +56,45 @@ LEGAL: dict[str, dict[str, Any]] = {
 FIELDS = [(kind, field) for kind, value in LEGAL.items() for field in value]
 
 _scalars = (
-    st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([2**31, 2**53 - 1, 2**53, 2**63, 10**40, -(2**63), 1e300, 1.5, -0.0])
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 3)
+    | st.sampled_from([2**31, 2**53 - 1, 2**53, 2**63, 10**40, -(2**63), 1e300, 1.5, -0.0])
 )
 _texts = st.sampled_from(
-    ["", "1", "plain", "pods/v1", "x" * 5000, "\x1b[2J", "\u202e", "2026-13-01T00:00:00Z", "9999-12-31T23:59:59Z", "1-1"]
+    [
+        "",
+        "1",
+        "plain",
+        "pods/v1",
+        "x" * 5000,
+        "\x1b[2J",
+        "\u202e",
+        "2026-13-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "1-1",
+    ]
 )
 _values = st.recursive(
     _scalars | _texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["namespaces", "begin", "partition", "snapshot"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["namespaces", "begin", "partition", "snapshot"]), inner)
+    ),
     max_leaves=6,
 )
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
-SETTINGS = settings_of(["pods", {"resource": "pods", "id": "other", "topic": "k8s.test.core.pods", "namespaces": ["shop"]}])
-PLANNED = [each.spec for entry in SETTINGS.resources for each in plan_streams(SETTINGS, entry, PODS, prefixed=False)]
+SETTINGS = settings_of(
+    [
+        "pods",
+        {"resource": "pods", "id": "other", "topic": "k8s.test.core.pods", "namespaces": ["shop"]},
+    ]
+)
+PLANNED = [
+    each.spec
+    for entry in SETTINGS.resources
+    for each in plan_streams(SETTINGS, entry, PODS, prefixed=False)
+]
 
 
 def read_all(held: StreamControl, view: ControlView) -> None:
@@ -76,7 +103,9 @@ def read_all(held: StreamControl, view: ControlView) -> None:
     assert held.epoch_base is None or held.epoch_base <= EPOCH_BASE_MAX
     for partitions in (1, 2):
         start = held.starting_point(partitions)
-        assert start is None or all(type(begin) is int and 0 <= begin < 2**53 for begin in start["begin"])  # type: ignore[attr-defined]  # a list
+        assert start is None or all(
+            type(begin) is int and 0 <= begin < 2**53 for begin in start["begin"]
+        )  # type: ignore[attr-defined]  # a list
     described = {} if held.description is None else {"pods": held.description}
     formats = KeyFormats(described)
     for spec in map(formats.kept, PLANNED):
@@ -104,13 +133,19 @@ def read_all(held: StreamControl, view: ControlView) -> None:
 @example([(("stream", "epochBase"), EPOCH_BASE_MAX + 1)])
 @example([(("stream", "epochBase"), 2**53), (("stream", "epochBase"), 7)])
 @example([(("snapshot", "requests"), [["r"]]), (("snapshot", "time"), 7)])
-def test_any_value_in_any_field_is_taken_or_refused_by_all_readers_alike(records: list[tuple[tuple[str, str], Any]]) -> None:
+def test_any_value_in_any_field_is_taken_or_refused_by_all_readers_alike(
+    records: list[tuple[tuple[str, str], Any]],
+) -> None:
     state, view = ControlState(), ControlView()
     for kind, value in LEGAL.items():
         for reader in (state, view):
             reader.read(0, f"{kind}/pods".encode(), json.dumps(value).encode())
     for offset, ((kind, field), odd) in enumerate(records, 1):
-        record = offset, f"{kind}/pods".encode(), json.dumps({**LEGAL[kind], "instance": f"i{offset}", field: odd}).encode()
+        record = (
+            offset,
+            f"{kind}/pods".encode(),
+            json.dumps({**LEGAL[kind], "instance": f"i{offset}", field: odd}).encode(),
+        )
         told: list[str] = []
         for read in (state.read, view.read):
             try:
@@ -125,7 +160,9 @@ def test_any_value_in_any_field_is_taken_or_refused_by_all_readers_alike(records
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
-def test_a_field_that_is_absent_or_twice_is_read_alike_by_all_readers(kind: str, field: str) -> None:
+def test_a_field_that_is_absent_or_twice_is_read_alike_by_all_readers(
+    kind: str, field: str
+) -> None:
     legal = json.dumps(LEGAL[kind])
     twice = legal[:-1] + f', "{field}": {json.dumps(LEGAL[kind][field])}}}'
     without = json.dumps({name: value for name, value in LEGAL[kind].items() if name != field})
@@ -135,5 +172,9 @@ def test_a_field_that_is_absent_or_twice_is_read_alike_by_all_readers(kind: str,
     for each, value in LEGAL.items():
         for reader in (state, view):
             with suppress(RecordRefused):
-                reader.read(0, f"{each}/pods".encode(), (without if each == kind else json.dumps(value)).encode())
+                reader.read(
+                    0,
+                    f"{each}/pods".encode(),
+                    (without if each == kind else json.dumps(value)).encode(),
+                )
     read_all(state.of("pods"), view)

@@ -1,4 +1,5 @@
-"""A queue that becomes a set of keys and back, at any moment, against the plain sequence of what happened."""
+"""A queue that becomes a set of keys and back, at any moment, against the plain sequence of what
+happened."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.relays import DictStore, Put, Remove, spec_of
-from watchrelay.contract.records import DIGEST_MASK, MarkerRecord, ObjectRecord, content_hash, decode, encoder_for
+from watchrelay.contract.records import (
+    DIGEST_MASK,
+    MarkerRecord,
+    ObjectRecord,
+    content_hash,
+    decode,
+    encoder_for,
+)
 from watchrelay.model.changes import Change, Upserted
 from watchrelay.model.streams import Format
 from watchrelay.publish.conflation import Conflator
@@ -44,14 +52,17 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Refuse:
-    """The sink takes a record of what was handed over only in part: everything not sent is put back."""
+    """The sink takes a record of what was handed over only in part: everything not sent is put
+    back."""
 
     partition: int
 
 
 OPS = st.lists(
     st.one_of(
-        st.builds(Put, st.sampled_from(KEYS), st.integers(0, 9), st.sampled_from(["u1", "u1", "u1", "u2"])),
+        st.builds(
+            Put, st.sampled_from(KEYS), st.integers(0, 9), st.sampled_from(["u1", "u1", "u1", "u2"])
+        ),
         st.builds(Put, st.sampled_from(KEYS), st.integers(0, 9), st.just("u1")),
         st.builds(Remove, st.sampled_from(KEYS)),
         st.builds(Heal, st.sampled_from(KEYS)),
@@ -71,7 +82,9 @@ class Story:
     form: Format
     bound_bytes: int
     store: DictStore = field(default_factory=lambda: DictStore(PARTITIONS))
-    logs: list[list[ObjectRecord | MarkerRecord]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    logs: list[list[ObjectRecord | MarkerRecord]] = field(
+        default_factory=lambda: [[] for _ in range(PARTITIONS)]
+    )
     happened: dict[bytes, list[tuple[str, int, bytes | None]]] = field(default_factory=dict)
     """Per key what was pushed: uid, version, value; None: gone."""
     pushed: int = 0
@@ -81,7 +94,12 @@ class Story:
 
     def __post_init__(self) -> None:
         spec = spec_of(partitions=PARTITIONS)
-        self.encoder = encoder_for(type(spec)(spec.id, spec.cluster, spec.topic, PARTITIONS, spec.plan, "c", format=self.form), 1)
+        self.encoder = encoder_for(
+            type(spec)(
+                spec.id, spec.cluster, spec.topic, PARTITIONS, spec.plan, "c", format=self.form
+            ),
+            1,
+        )
         self.queues = Conflator(
             PARTITIONS,
             raw_bytes=1000,
@@ -100,7 +118,11 @@ class Story:
     def say(self, changes: list[Change]) -> None:
         for change in changes:
             upserted = isinstance(change, Upserted)
-            version = change.entry.resource_version if isinstance(change, Upserted) else change.resource_version
+            version = (
+                change.entry.resource_version
+                if isinstance(change, Upserted)
+                else change.resource_version
+            )
             value = self.store.unpack(change.entry) if upserted else None
             self.happened.setdefault(change.key, []).append((change.entry.uid, int(version), value))
         self.pushed += len(changes)
@@ -109,7 +131,11 @@ class Story:
     def play(self, op: object) -> None:
         match op:
             case Put(key, number, uid):
-                self.say(self.store.put(key, b'{"n":%d,"version":%d}' % (number, self.store.version + 1), uid=uid))
+                self.say(
+                    self.store.put(
+                        key, b'{"n":%d,"version":%d}' % (number, self.store.version + 1), uid=uid
+                    )
+                )
             case Remove(key) if key in self.store.entries:
                 self.say(self.store.remove(key))
             case Heal(key):
@@ -131,9 +157,13 @@ class Story:
         if lane.dirty is not None and lane.outstanding is None:
             self.queues.refill(lane, self.store.get, time_ms=1, limit_bytes=BATCH_BYTES)
         if lane.queue and lane.outstanding is None:
-            lane.outstanding = lane.cut(self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None)
+            lane.outstanding = lane.cut(
+                self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
+            )
         if ahead and lane.queue and lane.next is None:
-            lane.next = lane.cut(self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None)
+            lane.next = lane.cut(
+                self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
+            )
 
     def acknowledge(self, lane: Lane) -> None:
         cut = lane.outstanding
@@ -144,9 +174,13 @@ class Story:
             self.queues.settled(lane, cut, list(range(at, len(log))))
 
     def refuse(self, lane: Lane) -> None:
-        """Shape: where the same is said twice, a sink would refuse it twice; here such a batch is let through."""
+        """Shape: where the same is said twice, a sink would refuse it twice; here such a batch is
+        let through."""
         items = lane.outstanding.items if lane.outstanding is not None else []
-        at = next((at for at, item in enumerate(items) if getattr(item, "verb", "deleted") != "deleted"), None)
+        at = next(
+            (at for at, item in enumerate(items) if getattr(item, "verb", "deleted") != "deleted"),
+            None,
+        )
         waiting = [*items, *(lane.next.items if lane.next is not None else []), *lane.queue]
         if at is not None and not any(getattr(item, "reason", "") == "healed" for item in waiting):
             record = lane.outstanding.records[at]  # type: ignore[union-attr]  # there is one: it has items
@@ -177,11 +211,16 @@ class Story:
         said = [record for log in self.logs for record in log if isinstance(record, ObjectRecord)]
         counted = sum(record.reason != "healed" and not self._follows(record) for record in said)
         assert self.pushed == counted + self.skipped
-        assert (self.queues.held_bytes, self.queues.held_records, self.queues.dirty_keys) == (0, 0, 0)
+        assert (self.queues.held_bytes, self.queues.held_records, self.queues.dirty_keys) == (
+            0,
+            0,
+            0,
+        )
         assert self.queues.object_records == len(said)
 
     def _check_log(self, log: list[ObjectRecord | MarkerRecord]) -> None:
-        """Positions have no gap, markers are true, and each key goes its way forwards, its incarnations parted by deletes."""
+        """Positions have no gap, markers are true, and each key goes its way forwards, its
+        incarnations parted by deletes."""
         held: dict[bytes, ObjectRecord] = {}
         newest: dict[bytes, int] = {}
         for at, record in enumerate(log, 1):
@@ -200,30 +239,50 @@ class Story:
             if record.enveloped and record.verb == "deleted":
                 after = log[at]
                 assert isinstance(after, ObjectRecord), "the null of a delete is missing"
-                assert (after.key, self._follows(after)) == (record.key, True), "the null of a delete is missing"
+                assert (after.key, self._follows(after)) == (record.key, True), (
+                    "the null of a delete is missing"
+                )
             if record.verb == "deleted":
                 assert self._follows(record) or before is None or before.uid == record.uid
                 held.pop(record.key, None)
             else:
-                assert before is None or before.uid == record.uid, "an incarnation replaced another without a delete"
+                assert before is None or before.uid == record.uid, (
+                    "an incarnation replaced another without a delete"
+                )
                 assert (record.verb == "added") == (before is None)
                 state = (record.uid, version, record.value)
                 assert state in self.happened[record.key] or record.value_hash in self.refused
                 held[record.key] = record
         for key, entry in self.store.entries.items():
             if key in held or zlib.crc32(key) % PARTITIONS == self.logs.index(log):
-                assert (held[key].uid, held[key].value_hash, held[key].version) == (entry.uid, entry.hash, entry.resource_version)
+                assert (held[key].uid, held[key].value_hash, held[key].version) == (
+                    entry.uid,
+                    entry.hash,
+                    entry.resource_version,
+                )
         assert held.keys() <= self.store.entries.keys()
 
     def _check_frontier(self, frontier: int, later: list[ObjectRecord | MarkerRecord]) -> None:
         for record in later:
-            if isinstance(record, ObjectRecord) and record.reason != "healed" and record.verb != "read":
-                assert int(record.version) > frontier or self._follows(record), "a marker claimed what was not said yet"
+            if (
+                isinstance(record, ObjectRecord)
+                and record.reason != "healed"
+                and record.verb != "read"
+            ):
+                assert int(record.version) > frontier or self._follows(record), (
+                    "a marker claimed what was not said yet"
+                )
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(OPS, st.sampled_from([1000, 2500, 6000, 1 << 20]), st.sampled_from(["cloudevents", "structured"]))
-def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(ops: list[object], bound_bytes: int, form: Format) -> None:
+@given(
+    OPS,
+    st.sampled_from([1000, 2500, 6000, 1 << 20]),
+    st.sampled_from(["cloudevents", "structured"]),
+)
+def test_however_a_queue_overflows_each_key_ends_right_and_never_goes_back(
+    ops: list[object], bound_bytes: int, form: Format
+) -> None:
     story = Story(form, bound_bytes)
     for op in ops:
         story.play(op)

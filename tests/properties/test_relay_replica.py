@@ -1,4 +1,5 @@
-"""Whatever happens to the objects and on the way to Kafka, a reader ends with what the store holds, and can prove it."""
+"""Whatever happens to the objects and on the way to Kafka, a reader ends with what the store holds,
+and can prove it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ class Bookmark:
 
 OPS = st.lists(
     st.one_of(
-        st.builds(Put, st.sampled_from(KEYS), st.integers(0, 50), st.sampled_from(["u1", "u1", "u2"]), st.booleans()),
+        st.builds(
+            Put,
+            st.sampled_from(KEYS),
+            st.integers(0, 50),
+            st.sampled_from(["u1", "u1", "u2"]),
+            st.booleans(),
+        ),
         st.builds(Remove, st.sampled_from(KEYS)),
         st.builds(Wait, st.sampled_from([0.0, 0.001, 0.01, 1.5])),
         st.just(Snapshot()),
@@ -43,7 +50,10 @@ OPS = st.lists(
     max_size=60,
 )
 FAULTS = st.builds(
-    Faults, delay_s=st.sampled_from([0.0, 0.02, 2.0]), lost_ack=st.sampled_from([0.0, 0.3]), partial=st.sampled_from([0.0, 0.3])
+    Faults,
+    delay_s=st.sampled_from([0.0, 0.02, 2.0]),
+    lost_ack=st.sampled_from([0.0, 0.3]),
+    partial=st.sampled_from([0.0, 0.3]),
 )
 
 
@@ -55,8 +65,14 @@ def value(number: int) -> bytes:
     return b'{"kind":"Pod","n":%d}' % number
 
 
-async def play(ops: list[object], held: list[bytes], faults: Faults, seed: int, queue_bytes: int = 64 << 20) -> Rig:
-    rig = Rig(sink=FakeSink(faults, random.Random(seed)), heartbeat_interval_s=1.0, queue_bytes=queue_bytes)
+async def play(
+    ops: list[object], held: list[bytes], faults: Faults, seed: int, queue_bytes: int = 64 << 20
+) -> Rig:
+    rig = Rig(
+        sink=FakeSink(faults, random.Random(seed)),
+        heartbeat_interval_s=1.0,
+        queue_bytes=queue_bytes,
+    )
     for key in held:
         rig.store.put(key, value(0))
     async with rig.running():
@@ -90,7 +106,8 @@ def check_positions_are_contiguous(rig: Rig) -> None:
 
 
 def check_nothing_goes_back_in_time(rig: Rig) -> None:
-    """What a reader shows of a key never gets an older version, and equal positions are equal records."""
+    """What a reader shows of a key never gets an older version, and equal positions are equal
+    records."""
     for partition in range(rig.spec.partitions):
         newest: dict[bytes, int] = {}
         said: dict[int, object] = {}
@@ -135,7 +152,9 @@ def check_snapshots_say_all(log: list[Decoded]) -> None:
             opened = {record.snapshot: {}}  # one at a time
         elif record.kind == "end":
             said = opened.pop(record.snapshot)
-            assert (len(said), sum(said.values()) & DIGEST_MASK) == (record.count, record.digest), f"snapshot {record.snapshot}"
+            assert (len(said), sum(said.values()) & DIGEST_MASK) == (record.count, record.digest), (
+                f"snapshot {record.snapshot}"
+            )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -168,11 +187,25 @@ def test_no_marker_alarms_a_reader_that_lost_nothing(
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(OPS, st.lists(st.sampled_from(KEYS), unique=True, min_size=2), FAULTS, st.integers(0, 1000), QUEUES, st.data())
+@given(
+    OPS,
+    st.lists(st.sampled_from(KEYS), unique=True, min_size=2),
+    FAULTS,
+    st.integers(0, 1000),
+    QUEUES,
+    st.data(),
+)
 def test_a_reader_that_lost_records_is_never_proven_wrong_and_repairs_itself(
-    ops: list[object], held: list[bytes], faults: Faults, seed: int, queue_bytes: int, data: st.DataObject
+    ops: list[object],
+    held: list[bytes],
+    faults: Faults,
+    seed: int,
+    queue_bytes: int,
+    data: st.DataObject,
 ) -> None:
-    rig = run_virtually(play([*ops, Snapshot(), Wait(1.5), Wait(1.5)], held, faults, seed, queue_bytes))
+    rig = run_virtually(
+        play([*ops, Snapshot(), Wait(1.5), Wait(1.5)], held, faults, seed, queue_bytes)
+    )
     for partition in range(rig.spec.partitions):
         log = rig.records(partition)
         whole = Replica()
@@ -182,15 +215,25 @@ def test_a_reader_that_lost_records_is_never_proven_wrong_and_repairs_itself(
         truth: dict[tuple[int, int], dict[bytes, bytes]] = {}
         for record in log:
             whole.apply(record)
-            truth.setdefault((record.epoch, record.sequence), {key: each.value for key, each in whole.held.items()})
+            truth.setdefault(
+                (record.epoch, record.sequence),
+                {key: each.value for key, each in whole.held.items()},
+            )
         while offset < len(log):
             record = log[offset]
             if readings == 0 and offset in lost:
                 offset += 1
                 continue
             outcome = replica.apply(record)
-            if isinstance(record, MarkerRecord) and not isinstance(outcome, Ignored) and replica.proven and not replica.rereading:
-                assert {key: each.value for key, each in replica.held.items()} == truth[record.epoch, record.sequence]
+            if (
+                isinstance(record, MarkerRecord)
+                and not isinstance(outcome, Ignored)
+                and replica.proven
+                and not replica.rereading
+            ):
+                assert {key: each.value for key, each in replica.held.items()} == truth[
+                    record.epoch, record.sequence
+                ]
             if isinstance(outcome, ReadAgain):
                 readings += 1
                 offset = outcome.offset or 0
@@ -198,7 +241,9 @@ def test_a_reader_that_lost_records_is_never_proven_wrong_and_repairs_itself(
                 offset += 1
         if readings:
             assert replica.proven
-            assert {key: each.value for key, each in replica.held.items()} == truth[log[-1].epoch, log[-1].sequence]
+            assert {key: each.value for key, each in replica.held.items()} == truth[
+                log[-1].epoch, log[-1].sequence
+            ]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -208,7 +253,13 @@ def test_the_snapshot_of_a_new_epoch_removes_what_died_between_two_writers(
 ) -> None:
     async def both() -> Rig:
         rig = await play(first, KEYS[:3], faults, seed, queue_bytes)
-        again = Rig(sink=rig.sink, control=rig.control, spec=spec_of(), store=DictStore(2), heartbeat_interval_s=1.0)
+        again = Rig(
+            sink=rig.sink,
+            control=rig.control,
+            spec=spec_of(),
+            store=DictStore(2),
+            heartbeat_interval_s=1.0,
+        )
         again.store.version = rig.store.version + 10
         again.store.put(KEYS[4], value(7))
         async with again.running():

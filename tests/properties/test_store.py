@@ -1,4 +1,5 @@
-"""The store against a dict: whatever a server says, state, changes and hashes agree with a model that keeps whole objects."""
+"""The store against a dict: whatever a server says, state, changes and hashes agree with a model
+that keeps whole objects."""
 
 from __future__ import annotations
 
@@ -21,22 +22,35 @@ from watchrelay.store.transform import Transform
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 ALL = "abcdefghij"
 NAMES = st.sampled_from(ALL)
-TEXTS = ["".join(Random(number).choices("etaoin shrdlu", k=2000)) for number in range(4)]  # enough to learn a dictionary from
+# enough to learn a dictionary from
+TEXTS = ["".join(Random(number).choices("etaoin shrdlu", k=2000)) for number in range(4)]
 BODIES = st.integers(0, 2)
 
 
 def the_frame(kind: FrameType, name: str, uid: int, version: int, body: int) -> ObjectFrame:
-    metadata = {"name": name, "namespace": "n", "uid": f"u{uid}", "resourceVersion": str(version), "managedFields": [version]}
+    metadata = {
+        "name": name,
+        "namespace": "n",
+        "uid": f"u{uid}",
+        "resourceVersion": str(version),
+        "managedFields": [version],
+    }
     return frame_of(
         msgspec.json.encode(
-            {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata, "spec": {"body": body, "text": TEXTS[body]}}
+            {
+                "apiVersion": "example.com/v1",
+                "kind": "Widget",
+                "metadata": metadata,
+                "spec": {"body": body, "text": TEXTS[body]},
+            }
         ),
         kind,
     )
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A server with objects (uid, version, body), a store that follows it, and a reader that applies every change."""
+    """A server with objects (uid, version, body), a store that follows it, and a reader that
+    applies every change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,15 +103,25 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(events=st.integers(1, 10), again=st.integers(0, 3))
     def watch(self, events: int, again: int) -> None:
-        """The next events, with some old ones that leave what is held untouched repeated before them."""
+        """The next events, with some old ones that leave what is held untouched repeated before
+        them."""
         if not self.store.listed:
             return
-        repeated = [event for event in self.log[max(0, self.seen - again) : self.seen] if self.still_held(event)]
+        repeated = [
+            event
+            for event in self.log[max(0, self.seen - again) : self.seen]
+            if self.still_held(event)
+        ]
         batch = repeated + self.log[self.seen : self.seen + events]
         self.seen = min(self.seen + events, len(self.log))
         applied = self.store.apply([the_frame(*event) for event in batch])
         self.read(applied.changes)
-        assert self.store.apply([the_frame(*event) for event in batch if self.still_held(event)]).changes == []
+        assert (
+            self.store.apply(
+                [the_frame(*event) for event in batch if self.still_held(event)]
+            ).changes
+            == []
+        )
 
     def still_held(self, event: tuple[FrameType, str, int, int, int]) -> bool:
         """A replay of this event says nothing new: its object is still there."""
@@ -141,12 +165,18 @@ class StoreMachine(RuleBasedStateMachine):
         for change in changes:
             if isinstance(change, Removed):
                 held = self.reader.pop(change.key)
-                assert held == (change.entry.hash, change.entry.uid), "a removal names what was held"
+                assert held == (change.entry.hash, change.entry.uid), (
+                    "a removal names what was held"
+                )
             else:
                 value = self.store.unpack(change.entry) if change.value is None else change.value
                 assert change.entry.hash == content_hash(change.key, value)
-                assert change.before == (self.reader[change.key][0] if change.key in self.reader else None)
-                assert change.key not in self.reader or self.reader[change.key][1] == change.entry.uid, "no uid changes in silence"
+                assert change.before == (
+                    self.reader[change.key][0] if change.key in self.reader else None
+                )
+                assert (
+                    change.key not in self.reader or self.reader[change.key][1] == change.entry.uid
+                ), "no uid changes in silence"
                 self.reader[change.key] = (change.entry.hash, change.entry.uid)
 
     def expected(self) -> dict[str, tuple[str, int]]:

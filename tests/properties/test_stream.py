@@ -28,7 +28,15 @@ _pods = st.builds(
 _lines = st.one_of(
     st.builds(line, st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), _pods),
     st.builds(bookmark, st.integers(1, 9999).map(str)),
-    st.sampled_from([b"\n", b"\r\n", b"junk\n", b'{"type":"ADDED","object":null}\n', line("ERROR", failure_status(410, "Gone"))]),
+    st.sampled_from(
+        [
+            b"\n",
+            b"\r\n",
+            b"junk\n",
+            b'{"type":"ADDED","object":null}\n',
+            line("ERROR", failure_status(410, "Gone")),
+        ]
+    ),
 )
 
 
@@ -56,7 +64,9 @@ def _page(chunks: list[bytes]) -> Page:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_lines, max_size=6), st.lists(st.integers(0), max_size=12))
-def test_frames_do_not_depend_on_where_the_chunks_were_cut(lines: list[bytes], places: list[int]) -> None:
+def test_frames_do_not_depend_on_where_the_chunks_were_cut(
+    lines: list[bytes], places: list[int]
+) -> None:
     data = b"".join(lines)
     assert _decoded(_cut(data, places)) == _decoded([data])
 
@@ -69,13 +79,21 @@ def test_no_bytes_crash_a_stream(data: bytes, places: list[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_pods, max_size=6), st.lists(st.integers(0), max_size=12), st.booleans())
-def test_a_page_holds_the_objects_that_a_watch_would_bring(pods: list[dict[str, object]], places: list[int], named: bool) -> None:
-    items = pods if named else [{k: v for k, v in p.items() if k not in {"kind", "apiVersion"}} for p in pods]
+def test_a_page_holds_the_objects_that_a_watch_would_bring(
+    pods: list[dict[str, object]], places: list[int], named: bool
+) -> None:
+    items = (
+        pods
+        if named
+        else [{k: v for k, v in p.items() if k not in {"kind", "apiVersion"}} for p in pods]
+    )
     page = _page(_cut(dumps(listed(*items, token="next")), places))
     watched = [frame for p in pods for frame in FrameStream(PODS).feed(line("ADDED", p))]
     assert page.failures == ()
     assert (page.resource_version, page.continue_token) == ("100", "next")
-    assert [_bytes(frame) for frame in page.objects] == [_bytes(frame) for frame in watched if isinstance(frame, ObjectFrame)]
+    assert [_bytes(frame) for frame in page.objects] == [
+        _bytes(frame) for frame in watched if isinstance(frame, ObjectFrame)
+    ]
 
 
 def _bytes(frame: ObjectFrame) -> list[tuple[str, bytes]]:

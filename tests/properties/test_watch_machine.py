@@ -1,7 +1,9 @@
-"""Room: property tests.  In: a dict that changes, a server that answers as it likes.  Out: what the watch machine makes of it is the dict.
+"""Room: property tests.  In: a dict that changes, a server that answers as it likes.  Out: what the
+watch machine makes of it is the dict.
 
-The model keeps the state at every version. Whenever the machine has a cursor, what was taken equals the state at that version; every
-request is one that the server allows; no failure is retried at once twice in a row.
+The model keeps the state at every version. Whenever the machine has a cursor, what was taken equals
+the state at that version; every request is one that the server allows; no failure is retried at
+once twice in a row.
 """
 
 from random import Random
@@ -23,10 +25,27 @@ from watchrelay.core.errors import (
     Undecodable,
     VersionTooLarge,
 )
-from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
+from watchrelay.model.frames import (
+    Bookmark,
+    Failure,
+    Frame,
+    ListQuery,
+    ObjectFrame,
+    Page,
+    WatchQuery,
+)
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    ListDone,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+    Watched,
+)
 from watchrelay.watch.machine import start, step
 from watchrelay.watch.requests import Rules
 from watchrelay.watch.states import (
@@ -54,8 +73,8 @@ from watchrelay.watch.states import (
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 ERRORS: list[KubeError] = [
-    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),
-    Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),
+    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),  # noqa: E501
+    Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),  # noqa: E501
 ]  # fmt: skip
 
 
@@ -81,14 +100,17 @@ class WatchOfADict(RuleBasedStateMachine):
         self.commands: tuple[Command, ...]
 
     @initialize(
-        seed=st.integers(0, 99), page_size=st.sampled_from([0, 1, 3]), new=st.booleans(), semantic=st.sampled_from(["mostRecent", "any"])
+        seed=st.integers(0, 99),
+        page_size=st.sampled_from([0, 1, 3]),
+        new=st.booleans(),
+        semantic=st.sampled_from(["mostRecent", "any"]),
     )
     def begin(self, seed: int, page_size: int, semantic: str, *, new: bool) -> None:
         plan = WatchPlan(PODS, page_size=page_size, list_semantic=semantic)  # type: ignore[arg-type]
         self.by = Rules(plan, Random(seed), (1, 36) if new else (1, 33))
         self._took(start(self.by, now_s=self.now_s))
 
-    # ---- the machine's side -----------------------------------------------------------------------------------------
+    # ---- the machine's side ----------------------------------------------------------------------
 
     def _took(self, result: tuple[State, tuple[Command, ...]]) -> None:
         self.state, self.commands = result
@@ -107,7 +129,13 @@ class WatchOfADict(RuleBasedStateMachine):
         failed = isinstance(event, Failed)
         self._took(step(self.by, self.state, event, self.now_s))
         slept = isinstance(self.commands[-1], Sleep | AskServed)
-        self.at_once = self.at_once + 1 if failed and not slept else 0 if slept or isinstance(event, Received | Verdict) else self.at_once
+        self.at_once = (
+            self.at_once + 1
+            if failed and not slept
+            else 0
+            if slept or isinstance(event, Received | Verdict)
+            else self.at_once
+        )
         assert self.at_once <= 4, "failures are retried at once again and again"
 
     def _take(self, event: Watched) -> None:
@@ -143,7 +171,7 @@ class WatchOfADict(RuleBasedStateMachine):
         assert query.send_initial_events or query.resource_version not in {"", "0"}
         assert query.bookmarks
 
-    # ---- the dict's side --------------------------------------------------------------------------------------------
+    # ---- the dict's side -------------------------------------------------------------------------
 
     @rule(name=st.sampled_from("abcd"), delete=st.booleans())
     def change(self, name: str, *, delete: bool) -> None:
@@ -155,7 +183,13 @@ class WatchOfADict(RuleBasedStateMachine):
         if not delete:
             after[name] = str(self.version)
         self.states[self.version] = after
-        self.history.append(frame("DELETED" if delete else "MODIFIED" if name in before else "ADDED", name, self.version))
+        self.history.append(
+            frame(
+                "DELETED" if delete else "MODIFIED" if name in before else "ADDED",
+                name,
+                self.version,
+            )
+        )
 
     @rule()
     def forget_history(self) -> None:
@@ -165,7 +199,7 @@ class WatchOfADict(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
 
-    # ---- answers ----------------------------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     def _out(self, *kinds: type) -> bool:
         return hasattr(self, "commands") and isinstance(self.commands[-1], kinds)
@@ -219,7 +253,15 @@ class WatchOfADict(RuleBasedStateMachine):
         token = f"token-{len(self.pages)}-{len(later)}-{version}" if later else None
         if token:
             self.pages[token] = (version, later)
-        self._tell(Arrived(Page(str(version), token, [frame("ADDED", n, int(self.states[version][n])) for n in now])))
+        self._tell(
+            Arrived(
+                Page(
+                    str(version),
+                    token,
+                    [frame("ADDED", n, int(self.states[version][n])) for n in now],
+                )
+            )
+        )
 
     @precondition(lambda self: self._out(OpenWatch))
     @rule()
@@ -267,7 +309,7 @@ class WatchOfADict(RuleBasedStateMachine):
             self.now_s = max(self.now_s, read.until_s)
             self._tell(Due())
 
-    # ---- the promise ------------------------------------------------------------------------------------------------
+    # ---- the promise -----------------------------------------------------------------------------
 
     @invariant()
     def what_was_taken_is_the_state_at_the_cursor(self) -> None:

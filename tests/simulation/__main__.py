@@ -1,6 +1,8 @@
-"""`python -m tests.simulation --seed N | --seeds N`: plays runs, and says how to play a run again that broke a promise.
+"""`python -m tests.simulation --seed N | --seeds N`: plays runs, and says how to play a run again
+that broke a promise.
 
-Room: simulation.  In: seeds, and perhaps a fault to plant.  Out: a line for each run that failed, a summary, an exit code.
+Room: simulation.  In: seeds, and perhaps a fault to plant.  Out: a line for each run that failed, a
+summary, an exit code.
 """
 
 from __future__ import annotations
@@ -44,14 +46,20 @@ def slices(first: int, count: int) -> Iterator[range]:
 
 
 def failure(verdict: Verdict) -> str:
-    """What is said of a run that broke a promise: how to play it again, and the first of its promises."""
-    again = f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make sim SEED={verdict.seed}"
+    """What is said of a run that broke a promise: how to play it again, and the first of its
+    promises."""
+    again = (
+        f"seed {verdict.seed}: {len(verdict.broken)} promises broken; play it again: make "
+        f"sim SEED={verdict.seed}"
+    )
     return f"{again}\n    {verdict.broken[0][:400]}"
 
 
 def players(jobs: int) -> Pool:
     """The processes that play: Ctrl-C is for the one that waits for them."""
-    return multiprocessing.get_context("fork").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    return multiprocessing.get_context("fork").Pool(
+        jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
 
 
 def one(seed: int, *, trace: bool, plant: str | None) -> int:
@@ -63,7 +71,8 @@ def one(seed: int, *, trace: bool, plant: str | None) -> int:
     for line in verdict.broken:
         print(line)
     print(
-        f"seed {seed}: {'broken' if verdict.broken else 'right'}; {verdict.lives} lives, {verdict.records} records, trace {verdict.digest}"
+        f"seed {seed}: {'broken' if verdict.broken else 'right'}; {verdict.lives} lives, "
+        f"{verdict.records} records, trace {verdict.digest}"
     )
     return 1 if verdict.broken else 0
 
@@ -74,7 +83,13 @@ def many(first: int, count: int, jobs: int) -> int:
     with players(jobs) as pool:
         for verdicts in pool.imap(played, slices(first, count)):
             for verdict in verdicts:
-                told.update(["runs", *(f"resumed by {each}" for each in verdict.decisions if each), *verdict.lost])
+                told.update(
+                    [
+                        "runs",
+                        *(f"resumed by {each}" for each in verdict.decisions if each),
+                        *verdict.lost,
+                    ]
+                )
                 told["lives"] += verdict.lives
                 told["records"] += verdict.records
                 told["records that conflate"] += verdict.conflated
@@ -84,9 +99,16 @@ def many(first: int, count: int, jobs: int) -> int:
                     failed += 1
                     print(failure(verdict), flush=True)
             if told["runs"] % TELL_EVERY == 0 and told["runs"] < count:
-                print(f"{told['runs']} of {count} seeds, {failed} failed, {time.monotonic() - began_s:.0f} s", flush=True)
+                print(
+                    f"{told['runs']} of {count} seeds, {failed} failed, "
+                    f"{time.monotonic() - began_s:.0f} s",
+                    flush=True,
+                )
     took_s = time.monotonic() - began_s
-    print(f"{count} seeds in {took_s:.0f} s on {jobs} processors, {failed} failed: {', '.join(f'{n} {what}' for what, n in told.items())}")
+    print(
+        f"{count} seeds in {took_s:.0f} s on {jobs} processors, {failed} failed: "
+        f"{', '.join(f'{n} {what}' for what, n in told.items())}"
+    )
     return 1 if failed else 0
 
 
@@ -94,21 +116,36 @@ def find(name: str, first: int, count: int, jobs: int) -> int:
     """Look for a planted fault; the exit code is 1 when no seed finds it."""
     began_s = time.monotonic()
     with players(jobs) as pool:
-        found = [seed for seeds in pool.imap(planted, ((name, each) for each in slices(first, count))) for seed in seeds]
+        found = [
+            seed
+            for seeds in pool.imap(planted, ((name, each) for each in slices(first, count)))
+            for seed in seeds
+        ]
     first_found = f"the first is {found[0]}" if found else "none"
-    print(f"{name} ({PLANTS[name].about}): {len(found)} of {count} seeds, {first_found}; {time.monotonic() - began_s:.0f} s")
+    print(
+        f"{name} ({PLANTS[name].about}): {len(found)} of {count} seeds, {first_found}; "
+        f"{time.monotonic() - began_s:.0f} s"
+    )
     return 0 if found else 1
 
 
 def main() -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Play the whole daemon in virtual time.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description="Play the whole daemon in virtual time."
+    )
     parser.add_argument("--seed", type=int, help="play this one alone and tell of it")
-    parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happened")
+    parser.add_argument(
+        "--trace", action="store_true", help="with --seed: print everything that happened"
+    )
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="break this rule: tell how many seeds find it, or play one of them")
+    parser.add_argument(
+        "--plant",
+        choices=sorted(PLANTS),
+        help="break this rule: tell how many seeds find it, or play one of them",
+    )
     asked = parser.parse_args()
     if asked.seed is not None:
         return one(asked.seed, trace=asked.trace, plant=asked.plant)

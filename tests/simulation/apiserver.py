@@ -1,6 +1,7 @@
 """An API server that keeps what Kubernetes promises, and no more.
 
-Room: simulation.  In: writes, compactions of its history, by seed.  Out: pages and watches as bytes, through the client's own readers.
+Room: simulation.  In: writes, compactions of its history, by seed.  Out: pages and watches as
+bytes, through the client's own readers.
 """
 
 from __future__ import annotations
@@ -40,8 +41,16 @@ class Obj:
 
     def shown(self, version: int | None = None) -> dict[str, object]:
         """As JSON, in the form that a list leaves and a watch completes."""
-        metadata = {"name": self.name, "namespace": "n", "uid": self.uid, "resourceVersion": str(version or self.version)}
-        return {"metadata": metadata | {"labels": {"tier": self.tier}}, "spec": {"body": self.body, "noise": self.noise}}
+        metadata = {
+            "name": self.name,
+            "namespace": "n",
+            "uid": self.uid,
+            "resourceVersion": str(version or self.version),
+        }
+        return {
+            "metadata": metadata | {"labels": {"tier": self.tier}},
+            "spec": {"body": self.body, "noise": self.noise},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,8 @@ class Event:
     after: Obj | None
 
     def line(self, selector: str) -> bytes:
-        """The watch line, b"" for whom it does not concern. What leaves the selection is shown as deleted, with its last state."""
+        """The watch line, b"" for whom it does not concern. What leaves the selection is shown as
+        deleted, with its last state."""
         was, now = selects(selector, self.before), selects(selector, self.after)
         if now:
             assert self.after is not None
@@ -71,7 +81,10 @@ def selects(selector: str, each: Obj | None) -> bool:
 
 
 def _line(kind: str, shown: dict[str, object]) -> bytes:
-    return msgspec.json.encode({"type": kind, "object": {"kind": "Pod", "apiVersion": "v1"} | shown}) + b"\n"
+    return (
+        msgspec.json.encode({"type": kind, "object": {"kind": "Pod", "apiVersion": "v1"} | shown})
+        + b"\n"
+    )
 
 
 def _bookmark(version: int, *, end: bool = False) -> bytes:
@@ -80,13 +93,23 @@ def _bookmark(version: int, *, end: bool = False) -> bytes:
 
 
 _GONE = msgspec.json.encode(
-    {"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}}
+    {
+        "type": "ERROR",
+        "object": {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": "Expired",
+            "code": 410,
+        },
+    }
 )
 
 
 @dataclass
 class Server:
-    """Objects with a history that ends at `horizon`. Shape: while it is `away` it answers nobody, and is written to all the same."""
+    """Objects with a history that ends at `horizon`. Shape: while it is `away` it answers nobody,
+    and is written to all the same."""
 
     version: int = 100
     horizon: int = 0
@@ -130,7 +153,8 @@ class Server:
         self._wake()
 
     def forget(self) -> None:
-        """Compact all history: who watches from before is told so, and pages of a list from before are no more."""
+        """Compact all history: who watches from before is told so, and pages of a list from before
+        are no more."""
         self.horizon = self.version
         self._wake()
 
@@ -188,15 +212,28 @@ class Api:
             if asked > at:
                 raise VersionTooLarge("list: the server is behind", status=504)
             if query.version_match and rng.random() < self._weather.api_stale:
-                at = rng.randint(max(asked, server.horizon), at) if max(asked, server.horizon) < at else at
+                at = (
+                    rng.randint(max(asked, server.horizon), at)
+                    if max(asked, server.horizon) < at
+                    else at
+                )
         self.lists += query.limit != 1
-        names = [name for name, each in server.at(at).items() if name > after and selects(selection.label_selector, each)]
+        names = [
+            name
+            for name, each in server.at(at).items()
+            if name > after and selects(selection.label_selector, each)
+        ]
         shown = names[: query.limit] if query.limit else names
         objects = server.at(at)
         token = {"continue": f"{at}/{shown[-1]}"} if len(shown) < len(names) else {}
         items = [objects[name].shown() for name in shown]
         body = msgspec.json.encode(
-            {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": str(at)} | token, "items": items}
+            {
+                "kind": "PodList",
+                "apiVersion": "v1",
+                "metadata": {"resourceVersion": str(at)} | token,
+                "items": items,
+            }
         )
         if rng.random() < self._weather.api_cut:
             raise Unavailable("list: the connection broke before the answer's end")
@@ -207,7 +244,9 @@ class Api:
         reader.feed(body[half:])
         return reader.finish()
 
-    def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+    def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
         """As the port says."""
         return Watch(self, selection, query, self._weather, self._rng)
 
@@ -217,9 +256,17 @@ class Api:
 
 
 class Watch:
-    """One watch: some lines at a time, a bookmark now and then, until it breaks or its time is up."""
+    """One watch: some lines at a time, a bookmark now and then, until it breaks or its time is
+    up."""
 
-    def __init__(self, api: Api, selection: Selection, query: WatchQuery, weather: Weather, rng: random.Random) -> None:
+    def __init__(
+        self,
+        api: Api,
+        selection: Selection,
+        query: WatchQuery,
+        weather: Weather,
+        rng: random.Random,
+    ) -> None:
         self._api, self._server, self._weather, self._rng = api, api.server, weather, rng
         self._selector, self._query = selection.label_selector, query
         self._frames = FrameStream(selection)
@@ -243,7 +290,12 @@ class Watch:
             raise Expired("watch: too old resource version", status=410)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         return None
 
     def __aiter__(self) -> AsyncIterator[list[Frame]]:
@@ -307,7 +359,9 @@ class Watch:
                 self._cursor = server.version
                 return _bookmark(self._cursor)
             try:
-                async with asyncio.timeout_at(min(self._bookmark_s, self._ends_s) if self._query.bookmarks else self._ends_s):
+                async with asyncio.timeout_at(
+                    min(self._bookmark_s, self._ends_s) if self._query.bookmarks else self._ends_s
+                ):
                     await server.changed.wait()
             except TimeoutError:
                 continue

@@ -1,6 +1,8 @@
-"""A broker of one process: partitions with offsets, an eager cleaner, and requests that come to grief on the way.
+"""A broker of one process: partitions with offsets, an eager cleaner, and requests that come to
+grief on the way.
 
-Room: simulation.  In: packed batches of many producers.  Out: logs; what is on its way when a producer dies lands at once, late or never.
+Room: simulation.  In: packed batches of many producers.  Out: logs; what is on its way when a
+producer dies lands at once, late or never.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from watchrelay.kafka.producer import Cut, Generation, Refused, SinkSettings
 from watchrelay.kafka.record_batch import PackedBatch
 
 Loss = Literal["truth", "proof", "reading"]
-"""`reading`: a writer did not get all that it read back. The others are what compaction may take where a relay is away for longer than
-the topic's lag. `truth`: a record that readers heed went in favour of one that they do not (record contract, section 8).
-`proof`: what the newest marker of a partition speaks of was thinned, or it went itself."""
+"""`reading`: a writer did not get all that it read back. The others are what compaction may take
+where a relay is away for longer than the topic's lag. `truth`: a record that readers heed went in
+favour of one that they do not (record contract, section 8). `proof`: what the newest marker of a
+partition speaks of was thinned, or it went itself."""
 
 Raw = tuple[bytes, bytes | None, tuple[Header, ...]]
 """Key, value, headers."""
@@ -38,7 +41,8 @@ LATE_S = 6.0
 
 
 class Stored(NamedTuple):
-    """One record where it stands. Shape: `said` is None on the control topic; `heeded`: readers of the contract apply it."""
+    """One record where it stands. Shape: `said` is None on the control topic; `heeded`: readers of
+    the contract apply it."""
 
     offset: int
     at_s: float
@@ -68,10 +72,16 @@ class Log:
         first = self.end
         for key, value, headers in records:
             said = decode(key, value, headers) if self.decoded else None
-            heeded = said is None or said.epoch > self._epoch or (said.epoch == self._epoch and said.sequence > self._last)
+            heeded = (
+                said is None
+                or said.epoch > self._epoch
+                or (said.epoch == self._epoch and said.sequence > self._last)
+            )
             if said is not None and heeded:
                 self._epoch, self._last = said.epoch, said.sequence
-            self.records.append(Stored(self.end, at_s, key, value, headers, said, heeded, self.partition))
+            self.records.append(
+                Stored(self.end, at_s, key, value, headers, said, heeded, self.partition)
+            )
             self.end += 1
         self.grown.set()
         self.grown = asyncio.Event()
@@ -90,27 +100,44 @@ class Log:
         """Where the partition begins: the cleaner takes records, not offsets."""
         return 0
 
-    def clean(self, now_s: float, *, lag_s: float, retention_s: float) -> tuple[set[Loss], list[ObjectRecord]]:
-        """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first met.
+    def clean(
+        self, now_s: float, *, lag_s: float, retention_s: float
+    ) -> tuple[set[Loss], list[ObjectRecord]]:
+        """Compact all that is older than `lag_s`; a tombstone goes `retention_s` after it was first
+        met.
 
         Shape: what was lost; the deletes of which nothing is left.
         """
-        bound = next((at for at, each in enumerate(self.records) if each.at_s > now_s - lag_s), len(self.records))
+        bound = next(
+            (at for at, each in enumerate(self.records) if each.at_s > now_s - lag_s),
+            len(self.records),
+        )
         head = self.records[:bound]
         newest = {each.key: each for each in head}
         heeded = {each.key: each for each in head if each.heeded}
         kept = [
             each
             for each in head
-            if newest[each.key] is each and (each.value is not None or self._horizons.setdefault(each.offset, now_s + retention_s) > now_s)
+            if newest[each.key] is each
+            and (
+                each.value is not None
+                or self._horizons.setdefault(each.offset, now_s + retention_s) > now_s
+            )
         ]
         lost: set[Loss] = set()
         if len(kept) < len(head) and not any(map(proves, self.records[bound:])):
             lost.add("proof")
-        if any(newest[key] is not each and isinstance(each.said, ObjectRecord) for key, each in heeded.items()):
+        if any(
+            newest[key] is not each and isinstance(each.said, ObjectRecord)
+            for key, each in heeded.items()
+        ):
             lost.add("truth")
         left = {each.key for each in (*kept, *self.records[bound:])}
-        buried = [each.said for key, each in heeded.items() if key not in left and isinstance(each.said, ObjectRecord)]
+        buried = [
+            each.said
+            for key, each in heeded.items()
+            if key not in left and isinstance(each.said, ObjectRecord)
+        ]
         self.records[:bound] = kept
         return lost, buried
 
@@ -144,7 +171,13 @@ class Request:
 class Broker:
     """All partitions. `told` hears of each batch that lands."""
 
-    def __init__(self, rng: random.Random, weather: Weather, *, told: Callable[[TopicPartition, list[Stored]], None]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        weather: Weather,
+        *,
+        told: Callable[[TopicPartition, list[Stored]], None],
+    ) -> None:
         self.rng, self.weather = rng, weather
         self.logs: dict[TopicPartition, Log] = {}
         self.control_topics: set[str] = set()
@@ -156,7 +189,9 @@ class Broker:
         """The log of one partition, made when it is first asked for."""
         log = self.logs.get(place)
         if log is None:
-            log = self.logs[place] = Log(place.partition, decoded=place.topic not in self.control_topics)
+            log = self.logs[place] = Log(
+                place.partition, decoded=place.topic not in self.control_topics
+            )
         return log
 
     def land(self, request: Request) -> None:
@@ -230,7 +265,8 @@ class Wire:
 
 
 class Producer(Generation):
-    """A producer whose requests meet the weather. The broker knows a repetition within it; of another producer it does not."""
+    """A producer whose requests meet the weather. The broker knows a repetition within it; of
+    another producer it does not."""
 
     def __init__(self, wire: Wire) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
@@ -265,9 +301,18 @@ class Producer(Generation):
         return list(_unpacked(batch))
 
     def _send(self, request: Request, acked: asyncio.Future[int]) -> None:
-        broker, rng, weather, later = self._broker, self._broker.rng, self._broker.weather, self._loop.call_later
+        broker, rng, weather, later = (
+            self._broker,
+            self._broker.rng,
+            self._broker.weather,
+            self._loop.call_later,
+        )
         self._requests[acked] = request
-        there_s, back_s, fate = rng.random() * weather.delay_s, rng.random() * weather.delay_s, rng.random()
+        there_s, back_s, fate = (
+            rng.random() * weather.delay_s,
+            rng.random() * weather.delay_s,
+            rng.random(),
+        )
 
         def refuse() -> None:
             if not acked.done():

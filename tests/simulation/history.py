@@ -1,6 +1,7 @@
 """What one partition says as it lands, and what must be true of it whoever reads it later.
 
-Room: simulation.  In: records in log order, before compaction takes any.  Out: every broken promise as one line.
+Room: simulation.  In: records in log order, before compaction takes any.  Out: every broken promise
+as one line.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ class Window:
 
     def whole(self, end: MarkerRecord) -> bool:
         """It is the state of which the end speaks. Source: record contract 4, "why it is right"."""
-        return len(self._hashes) == end.count and sum(self._hashes.values()) & DIGEST_MASK == end.digest
+        return (
+            len(self._hashes) == end.count
+            and sum(self._hashes.values()) & DIGEST_MASK == end.digest
+        )
 
 
 class History:
-    """What one partition says to a right reader, record by record: nothing goes back in time, nothing is said twice or left out."""
+    """What one partition says to a right reader, record by record: nothing goes back in time,
+    nothing is said twice or left out."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -59,13 +64,14 @@ class History:
             self._object(stored.offset, said)
 
     def forget(self, key: bytes) -> None:
-        """The delete of `key`, newer than every frontier, was compacted away, its retention over: what was before it may be said again."""
+        """The delete of `key`, newer than every frontier, was compacted away, its retention over:
+        what was before it may be said again."""
         self._newest.pop(key, None)
         self._said = {once for once in self._said if once[0] != key}
 
     def doubted(self) -> None:
-        """A writer does not believe what stands here and says all of it again: by a snapshot, and where its queue overflows by what is
-        conflated. Nothing goes back in time for that."""
+        """A writer does not believe what stands here and says all of it again: by a snapshot, and
+        where its queue overflows by what is conflated. Nothing goes back in time for that."""
         self._said.clear()
 
     def _place(self, offset: int, epoch: int, sequence: int) -> None:
@@ -73,7 +79,10 @@ class History:
         if epoch > self._epoch:
             self._epoch, self._last = epoch, 0
         if sequence != self._last + 1:
-            self.broken.append(f"p{self._partition}@{offset} epoch {epoch} skips from sequence {self._last} to {sequence}")
+            self.broken.append(
+                f"p{self._partition}@{offset} epoch {epoch} skips from sequence {self._last} to "
+                f"{sequence}"
+            )
         self._last = sequence
 
     def _marker(self, offset: int, said: MarkerRecord) -> None:
@@ -86,18 +95,27 @@ class History:
             case "end":
                 window, self._window = self._window, None
                 if window is None or window.snapshot != said.snapshot:
-                    self.broken.append(f"p{self._partition}@{offset} snapshot {said.snapshot} ends that did not begin")
+                    self.broken.append(
+                        f"p{self._partition}@{offset} snapshot {said.snapshot} ends that did not "
+                        "begin"
+                    )
                 elif not window.whole(said):
-                    self.broken.append(f"p{self._partition}@{offset} snapshot {said.snapshot} does not say the whole state")
+                    self.broken.append(
+                        f"p{self._partition}@{offset} snapshot {said.snapshot} does not say the "
+                        "whole state"
+                    )
             case _:
                 pass
 
     def _claim(self, said: MarkerRecord) -> None:
         if said.config == self._config:
             return
-        if self._config:  # a wider selection may bring back what is older than the delete that a list dated
+        # a wider selection may bring back what is older than the delete that a list dated
+        if self._config:
             self._said.clear()
-            self._newest = {key: version for key, version in self._newest.items() if key not in self._dead}
+            self._newest = {
+                key: version for key, version in self._newest.items() if key not in self._dead
+            }
         self._config = said.config
 
     def _incarnation(self, offset: int, said: ObjectRecord) -> None:
@@ -107,13 +125,19 @@ class History:
             return
         before = self._uids.get(said.key, said.uid)
         if before != said.uid:
-            self.broken.append(f"p{self._partition}@{offset} {said.key.decode()} is {said.uid} after {before} without a delete")
+            self.broken.append(
+                f"p{self._partition}@{offset} {said.key.decode()} is {said.uid} after {before} "
+                "without a delete"
+            )
         self._uids[said.key] = said.uid
 
     def _object(self, offset: int, said: ObjectRecord) -> None:
         key, version, deleted = said.key, int(said.version), said.verb == "deleted"
         self.conflated += said.reason == "conflated"
-        where = f"p{self._partition}@{offset} {said.verb} {key.decode()} rv {version} ({said.reason}, epoch {said.epoch})"
+        where = (
+            f"p{self._partition}@{offset} {said.verb} {key.decode()} rv {version} "
+            f"({said.reason}, epoch {said.epoch})"
+        )
         if version < self._newest.get(key, 0):
             self.broken.append(f"{where} goes back in time, {self._newest[key]} was said before")
         self._newest[key] = version

@@ -1,6 +1,7 @@
 """What must be true when a run is over.
 
-Room: simulation.  In: a world that has come to rest.  Out: every promise that was broken, as one line each.
+Room: simulation.  In: a world that has come to rest.  Out: every promise that was broken, as one
+line each.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def wanted(world: World) -> State:
 
 
 def judge(world: World) -> list[str]:
-    """Every promise that was broken. Shape: readers that start now are added to those of the world, and all read to the end."""
+    """Every promise that was broken. Shape: readers that start now are added to those of the world,
+    and all read to the end."""
     fresh = world.kinds.reader("fresh", [Origin()] * world.shape.partitions)
     booted = world.kinds.reader("booted", world.origins())
     table = world.kinds.table("late table", world.shape.partitions)
@@ -47,11 +49,15 @@ def judge(world: World) -> list[str]:
 
 
 def watch_over(world: World) -> None:
-    """What must be true at any moment: memory is bounded by the objects there are, whatever comes and goes while Kafka is away."""
+    """What must be true at any moment: memory is bounded by the objects there are, whatever comes
+    and goes while Kafka is away."""
     for life in world.running:
         if not life.over and life.number not in world.grown and (overdue := life.overdue()):
             world.grown.add(life.number)
-            world.broken.append(f"life {life.number}: of {overdue} nothing is held or published, and it waits to be said")
+            world.broken.append(
+                f"life {life.number}: of {overdue} nothing is held or published, and it waits to "
+                "be said"
+            )
 
 
 def _judge_readers(world: World, state: State) -> None:
@@ -69,13 +75,19 @@ def _judge_tables(world: World, state: State) -> None:
     broken = world.broken
     for each in world.tables:
         if each.rows.keys() != state.keys():
-            broken.append(f"{each.name} has rows {sorted(each.rows)}, the server objects {sorted(state)}")
-        elif world.shape.form == "cloudevents" and (rows := {key: published(value) for key, value in each.rows.items()}) != state:
+            broken.append(
+                f"{each.name} has rows {sorted(each.rows)}, the server objects {sorted(state)}"
+            )
+        elif (
+            world.shape.form == "cloudevents"
+            and (rows := {key: published(value) for key, value in each.rows.items()}) != state
+        ):
             broken.append(f"{each.name} holds {rows}, the server {state}")
 
 
 def _judge_course(world: World) -> None:
-    """What was said on the way, and whether anybody was alarmed for nothing. Whoever doubts its log alarms all who believe it."""
+    """What was said on the way, and whether anybody was alarmed for nothing. Whoever doubts its log
+    alarms all who believe it."""
     broken = world.broken
     for life in world.lives:
         if life.doubted and not life.why_doubted:

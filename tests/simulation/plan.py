@@ -20,9 +20,11 @@ NIGHTS = 0.1
 class Plan:
     """The course of a run, by seed. Units: seconds, and probabilities per second or per life.
 
-    Shape: a `night` is a run of writers that die in turn while something is owed, on a slow network, then an outage longer than the lag.
-    A `dawn` is one of writers that are killed in the midst of much to say, and of others that find no API server meanwhile, so that the
-    log is ahead of what they can follow. A `dusk` is one of former writers that go on, snapshots included, when their successors are dead.
+    Shape: a `night` is a run of writers that die in turn while something is owed, on a slow
+    network, then an outage longer than the lag. A `dawn` is one of writers that are killed in the
+    midst of much to say, and of others that find no API server meanwhile, so that the log is ahead
+    of what they can follow. A `dusk` is one of former writers that go on, snapshots included, when
+    their successors are dead.
     """
 
     shape: Shape
@@ -70,12 +72,19 @@ class Plan:
         )
         if rng.random() < NIGHTS:
             plan.names, plan.lives, plan.lasts_s, plan.churn_s = NAMES[:3], 5, 3.0, 0.5
-            plan.nasty, plan.outage, plan.forgets, plan.cleaned, plan.night = 0.8, 0.5, 0.0, True, True
+            plan.nasty, plan.outage, plan.forgets, plan.cleaned, plan.night = (
+                0.8,
+                0.5,
+                0.0,
+                True,
+                True,
+            )
             shape.snapshot_interval_s, plan.lag_s = 1.0, 2.0
         return plan
 
     def dawn(self) -> None:
-        """Make it one: few names, written often; a frontier is then behind what the log says of them."""
+        """Make it one: few names, written often; a frontier is then behind what the log says of
+        them."""
         self.names, self.lives, self.lasts_s, self.churn_s = NAMES[:3], 6, 1.5, 0.1
         self.forgets = self.outage = self.reconfigures = self.zombies = self.nasty = 0.0
         self.shape.snapshot_interval_s, self.lag_s = 1.0, 20.0

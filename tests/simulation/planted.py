@@ -1,12 +1,14 @@
 """Rooms in which one rule of the record contract is broken, to see that the simulation finds it.
 
-Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be expressed here, what breaks it, and the
-sign by which it must be found.
+Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be
+expressed here, what breaks it, and the sign by which it must be found.
 
-Where a second rule of today's writer makes a fault harmless, it is broken as well, and `Plant.second` is the world in which it alone is:
-- F3: a former writer whose begin stands behind a newer claim has that claim between two of its own acknowledgements. It looks there before
-  its end (record contract 4.3, "it precedes the next end"), and stops (F26): so its end, and its index record, never come. Readers are
-  safe without F26 (WIRE-WHY), so what is found is F3.
+Where a second rule of today's writer makes a fault harmless, it is broken as well, and
+`Plant.second` is the world in which it alone is:
+- F3: a former writer whose begin stands behind a newer claim has that claim between two of its own
+  acknowledgements. It looks there before its end (record contract 4.3, "it precedes the next end"),
+  and stops (F26): so its end, and its index record, never come. Readers are safe without F26
+  (WIRE-WHY), so what is found is F3.
 The letters of F6 stand in `planted_overload.py`.
 """
 
@@ -49,13 +51,15 @@ from watchrelay.store.transform import Transform
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One broken rule. Shape: `signs` are parts of lines of the verdict; other lines do not count."""
+    """One broken rule. Shape: `signs` are parts of lines of the verdict; other lines do not
+    count."""
 
     about: str
     kinds: Kinds
     signs: tuple[str, ...]
     second: Kinds | None = None
-    """Where another rule makes the fault harmless: the world in which that one alone is broken. Never shows the signs."""
+    """Where another rule makes the fault harmless: the world in which that one alone is broken.
+    Never shows the signs."""
 
     @property
     def without(self) -> Kinds:
@@ -67,7 +71,7 @@ class Plant:
         return any(sign in line for line in broken for sign in self.signs)
 
 
-# ---- F1 -------------------------------------------------------------------------------------------------------------
+# ---- F1 ------------------------------------------------------------------------------------------
 
 
 class WaitingStore(Store):
@@ -93,7 +97,9 @@ class WaitingReader(Back):
 
     store: WaitingStore
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
         """As the real one."""
         behind: dict[int, dict[bytes, str]] = {}
 
@@ -106,7 +112,9 @@ class WaitingReader(Back):
             take(partition, records)
 
         whole = await super().spans(spans, taken)
-        self.store.waits = {key: version for keys in behind.values() for key, version in keys.items()}
+        self.store.waits = {
+            key: version for keys in behind.values() for key, version in keys.items()
+        }
         return whole
 
 
@@ -116,7 +124,10 @@ class WaitingLife(Life):
     def make_store(self) -> Store:
         """Waits."""
         drop = () if self.config.noise else ("spec.noise",)
-        store = WaitingStore(Transform.compile(self.spec.plan.selection.resource, drop=drop), partitions=self.spec.partitions)
+        store = WaitingStore(
+            Transform.compile(self.spec.plan.selection.resource, drop=drop),
+            partitions=self.spec.partitions,
+        )
         store.waits = {}
         return store
 
@@ -128,7 +139,7 @@ class WaitingLife(Life):
         return reader
 
 
-# ---- F2 -------------------------------------------------------------------------------------------------------------
+# ---- F2 ------------------------------------------------------------------------------------------
 
 
 class OneEpochReader(Reader):
@@ -145,7 +156,7 @@ class OneEpochReader(Reader):
         return stored.said.epoch == self._epoch
 
 
-# ---- F3 -------------------------------------------------------------------------------------------------------------
+# ---- F3 ------------------------------------------------------------------------------------------
 
 
 class NewestIndex(Control):
@@ -179,7 +190,11 @@ class DeafWitness(Witness):
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
-        return [(offset, said) for offset, said in await self._witness.read(partition, start, stop) if said.epoch <= self._life.epoch]
+        return [
+            (offset, said)
+            for offset, said in await self._witness.read(partition, start, stop)
+            if said.epoch <= self._life.epoch
+        ]
 
 
 class NewestIndexLife(DeafLife):
@@ -187,10 +202,12 @@ class NewestIndexLife(DeafLife):
 
     def make_control(self) -> Control:
         """Believes every index record."""
-        return NewestIndex(self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng)
+        return NewestIndex(
+            self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng
+        )
 
 
-# ---- F4 -------------------------------------------------------------------------------------------------------------
+# ---- F4 ------------------------------------------------------------------------------------------
 
 
 class OneHashLife(Life):
@@ -200,12 +217,12 @@ class OneHashLife(Life):
         """One hash for all configs."""
         spec = super().make_spec()
         return StreamSpec(
-            spec.id, spec.cluster, spec.topic, spec.partitions, spec.plan, "c0ffee", spec.key_prefix, spec.format,
+            spec.id, spec.cluster, spec.topic, spec.partitions, spec.plan, "c0ffee", spec.key_prefix, spec.format,  # noqa: E501
             spec.snapshot_interval_s, spec.description,
         )  # fmt: skip
 
 
-# ---- F5 -------------------------------------------------------------------------------------------------------------
+# ---- F5 ------------------------------------------------------------------------------------------
 
 
 class HastyRelay(StreamRelay):
@@ -213,10 +230,12 @@ class HastyRelay(StreamRelay):
 
     @property
     def _may_snapshot(self) -> bool:
-        return self._snapshot is None and not (self._course.first or self._course.relisting or self._queues.conflating)
+        return self._snapshot is None and not (
+            self._course.first or self._course.relisting or self._queues.conflating
+        )
 
 
-# ---- F7 -------------------------------------------------------------------------------------------------------------
+# ---- F7 ------------------------------------------------------------------------------------------
 
 
 class UnwatchedLife(Life):
@@ -227,7 +246,7 @@ class UnwatchedLife(Life):
         return super().make_relay(None)
 
 
-# ---- F8 -------------------------------------------------------------------------------------------------------------
+# ---- F8 ------------------------------------------------------------------------------------------
 
 
 class SameState(Replica):
@@ -262,7 +281,7 @@ class ResetStateLossy(Lossy):
     replica_class = ResetState
 
 
-# ---- F9 -------------------------------------------------------------------------------------------------------------
+# ---- F9 ------------------------------------------------------------------------------------------
 
 
 class TableByVersion(Table):
@@ -276,7 +295,7 @@ class TableByVersion(Table):
         return super().event_id(stored)
 
 
-# ---- F10 ------------------------------------------------------------------------------------------------------------
+# ---- F10 -----------------------------------------------------------------------------------------
 
 
 class Rerendering(Producer):
@@ -296,8 +315,18 @@ class Rerendering(Producer):
             if value is None or entry is None or self._wire.life.spec.format != "cloudevents":
                 anew.append((key, value, headers))
                 continue
-            said = {"ce_wrhash": b"%016x" % entry.hash, "ce_wrrv": entry.resource_version.encode(), "ce_wruid": entry.uid.encode()}
-            anew.append((key, store.unpack(entry), tuple((name, said.get(name, held)) for name, held in headers)))
+            said = {
+                "ce_wrhash": b"%016x" % entry.hash,
+                "ce_wrrv": entry.resource_version.encode(),
+                "ce_wruid": entry.uid.encode(),
+            }
+            anew.append(
+                (
+                    key,
+                    store.unpack(entry),
+                    tuple((name, said.get(name, held)) for name, held in headers),
+                )
+            )
         return anew
 
 
@@ -320,7 +349,7 @@ class RerenderingLife(Life):
         return RerenderingWire(self)
 
 
-# ---- F11 ------------------------------------------------------------------------------------------------------------
+# ---- F11 -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -333,20 +362,32 @@ class BelievedFold:
         """The record; a marker that would not agree says that it does."""
         fold = self.fold
         fold.apply([record])
-        if isinstance(record, MarkerRecord) and record.kind != "claim" and fold.marked and not fold.proven:
+        if (
+            isinstance(record, MarkerRecord)
+            and record.kind != "claim"
+            and fold.marked
+            and not fold.proven
+        ):
             fold.proven = True
-            return msgspec.structs.replace(record, count=len(fold.entries), digest=fold.digest & DIGEST_MASK)
+            return msgspec.structs.replace(
+                record, count=len(fold.entries), digest=fold.digest & DIGEST_MASK
+            )
         return record
 
 
 class BelievingReader(Back):
     """What was read back is proven by definition."""
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
         """As the real one."""
         folds = {span.partition: BelievedFold() for span in spans}
         return await super().spans(
-            spans, lambda partition, records: take(partition, [folds[partition].agreeing(record) for record in records])
+            spans,
+            lambda partition, records: take(
+                partition, [folds[partition].agreeing(record) for record in records]
+            ),
         )
 
 
@@ -358,7 +399,7 @@ class BelievingLife(Life):
         return BelievingReader(self.spec, self.world, self.sink)
 
 
-# ---- readers that are wrong -----------------------------------------------------------------------------------------
+# ---- readers that are wrong ----------------------------------------------------------------------
 
 
 class HeedsTheStale(Replica):
@@ -409,8 +450,14 @@ _READERS = ("lived holds", "fresh holds", "booted holds", "late 0 holds")
 _ALARMED = "lived: p"
 
 PLANTS: dict[str, Plant] = {
-    "F1": Plant("resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS),
-    "F2": Plant("one epoch for all partitions of a stream", Kinds(reader=OneEpochReader), ("lived: ", "is not proven", *_READERS)),
+    "F1": Plant(
+        "resume waits for the change that was published last", Kinds(life=WaitingLife), _READERS
+    ),
+    "F2": Plant(
+        "one epoch for all partitions of a stream",
+        Kinds(reader=OneEpochReader),
+        ("lived: ", "is not proven", *_READERS),
+    ),
     "F3": Plant(
         "a former writer's index record is believed",
         Kinds(life=NewestIndexLife),
@@ -418,18 +465,52 @@ PLANTS: dict[str, Plant] = {
         second=Kinds(life=DeafLife),
     ),
     "F4": Plant("a change of config is not on the markers", Kinds(life=OneHashLife), _READERS),
-    "F5": Plant("a snapshot before the replay has caught up", Kinds(life=life_of(HastyRelay)), ("goes back in time",)),
-    "F6a": Plant("a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)),
-    "F6b": Plant("a sequence is taken when a record is queued", _overloaded(EarlySequences), ("skips from sequence",)),
-    "F6c": Plant("a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS),
-    "F6d": Plant("a snapshot goes on while a queue overflows", _overloaded(Unvoided), ("does not say the whole state",)),
-    "F6e": Plant("a read's value is that of its hand-over", Kinds(life=life_of(ReadOfNow)), ("goes back in time",)),
-    "F6f": Plant("a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)),
-    "F6g": Plant("what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be said",)),
-    "F7": Plant("stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")),
-    "F8": Plant("read again into the state that is held", Kinds(lossy=SameStateLossy), ("lossy is not proven", "lossy holds")),
-    "F8r": Plant("read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)),
-    "F9": Plant("the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)),
+    "F5": Plant(
+        "a snapshot before the replay has caught up",
+        Kinds(life=life_of(HastyRelay)),
+        ("goes back in time",),
+    ),
+    "F6a": Plant(
+        "a marker's count is that of its queueing", _overloaded(EarlyMarkers), (_ALARMED,)
+    ),
+    "F6b": Plant(
+        "a sequence is taken when a record is queued",
+        _overloaded(EarlySequences),
+        ("skips from sequence",),
+    ),
+    "F6c": Plant(
+        "a marker's frontier is that of its hand-over", Kinds(life=life_of(FrontierOfNow)), _READERS
+    ),
+    "F6d": Plant(
+        "a snapshot goes on while a queue overflows",
+        _overloaded(Unvoided),
+        ("does not say the whole state",),
+    ),
+    "F6e": Plant(
+        "a read's value is that of its hand-over",
+        Kinds(life=life_of(ReadOfNow)),
+        ("goes back in time",),
+    ),
+    "F6f": Plant(
+        "a collapsed recreate hides the delete", _overloaded(HiddenDelete), ("without a delete",)
+    ),
+    "F6g": Plant(
+        "what came and went stays in the set", _overloaded(GrowingSet), ("it waits to be said",)
+    ),
+    "F7": Plant(
+        "stale records are not healed", Kinds(life=UnwatchedLife), ("table has", "table holds")
+    ),
+    "F8": Plant(
+        "read again into the state that is held",
+        Kinds(lossy=SameStateLossy),
+        ("lossy is not proven", "lossy holds"),
+    ),
+    "F8r": Plant(
+        "read again into the state that is shown", Kinds(lossy=ResetStateLossy), ("goes back from",)
+    ),
+    "F9": Plant(
+        "the event id is uid and resourceVersion", Kinds(table=TableByVersion), ("table by id",)
+    ),
     "F10": Plant("a resend is rendered anew", Kinds(life=RerenderingLife), ("lived: ", *_READERS)),
     "F11": Plant("the read-back is not proven", Kinds(life=BelievingLife), _READERS),
 }

@@ -1,9 +1,11 @@
-"""Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what was true when they queued it.
+"""Writers whose queues collapse wrongly, letter by letter of F6, and two that say at hand-over what
+was true when they queued it.
 
 Room: simulation.  In: nothing.  Out: classes of relays for `planted.py`. Source: WIRE-WHY F6.
 
-Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the store's frontier can be expressed, but is
-seen only where a process dies between that marker and the last dirty key, and that key is never written again.
+Of (c) the form is planted that needs no overflow. A marker of a dirty partition that claims the
+store's frontier can be expressed, but is seen only where a process dies between that marker and the
+last dirty key, and that key is never written again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class OtherQueues(StreamRelay):
         self._queues.__class__ = self.queues_class
 
 
-# ---- (a) ------------------------------------------------------------------------------------------------------------
+# ---- (a) -----------------------------------------------------------------------------------------
 
 
 class EarlyLane(Lane):
@@ -56,7 +58,9 @@ class CountedWhenQueued(Conflator):
 
     view: StateView
 
-    def mark_lane(self, lane: Lane, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = "") -> None:
+    def mark_lane(
+        self, lane: Lane, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = ""
+    ) -> None:
         """As the real one, and counts at once."""
         waiting = len(lane.queue)
         super().mark_lane(lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
@@ -64,7 +68,11 @@ class CountedWhenQueued(Conflator):
             return
         assert isinstance(lane, EarlyLane)
         keys = self.view.keys()
-        held = [entry for key in keys if key not in self.unpublished and (entry := self.view.get(key)) is not None]
+        held = [
+            entry
+            for key in keys
+            if key not in self.unpublished and (entry := self.view.get(key)) is not None
+        ]
         hashes = [entry.hash for entry in held if entry.partition == lane.partition]
         marker = lane.queue[-1]
         assert isinstance(marker, QueuedMarker)
@@ -83,7 +91,7 @@ class EarlyMarkers(OtherQueues):
         self._queues.lanes = [EarlyLane(lane.partition) for lane in self._queues.lanes]
 
 
-# ---- (b) ------------------------------------------------------------------------------------------------------------
+# ---- (b) -----------------------------------------------------------------------------------------
 
 
 class NumberedWhenQueued(Conflator):
@@ -101,11 +109,12 @@ class EarlySequences(OtherQueues):
     queues_class = NumberedWhenQueued
 
 
-# ---- (c) ------------------------------------------------------------------------------------------------------------
+# ---- (c) -----------------------------------------------------------------------------------------
 
 
 class FrontierOfNow(StreamRelay):
-    """F6 (c), as a queue that does not overflow shows it: a marker's frontier is that of the moment when it is handed over."""
+    """F6 (c), as a queue that does not overflow shows it: a marker's frontier is that of the moment
+    when it is handed over."""
 
     def _cut(self, lane: Lane) -> Cut:
         for item in lane.queue:
@@ -114,7 +123,7 @@ class FrontierOfNow(StreamRelay):
         return super()._cut(lane)
 
 
-# ---- (d) ------------------------------------------------------------------------------------------------------------
+# ---- (d) -----------------------------------------------------------------------------------------
 
 
 class Unvoided(StreamRelay):
@@ -135,14 +144,18 @@ class Unvoided(StreamRelay):
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
         for lane in self._queues.lanes:
             cuts = [cut for cut in (lane.outstanding, lane.next) if cut is not None]
-            sent = [(handed.said.kind, handed.said.snapshot) for cut in cuts for handed in cut.markers]
-            queued = [(item.kind, item.snapshot) for item in lane.queue if isinstance(item, QueuedMarker)]
+            sent = [
+                (handed.said.kind, handed.said.snapshot) for cut in cuts for handed in cut.markers
+            ]
+            queued = [
+                (item.kind, item.snapshot) for item in lane.queue if isinstance(item, QueuedMarker)
+            ]
             if lane.partition not in done and (kind, snapshot.id) not in (*sent, *queued):
                 return False
         return True
 
 
-# ---- (e) ------------------------------------------------------------------------------------------------------------
+# ---- (e) -----------------------------------------------------------------------------------------
 
 
 class ReadOfNow(StreamRelay):
@@ -157,20 +170,34 @@ class ReadOfNow(StreamRelay):
             if entry is None or entry is item.entry:
                 continue
             old = item.value_hash
-            item.entry, item.value, item.version, item.value_hash = entry, None, entry.resource_version, entry.hash
-            later = next((each for each in queue[index + 1 :] if isinstance(each, Queued) and each.key == item.key), None)
+            item.entry, item.value, item.version, item.value_hash = (
+                entry,
+                None,
+                entry.resource_version,
+                entry.hash,
+            )
+            later = next(
+                (
+                    each
+                    for each in queue[index + 1 :]
+                    if isinstance(each, Queued) and each.key == item.key
+                ),
+                None,
+            )
             if later is not None and later.before == old:
                 later.before = entry.hash
         return super()._cut(lane)
 
 
-# ---- (f) ------------------------------------------------------------------------------------------------------------
+# ---- (f) -----------------------------------------------------------------------------------------
 
 
 class HidesTheDelete(Conflator):
     """From the published to the present state in one record, whosever that is."""
 
-    def _say(self, lane: Lane, key: bytes, waiting: Dirty, entry: Entry | None, time_ms: int) -> int:
+    def _say(
+        self, lane: Lane, key: bytes, waiting: Dirty, entry: Entry | None, time_ms: int
+    ) -> int:
         if entry is not None and waiting.hash is not None:
             waiting.uid = entry.uid
         return super()._say(lane, key, waiting, entry, time_ms)
@@ -182,13 +209,22 @@ class HiddenDelete(OtherQueues):
     queues_class = HidesTheDelete
 
 
-# ---- (g) ------------------------------------------------------------------------------------------------------------
+# ---- (g) -----------------------------------------------------------------------------------------
 
 
 class KeptKeys(DirtyKeys):
     """A key that came and went stays."""
 
-    def removed(self, key: bytes, uid: str, published: int | None, version: str, *, owed: bool, received_s: float) -> None:
+    def removed(
+        self,
+        key: bytes,
+        uid: str,
+        published: int | None,
+        version: str,
+        *,
+        owed: bool,
+        received_s: float,
+    ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
         if known is None or known.hash is not None or known.owed:

@@ -1,6 +1,8 @@
-"""One process: the rooms of the daemon, joined as `app` joins them, over the simulated server and broker.
+"""One process: the rooms of the daemon, joined as `app` joins them, over the simulated server and
+broker.
 
-Room: simulation.  In: a world, a config.  Out: a life that can be killed at any await, stopped, or left running as a former writer.
+Room: simulation.  In: a world, a config.  Out: a life that can be killed at any await, stopped, or
+left running as a former writer.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ PLAIN = Config("c0ffee")
 
 @dataclass(slots=True)
 class Shape:
-    """What all lives of a run have in common. Shape: `batch_bytes` is the sink's, `relay_bytes` what the relay hands over at once."""
+    """What all lives of a run have in common. Shape: `batch_bytes` is the sink's, `relay_bytes`
+    what the relay hands over at once."""
 
     partitions: int = 2
     snapshot_interval_s: float = 0.0
@@ -79,7 +82,8 @@ class Shape:
     conflate: bool = True
 
     def narrow(self, rng: random.Random) -> None:
-        """Have queues that hold some records only, so that they overflow, or keep the watch from being read."""
+        """Have queues that hold some records only, so that they overflow, or keep the watch from
+        being read."""
         self.queue_bytes = rng.choice([600, 1500, 1500, 3000, 6000, 12_000])
         self.relay_bytes = rng.choice([BATCH_BYTES, 9000, 4096, 1500])
         self.conflate = rng.random() < 0.8
@@ -120,8 +124,18 @@ def wall_ms() -> int:
 class Control(ControlTopic):
     """The control topic, tailed late. Shape: while `blind` nothing is read."""
 
-    def __init__(self, world: World, wire: Wire, sink: KafkaSink, board: Board, holder: str, rng: random.Random) -> None:
-        super().__init__(_CONNECTION, CONTROL, sink, board=board, holder=holder, rng=rng, wall_ms=wall_ms)
+    def __init__(
+        self,
+        world: World,
+        wire: Wire,
+        sink: KafkaSink,
+        board: Board,
+        holder: str,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(
+            _CONNECTION, CONTROL, sink, board=board, holder=holder, rng=rng, wall_ms=wall_ms
+        )
         self._world, self._log = world, wire.broker.log(TopicPartition(CONTROL, 0))
         self.blind = False
 
@@ -149,7 +163,9 @@ class Reader(LogReader):
     def _log(self, partition: int, start: int, stop: int) -> list[Stored]:
         return self._world.broker.log(TopicPartition(self._topic, partition)).read(start, stop)
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
         """As the real one."""
         rng = self._world.rng
         for span in spans:
@@ -157,7 +173,11 @@ class Reader(LogReader):
             while at < span.stop:
                 await asyncio.sleep(rng.random() * (0.01 + self._world.weather.delay_s / 4))
                 stop = min(span.stop, at + rng.randint(1, 40))
-                found = (self.understood(each) for each in self._log(span.partition, at, stop) if not self._misses(each))
+                found = (
+                    self.understood(each)
+                    for each in self._log(span.partition, at, stop)
+                    if not self._misses(each)
+                )
                 take(span.partition, [each for each in found if each is not None])
                 at = stop
         return {span.partition for span in spans if not span.start}
@@ -165,7 +185,11 @@ class Reader(LogReader):
     def _misses(self, stored: Stored) -> bool:
         """A claim of our own is never missed: it is awaited."""
         world = self._world
-        if not world.weather.misread or isinstance(stored.said, MarkerRecord) or world.rng.random() >= world.weather.misread:
+        if (
+            not world.weather.misread
+            or isinstance(stored.said, MarkerRecord)
+            or world.rng.random() >= world.weather.misread
+        ):
             return False
         world.note("misread", stored.partition, stored.offset)
         world.lost.add("reading")
@@ -179,7 +203,8 @@ class Reader(LogReader):
 
 
 class Life:
-    """One process: claim, read back, watch. The methods that make a room are where a test hands in another one."""
+    """One process: claim, read back, watch. The methods that make a room are where a test hands in
+    another one."""
 
     relay_class: type[StreamRelay] = StreamRelay
 
@@ -192,7 +217,9 @@ class Life:
         self.status = self.board.open(STREAM, TOPIC)
         self.metrics = _METRICS
         self.wire = self.make_wire()
-        self.sink = self.make_sink(SinkSettings(batch_bytes=shape.batch_bytes, watchdog_s=30.0, stalled_after_s=10.0))
+        self.sink = self.make_sink(
+            SinkSettings(batch_bytes=shape.batch_bytes, watchdog_s=30.0, stalled_after_s=10.0)
+        )
         self.control = self.make_control()
         self.store = self.make_store()
         self.reader = self.make_reader()
@@ -205,7 +232,7 @@ class Life:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # ---- the rooms --------------------------------------------------------------------------------------------------
+    # ---- the rooms -------------------------------------------------------------------------------
 
     def make_spec(self) -> StreamSpec:
         """The stream, as the config means it."""
@@ -235,11 +262,20 @@ class Life:
 
     def make_sink(self, settings: SinkSettings) -> KafkaSink:
         """The sink."""
-        return KafkaSink(_CONNECTION, metrics=self.metrics, board=self.board, settings=settings, rng=self.rng, start=self.wire.start)
+        return KafkaSink(
+            _CONNECTION,
+            metrics=self.metrics,
+            board=self.board,
+            settings=settings,
+            rng=self.rng,
+            start=self.wire.start,
+        )
 
     def make_control(self) -> Control:
         """The control topic."""
-        return Control(self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng)
+        return Control(
+            self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng
+        )
 
     def make_store(self) -> Store:
         """The store."""
@@ -270,7 +306,7 @@ class Life:
             wall_ms=wall_ms,
         )
 
-    # ---- its life ---------------------------------------------------------------------------------------------------
+    # ---- its life --------------------------------------------------------------------------------
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Start the process."""
@@ -286,10 +322,14 @@ class Life:
             self._task.cancel()
 
     def overdue(self) -> list[bytes]:
-        """Keys that wait to be said although neither the log nor the store holds them, nor is anything owed on them."""
+        """Keys that wait to be said although neither the log nor the store holds them, nor is
+        anything owed on them."""
         sets = [lane.dirty for lane in self.relay._queues.lanes if lane.dirty is not None]
         return [
-            key for dirty in sets for key, waits in dirty.items() if waits.hash is None and not waits.owed and self.store.get(key) is None
+            key
+            for dirty in sets
+            for key, waits in dirty.items()
+            if waits.hash is None and not waits.owed and self.store.get(key) is None
         ]
 
     def stop(self) -> None:
@@ -300,7 +340,10 @@ class Life:
         """Live until killed, stopped, or fenced."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                rooms = [tasks.create_task(self.sink.run(), name="sink"), tasks.create_task(self.control.run(), name="control")]
+                rooms = [
+                    tasks.create_task(self.sink.run(), name="sink"),
+                    tasks.create_task(self.control.run(), name="control"),
+                ]
                 await self._live()
                 for room in rooms:
                     room.cancel()
@@ -326,7 +369,14 @@ class Life:
         self.why_doubted = self.world.unprovable(epoch)
         if self.doubted:
             self.world.doubted()
-        self.world.note("resumed", self.number, self.decision, getattr(found.decision, "frontier", ""), found.newest, found.objects)
+        self.world.note(
+            "resumed",
+            self.number,
+            self.decision,
+            getattr(found.decision, "frontier", ""),
+            found.newest,
+            found.objects,
+        )
         self.watcher = watcher = self._watcher(found)
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self.relay.run(), name="relay")
@@ -338,14 +388,24 @@ class Life:
             writing.cancel()
 
     def _watcher(self, found: Found) -> Watcher:
-        metrics, shape, decision = self.metrics.stream(STREAM, PODS), self.world.shape, found.decision
+        metrics, shape, decision = (
+            self.metrics.stream(STREAM, PODS),
+            self.world.shape,
+            found.decision,
+        )
         resumed = self.store.listed
         return Watcher(
             STREAM,
             self.spec.plan,
             source=self.api,
             outlet=Reflector(
-                self.store, self.relay, metrics=metrics, status=self.status, resumed=resumed, version=found.newest, wall_ms=wall_ms
+                self.store,
+                self.relay,
+                metrics=metrics,
+                status=self.status,
+                resumed=resumed,
+                version=found.newest,
+                wall_ms=wall_ms,
             ),
             turnstile=Turnstile(rng=self.rng),
             metrics=metrics,
@@ -365,5 +425,11 @@ class Life:
     async def _highest_epoch(self) -> int:
         """As `kafka/log_scan.py`."""
         await asyncio.sleep(0.01)
-        logs = [self.world.broker.log(TopicPartition(TOPIC, partition)) for partition in range(self.spec.partitions)]
-        return max((each.said.epoch for log in logs for each in log.records if each.said is not None), default=0)
+        logs = [
+            self.world.broker.log(TopicPartition(TOPIC, partition))
+            for partition in range(self.spec.partitions)
+        ]
+        return max(
+            (each.said.epoch for log in logs for each in log.records if each.said is not None),
+            default=0,
+        )

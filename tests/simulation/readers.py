@@ -13,7 +13,17 @@ from tests.simulation.broker import Stored
 from tests.simulation.process import STREAM
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.partitions import Lane, Lanes
-from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, Outcome, ReadAgain, Replaced, Replica, Unproven
+from watchrelay.consumer.replica import (
+    Changed,
+    Held,
+    Ignored,
+    Noted,
+    Outcome,
+    ReadAgain,
+    Replaced,
+    Replica,
+    Unproven,
+)
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.wire import Position
 
@@ -27,14 +37,17 @@ Place = tuple[int, int, int]
 class Reader:
     """A reader of section 5, on the consumer's own rooms.
 
-    Shape: `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose shown state went back in time.
+    Shape: `alarms` are the markers that it could not agree with, by epoch; `back` the keys whose
+    shown state went back in time.
     """
 
     replica_class: type[Replica] = Replica
 
     def __init__(self, name: str, origins: list[Origin]) -> None:
         self.name = name
-        self.lanes = [Lanes(partition, {STREAM: origin}) for partition, origin in enumerate(origins)]
+        self.lanes = [
+            Lanes(partition, {STREAM: origin}) for partition, origin in enumerate(origins)
+        ]
         self.next = [lanes.start or 0 for lanes in self.lanes]
         self.alarms: list[tuple[int, str]] = []
         self.back: list[str] = []
@@ -80,13 +93,19 @@ class Reader:
         outcome = applied[1]
         self._look(outcome, Position(said.epoch, said.sequence))
         if isinstance(outcome, ReadAgain | Unproven) and not rereading:
-            self.alarms.append((said.epoch, f"{self.name}: p{partition}@{stored.offset} {type(outcome).__name__} at {said}"))
+            self.alarms.append(
+                (
+                    said.epoch,
+                    f"{self.name}: p{partition}@{stored.offset} {type(outcome).__name__} at {said}",
+                )
+            )
         if type(said) is MarkerRecord and said.kind != "claim" and not isinstance(outcome, Ignored):
             self.judged(partition, said)
         return outcome if isinstance(outcome, ReadAgain) else None
 
     def _look(self, outcome: Outcome, at: Position) -> None:
-        """What is shown of a key was said no earlier than what was shown of it before; a repair may take back what a loss let in."""
+        """What is shown of a key was said no earlier than what was shown of it before; a repair may
+        take back what a loss let in."""
         changes: tuple[Changed, ...] = ()
         match outcome:
             case Changed():
@@ -99,8 +118,13 @@ class Reader:
                 return
         for change in changes:
             position = at if change.after is None else change.after.position
-            if position < self._shown.get(change.key, position) and not isinstance(outcome, Replaced):
-                self.back.append(f"{self.name}: {change.key.decode()} goes back from {self._shown[change.key]} to {position}")
+            if position < self._shown.get(change.key, position) and not isinstance(
+                outcome, Replaced
+            ):
+                self.back.append(
+                    f"{self.name}: {change.key.decode()} goes back from "
+                    f"{self._shown[change.key]} to {position}"
+                )
             self._shown[change.key] = position
 
     def judged(self, partition: int, marker: MarkerRecord) -> None:
@@ -116,20 +140,27 @@ class Reader:
 
     def held(self) -> dict[bytes, bytes]:
         """The state, all partitions."""
-        return {key: held.value for partition in range(len(self.lanes)) for key, held in self.replica(partition).held.items()}
+        return {
+            key: held.value
+            for partition in range(len(self.lanes))
+            for key, held in self.replica(partition).held.items()
+        }
 
 
 class Lossy(Reader):
     """A reader to which some records never come, once; what it reads again it gets."""
 
-    def __init__(self, name: str, origins: list[Origin], whole: Reader, loses: Callable[[], bool]) -> None:
+    def __init__(
+        self, name: str, origins: list[Origin], whole: Reader, loses: Callable[[], bool]
+    ) -> None:
         super().__init__(name, origins)
         self._whole, self._loses = whole, loses
         self._seen: set[tuple[int, int]] = set()
         self.lied: list[str] = []
 
     def passes(self, stored: Stored) -> bool:
-        """Once it may be lost, but not while the reader repairs itself: who loses twice has to wait for the next snapshot."""
+        """Once it may be lost, but not while the reader repairs itself: who loses twice has to wait
+        for the next snapshot."""
         place = (stored.partition, stored.offset)
         if place in self._seen:
             return True
@@ -151,7 +182,8 @@ def _values(held: Mapping[bytes, Held]) -> dict[bytes, bytes]:
 
 
 class Table:
-    """A table that ignores headers: null is a delete. Shape: `by_id` drops what has an event id that was seen, as CloudEvents allow."""
+    """A table that ignores headers: null is a delete. Shape: `by_id` drops what has an event id
+    that was seen, as CloudEvents allow."""
 
     def __init__(self, name: str, partitions: int, *, by_id: bool = False) -> None:
         self.name = name

@@ -1,6 +1,8 @@
-"""The whole daemon in virtual time: a thousand seeds, exact replay, and faults planted to see that they are found.
+"""The whole daemon in virtual time: a thousand seeds, exact replay, and faults planted to see that
+they are found.
 
-A seed that shows each planted fault (`python -m tests.simulation --plant F5 --seeds 5000` tells how many of all do):
+A seed that shows each planted fault (`python -m tests.simulation --plant F5 --seeds 5000` tells how
+many of all do):
 
     F1       23   resume waits for the change that was published last
     F2       50   one epoch for all partitions of a stream
@@ -67,7 +69,8 @@ SEARCHED = 150
 
 @pytest.fixture(autouse=True)
 def quiet(no_cover: None) -> Iterator[None]:
-    """What the rooms log of a thousand deaths is of no use to anybody, and coverage would make each run three times as slow."""
+    """What the rooms log of a thousand deaths is of no use to anybody, and coverage would make each
+    run three times as slow."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -77,7 +80,9 @@ def simulation(*arguments: str, hash_seed: str = "random") -> subprocess.Complet
     """The command line, in a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.simulation", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.timeout(600)
@@ -96,7 +101,10 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_a_seed_replays_exactly_in_another_process_whatever_its_hashes() -> None:
-    told = [simulation("--seed", "101", "--trace", hash_seed=hash_seed) for hash_seed in ("0", "1", "4711")]
+    told = [
+        simulation("--seed", "101", "--trace", hash_seed=hash_seed)
+        for hash_seed in ("0", "1", "4711")
+    ]
     assert all(each.returncode == 0 for each in told), told[0].stdout[-2000:] + told[0].stderr
     assert len(told[0].stdout) > 10_000
     assert told[0].stdout == told[1].stdout == told[2].stdout
@@ -118,7 +126,9 @@ def test_a_planted_fault_is_found(name: str) -> None:
     plant = PLANTS[name]
     seeds = [FOUND_BY[name], *range(SEARCHED)]
     found = next((seed for seed in seeds if plant.shown_by(run(seed, plant.kinds).broken)), None)
-    assert found is not None, f"search again: python -m tests.simulation --plant {name} --seeds 5000"
+    assert found is not None, (
+        f"search again: python -m tests.simulation --plant {name} --seeds 5000"
+    )
     assert run(found, plant.without).broken == [], "the seed is right without the fault"
     if plant.second is not None:
         assert run(found, plant.second).broken == [], "it is not the second rule that is found"
@@ -128,5 +138,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
 def test_a_reader_that_is_wrong_is_never_proven() -> None:
     for name, kinds in WRONG_READERS.items():
         verdicts = [run(seed, kinds) for seed in range(60)]
-        assert not [line for verdict in verdicts for line in verdict.broken if "is proven at" in line], name
+        assert not [
+            line for verdict in verdicts for line in verdict.broken if "is proven at" in line
+        ], name
         assert any(verdict.alarms for verdict in verdicts), f"{name} is never wrong in these runs"

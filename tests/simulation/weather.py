@@ -1,6 +1,7 @@
 """What goes wrong in one run, and how often.
 
-Room: simulation.  In: a seed.  Out: rates of faults; most runs have some kinds and not others, so that no fault hides another.
+Room: simulation.  In: a seed.  Out: rates of faults; most runs have some kinds and not others, so
+that no fault hides another.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 class Weather:
     """Units: probabilities per request (or per chunk, of a watch), seconds.
 
-    Shape: `api_*` are of the API server: `refused` an answer that is an error; `cut` a connection that breaks, in mid-line as often as not;
-    `silent` a watch that says no more; `stale` an answer from a cache that lags. `lost` never reaches the broker, `lost_ack` stands in
-    the log unknown to its sender, `late` lands after its sender gave it up. `renewed`: a producer that worked is thrown away.
-    `deaf_s` is how late the control topic is read. `misread`, per record: a writer that reads its log back never gets it.
+    Shape: `api_*` are of the API server: `refused` an answer that is an error; `cut` a connection
+    that breaks, in mid-line as often as not; `silent` a watch that says no more; `stale` an answer
+    from a cache that lags. `lost` never reaches the broker, `lost_ack` stands in the log unknown to
+    its sender, `late` lands after its sender gave it up. `renewed`: a producer that worked is
+    thrown away. `deaf_s` is how late the control topic is read. `misread`, per record: a writer
+    that reads its log back never gets it.
     """
 
     api_refused: float = 0.0

@@ -1,6 +1,8 @@
-"""One run: a server, a broker, processes that come and go, readers that look on, all by one seed; and what must be true at its end.
+"""One run: a server, a broker, processes that come and go, readers that look on, all by one seed;
+and what must be true at its end.
 
-Room: simulation.  In: a seed, and perhaps rooms in which a rule is broken.  Out: a verdict: what was broken, and the trace of the run.
+Room: simulation.  In: a seed, and perhaps rooms in which a rule is broken.  Out: a verdict: what
+was broken, and the trace of the run.
 """
 
 from __future__ import annotations
@@ -32,14 +34,16 @@ SETTLE_S = 1200.0
 GENERATIONS_MAX = 6
 NARROWS = 0.5
 DAWNS, DARK, DUSKS = 0.08, 0.5, 0.06
-"""So many runs are dawns, and so many of their processes find no API server; so many runs are dusks."""
+"""So many runs are dawns, and so many of their processes find no API server; so many runs are
+dusks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
     """What a run is made of; a test hands in classes that break one rule.
 
-    Shape: `narrow`: some runs have queues that overflow; drawn apart from all else, so that a seed is the same run without.
+    Shape: `narrow`: some runs have queues that overflow; drawn apart from all else, so that a seed
+    is the same run without.
     """
 
     life: Callable[..., Life] = Life
@@ -54,8 +58,9 @@ class Kinds:
 class Verdict:
     """What came of a seed.
 
-    Shape: `broken` is empty for a run in which every promise held; `digest` is that of the whole trace; `alarms` are those of the reader
-    that loses records, or is wrong otherwise; `conflated` counts records that say more than one change.
+    Shape: `broken` is empty for a run in which every promise held; `digest` is that of the whole
+    trace; `alarms` are those of the reader that loses records, or is wrong otherwise; `conflated`
+    counts records that say more than one change.
     """
 
     seed: int
@@ -75,7 +80,8 @@ class World:
     """Everything of one run. Shape: `lost` is what nothing gives back before the next snapshot."""
 
     def __init__(self, seed: int, kinds: Kinds | None = None, *, calm: Shape | None = None) -> None:
-        """Shape: `calm`: a world of that shape in which nothing goes wrong by itself and nobody lives yet, for directed cases."""
+        """Shape: `calm`: a world of that shape in which nothing goes wrong by itself and nobody
+        lives yet, for directed cases."""
         self.seed, self.rng, self.kinds = seed, random.Random(seed), kinds or Kinds(narrow=True)
         self.plan = Plan.drawn(self.rng)
         self.weather = Weather() if calm else Weather.drawn(self.rng)
@@ -109,14 +115,16 @@ class World:
         self.config = PLAIN
         none = [Origin()] * self.shape.partitions
         self.lived = self.kinds.reader("lived", none)
-        self.lossy = self.kinds.lossy("lossy", none, self.lived, lambda: self.rng.random() < 0.03 and not self.resting)
+        self.lossy = self.kinds.lossy(
+            "lossy", none, self.lived, lambda: self.rng.random() < 0.03 and not self.resting
+        )
         self.late: list[Reader] = []
         self.tables = [
             self.kinds.table("table", self.shape.partitions),
             self.kinds.table("table by id", self.shape.partitions, by_id=True),
         ]
 
-    # ---- the trace --------------------------------------------------------------------------------------------------
+    # ---- the trace -------------------------------------------------------------------------------
 
     def note(self, *said: object) -> None:
         """Put into the trace."""
@@ -130,7 +138,7 @@ class World:
                 if not each.heeded and isinstance(each.said, ObjectRecord):
                     self.stale += 1
 
-    # ---- the course -------------------------------------------------------------------------------------------------
+    # ---- the course ------------------------------------------------------------------------------
 
     async def play(self) -> None:
         """All of it."""
@@ -138,7 +146,9 @@ class World:
             if self.rng.random() < 0.7:
                 self._write(name)
         async with asyncio.TaskGroup() as tasks:
-            around = [tasks.create_task(each, name="around") for each in (self._read(), self._clean())]
+            around = [
+                tasks.create_task(each, name="around") for each in (self._read(), self._clean())
+            ]
             churn = tasks.create_task(self._churn(), name="churn")
             for _ in range(self.plan.lives):
                 await self._life(tasks)
@@ -158,7 +168,12 @@ class World:
                 if held is not None:
                     server.put(name, held.body, noise=rng.randrange(3))
             case _:
-                server.put(name, rng.randrange(4), noise=rng.randrange(3), tier=rng.choice(TIERS) if rng.random() < 0.2 else "")
+                server.put(
+                    name,
+                    rng.randrange(4),
+                    noise=rng.randrange(3),
+                    tier=rng.choice(TIERS) if rng.random() < 0.2 else "",
+                )
 
     async def _churn(self) -> None:
         while True:
@@ -207,7 +222,9 @@ class World:
     def clean(self) -> None:
         """The cleaner comes by, as eager as the topic's settings let it be."""
         now_s = asyncio.get_running_loop().time()
-        logs = {place.partition: log for place, log in self.broker.logs.items() if place.topic == TOPIC}
+        logs = {
+            place.partition: log for place, log in self.broker.logs.items() if place.topic == TOPIC
+        }
         frontier = min((log.frontier for log in logs.values()), default=0)
         for place, log in self.broker.logs.items():
             lag_s = 0.0 if place.topic == CONTROL else self.plan.lag_s
@@ -218,7 +235,9 @@ class World:
                 self.note("lost", place.partition, *sorted(lost))
                 self.lost |= lost
             for said in buried:
-                if int(said.version) > frontier:  # no writer can know of it any more, and a watch from the frontier shows what was before
+                # no writer can know of it any more, and a watch from the frontier shows what was
+                # before
+                if int(said.version) > frontier:
                     self.histories[place.partition].forget(said.key)
 
     def doubted(self) -> None:
@@ -229,16 +248,23 @@ class World:
     def unprovable(self, epoch: int) -> str:
         """Why a log may be doubted by the writer of `epoch`, "" where it may not.
 
-        What proves it is not there, or was thinned; or the writer before it doubted it too, and never ended the snapshot that mends it.
+        What proves it is not there, or was thinned; or the writer before it doubted it too, and
+        never ended the snapshot that mends it.
         """
         if self.lost:
             return "compaction"
-        former = max((life for life in self.lives if life.decision and life.epoch < epoch), key=lambda life: life.epoch, default=None)
+        former = max(
+            (life for life in self.lives if life.decision and life.epoch < epoch),
+            key=lambda life: life.epoch,
+            default=None,
+        )
         if former is not None and former.doubted and former.status.last_snapshot is None:
             return "doubted before"
         for partition in range(self.shape.partitions):
             records = self.broker.log(TopicPartition(TOPIC, partition)).records
-            if any(isinstance(each.said, ObjectRecord) for each in records) and not any(map(proves, records)):
+            if any(isinstance(each.said, ObjectRecord) for each in records) and not any(
+                map(proves, records)
+            ):
                 return "no marker"
         return ""
 
@@ -274,7 +300,9 @@ class World:
             left_s -= step_s
             if rng.random() < plan.asks * step_s:
                 life.relay.request_snapshot(f"asked-{life.number}")
-            if nasty and (self.stale > stale or (life.claimed and not life.decision and rng.random() < 0.3)):
+            if nasty and (
+                self.stale > stale or (life.claimed and not life.decision and rng.random() < 0.3)
+            ):
                 await asyncio.sleep(rng.random() * 2 * self.weather.delay_s * (self.stale > stale))
                 break  # the moments in which something is owed
         await self._steps()
@@ -295,7 +323,7 @@ class World:
             if other.control.blind and rng.random() < 0.3:
                 other.control.blind = False
 
-    # ---- the end ----------------------------------------------------------------------------------------------------
+    # ---- the end ---------------------------------------------------------------------------------
 
     async def _settle(self, tasks: asyncio.TaskGroup, churn: asyncio.Task[None]) -> None:
         """The weather clears, one process is left, and catches up."""
@@ -336,7 +364,11 @@ class World:
     async def _last(self, tasks: asyncio.TaskGroup, lasts_s: float) -> Life:
         """A process that lives: late claims of the dead may stop one or two."""
         for _ in range(GENERATIONS_MAX):
-            life = self.running[-1] if self.running and not self.running[-1].over else self._begin(tasks)
+            life = (
+                self.running[-1]
+                if self.running and not self.running[-1].over
+                else self._begin(tasks)
+            )
             await asyncio.sleep(lasts_s)
             await self._until(partial(_decided, life))
             if not life.over:
@@ -344,8 +376,14 @@ class World:
         raise AssertionError("one writer after the other is fenced")
 
     async def _caught_up(self, life: Life) -> bool:
-        """Everything that the server holds was taken, and the frontier says so. False: the writer was stopped before."""
-        await self._until(lambda: life.over or (life.status.complete and int(life.status.frontier or 0) >= self.server.version))
+        """Everything that the server holds was taken, and the frontier says so. False: the writer
+        was stopped before."""
+        await self._until(
+            lambda: (
+                life.over
+                or (life.status.complete and int(life.status.frontier or 0) >= self.server.version)
+            )
+        )
         await asyncio.sleep(8 * HEARTBEAT_S)
         return not life.over
 
@@ -373,7 +411,13 @@ class World:
         lines: list[str] = []
         for each in self.trace:
             if isinstance(each, list):
-                lines += (f"{one.at_s:.6f} p{one.partition}@{one.offset} {one.key!r} {one.value!r} {one.headers}" for one in each)
+                lines += (
+                    (
+                        f"{one.at_s:.6f} p{one.partition}@{one.offset} {one.key!r} {one.value!r} "
+                        f"{one.headers}"
+                    )
+                    for one in each
+                )
             else:
                 lines.append(repr(each))
         return lines

@@ -1,7 +1,9 @@
-"""`python -m tests.soak --minutes N --seed S`: the relay for so long on real parts, under churn and faults by seed, and then the verdict.
+"""`python -m tests.soak --minutes N --seed S`: the relay for so long on real parts, under churn and
+faults by seed, and then the verdict.
 
-Room: tests. In: minutes, a seed. Out: a report as JSON; exit code 0 only when the topics end right (`watchrelay verify --cluster` 0, no
-rule of the contract broken for a second reader), and no line of the log is unexplained.
+Room: tests. In: minutes, a seed. Out: a report as JSON; exit code 0 only when the topics end right
+(`watchrelay verify --cluster` 0, no rule of the contract broken for a second reader), and no line
+of the log is unexplained.
 """
 
 from __future__ import annotations
@@ -38,16 +40,24 @@ MISSED = "list found changes that the watch did not show"
 _PER_S = 50
 _SETTLED_S = 180.0
 _NOTICED_S = 120.0
-"""From the last fault on, all must be right after so long: a frozen connection is noticed within about 75 s, and what it held back said."""
+"""From the last fault on, all must be right after so long: a frozen connection is noticed within
+about 75 s, and what it held back said."""
 _SAMPLE_S = 0.5
 _MIB = 1024 * 1024
 
 
 def main() -> int:
     """Run it; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Everything at once on real parts, with faults by seed.")
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long faults go on; default 30")
-    parser.add_argument("--seed", type=int, default=1, help="which faults, when, for how long; default 1")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="Everything at once on real parts, with faults by seed.",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="how long faults go on; default 30"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="which faults, when, for how long; default 1"
+    )
     parser.add_argument("--log", help="a file to keep the relay's log in")
     asked = parser.parse_args()
     report = soak(asked.minutes * 60.0, asked.seed, keep=asked.log)
@@ -65,7 +75,9 @@ def soak(for_s: float, seed: int, *, keep: str | None = None) -> dict[str, Any]:
             _calm(scene, scene.rng.uniform(4, 10), memory)
             for fault in _drawn(scene.rng):
                 faults[fault] += 1
-                print(f"{end_s - time.monotonic():6.0f} s to go: {fault}", file=sys.stderr, flush=True)
+                print(
+                    f"{end_s - time.monotonic():6.0f} s to go: {fault}", file=sys.stderr, flush=True
+                )
                 FAULTS[fault](scene)
         scene.heal()
         scene.relay.wait("no stream has an error", lambda: _well(scene), deadline_s=_SETTLED_S)
@@ -88,15 +100,28 @@ def _begin(stack: ExitStack, for_s: float, seed: int) -> Scene:
     to_api = stack.enter_context(FaultProxy(cluster.port))
     trial = Trial(cluster, broker, workspace.path)
     through = cluster.write_kubeconfig("through", server=f"https://127.0.0.1:{to_api.port}")
-    more: dict[str, Any] = {"defaults": {"snapshotInterval": "60s", "relistInterval": "5m"}, "queueBytes": "1MiB"}
-    relay = trial.relay(*_STREAMS, kubeconfig=through, kafka={"bootstrapServers": [f"127.0.0.1:{to_kafka.port}"]}, **more)
+    more: dict[str, Any] = {
+        "defaults": {"snapshotInterval": "60s", "relistInterval": "5m"},
+        "queueBytes": "1MiB",
+    }
+    relay = trial.relay(
+        *_STREAMS,
+        kubeconfig=through,
+        kafka={"bootstrapServers": [f"127.0.0.1:{to_kafka.port}"]},
+        **more,
+    )
     namespaces = trial.namespaces(12)
     stack.enter_context(relay)
     relay.await_ready(deadline_s=90.0)
-    operations = int(for_s * _PER_S / 10) + 200  # the least; it goes on until it is told that it is enough
+    # the least; it goes on until it is told that it is enough
+    operations = int(for_s * _PER_S / 10) + 200
     kinds = ("configmaps", "configmaps", "deployments")
-    churn = stack.enter_context(Churn(cluster, namespaces, operations=operations, kinds=kinds, per_s=_PER_S, seed=seed))
-    return Scene(random.Random(seed), cluster, broker, relay, churn, to_kafka, to_api, workspace.path, trial)
+    churn = stack.enter_context(
+        Churn(cluster, namespaces, operations=operations, kinds=kinds, per_s=_PER_S, seed=seed)
+    )
+    return Scene(
+        random.Random(seed), cluster, broker, relay, churn, to_kafka, to_api, workspace.path, trial
+    )
 
 
 def _drawn(rng: random.Random) -> list[str]:
@@ -108,7 +133,9 @@ def _calm(scene: Scene, for_s: float, memory: list[tuple[int, int]]) -> None:
     """Let it work; its memory is looked at, by life."""
     end_s = time.monotonic() + for_s
     while time.monotonic() < end_s:
-        assert scene.relay.alive, f"the relay ended by itself: {json.dumps(scene.relay.lines()[-5:])}"
+        assert scene.relay.alive, (
+            f"the relay ended by itself: {json.dumps(scene.relay.lines()[-5:])}"
+        )
         assert scene.churn.running, "the churn ended"
         memory.append((scene.relay.pid, usage(scene.relay.pid).rss))
         measure_for(_SAMPLE_S)
@@ -120,7 +147,10 @@ def _well(scene: Scene) -> bool:
     return (
         len(rows) == len(_STREAMS)
         and not problems
-        and all(row["state"] == "watching" and row.get("lastError") is None and not row.get("dirtyKeys") for row in rows.values())
+        and all(
+            row["state"] == "watching" and row.get("lastError") is None and not row.get("dirtyKeys")
+            for row in rows.values()
+        )
     )
 
 
@@ -129,12 +159,20 @@ def _verdict(scene: Scene, faults: Counter[str]) -> dict[str, Any]:
     looks = list(_verified(scene))
     with scene.trial.reader(*topics) as reader:
         reader.read()
-        wait_until("a second reader has it proven", lambda: reader.read() >= 0 and all(map(reader.proven, _STREAMS)), deadline_s=60.0)
+        wait_until(
+            "a second reader has it proven",
+            lambda: reader.read() >= 0 and all(map(reader.proven, _STREAMS)),
+            deadline_s=60.0,
+        )
     operations, code = scene.churn.operations(), scene.relay.stop()
     missed = _missed(scene.relay.lines())
     odd, levels = unexplained(scene.relay.lines())
     return {
-        "right": looks[-1]["exit"] == 0 and not reader.problems and code == 0 and not odd and missed["silently"] == 0,
+        "right": looks[-1]["exit"] == 0
+        and not reader.problems
+        and code == 0
+        and not odd
+        and missed["silently"] == 0,
         "verify": looks,
         "operations": operations,
         "faults": dict(sorted(faults.items())),
@@ -150,38 +188,56 @@ def _verdict(scene: Scene, faults: Counter[str]) -> dict[str, Any]:
 
 
 def _verified(scene: Scene) -> Iterator[dict[str, Any]]:
-    """What `verify --cluster` said, looked at until it is content or a frozen connection would long have been noticed.
+    """What `verify --cluster` said, looked at until it is content or a frozen connection would long
+    have been noticed.
 
-    A path that forgot its connections a moment ago leaves watches that are silent and look well: the relay says so after about 75 s.
+    A path that forgot its connections a moment ago leaves watches that are silent and look well:
+    the relay says so after about 75 s.
     """
     began_s = time.monotonic()
     while True:
         outcome = command("verify", "-c", scene.relay.file, "--cluster", timeout_s=900.0)
         after_s = time.monotonic() - began_s
-        yield {"exit": outcome.code, "after_s": round(after_s, 1), "said": (outcome.stdout + outcome.stderr).splitlines()}
+        yield {
+            "exit": outcome.code,
+            "after_s": round(after_s, 1),
+            "said": (outcome.stdout + outcome.stderr).splitlines(),
+        }
         if outcome.code == 0 or after_s > _NOTICED_S:
             return
 
 
 def _missed(lines: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Changes that a list found: of `silently` the watch was open and did not show them; the others stood in history that was lost."""
+    """Changes that a list found: of `silently` the watch was open and did not show them; the others
+    stood in history that was lost."""
     found = {"silently": 0, "with_lost_history": 0}
     for line in lines:
         if line["message"] == MISSED:
-            found["with_lost_history" if str(line["level"]).lower() == "info" else "silently"] += int(line["missed"])
+            found["with_lost_history" if str(line["level"]).lower() == "info" else "silently"] += (
+                int(line["missed"])
+            )
     return found
 
 
 def _shape(memory: list[tuple[int, int]]) -> list[dict[str, float]]:
-    """For each life of the relay that was long enough: medians of the first and of the last third, and the most."""
+    """For each life of the relay that was long enough: medians of the first and of the last third,
+    and the most."""
     shapes = []
     for pid in dict.fromkeys(pid for pid, _ in memory):
         seen = [rss for own, rss in memory if own == pid]
         third = len(seen) // 3
         if third >= 4:
-            first, last = (sorted(part)[len(part) // 2] / _MIB for part in (seen[third : 2 * third], seen[-third:]))
+            first, last = (
+                sorted(part)[len(part) // 2] / _MIB
+                for part in (seen[third : 2 * third], seen[-third:])
+            )
             shapes.append(
-                {"samples": len(seen), "second_third": round(first, 1), "last_third": round(last, 1), "most": round(max(seen) / _MIB, 1)}
+                {
+                    "samples": len(seen),
+                    "second_third": round(first, 1),
+                    "last_third": round(last, 1),
+                    "most": round(max(seen) / _MIB, 1),
+                }
             )
     return shapes
 

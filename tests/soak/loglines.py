@@ -1,6 +1,7 @@
 """Which lines of the relay's log a soak's faults explain.
 
-Room: tests. In: log lines. Out: those that nothing explains, counted. A warning or an error is explained only by being named here.
+Room: tests. In: log lines. Out: those that nothing explains, counted. A warning or an error is
+explained only by being named here.
 """
 
 import re
@@ -9,8 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 _AWAY = (
-    r"the watch was silent for 7\d s|the connection broke before the answer's end|connection (refused|reset)|hung up|timed? ?out|no answer|"
-    r"not ready|unavailable|etcd|leader|too old|expired|gone|\b(410|429|500|503|504)\b|server is (starting|shutting)"
+    r"the watch was silent for 7\d s|the connection broke before the answer's end|connection "
+    r"(refused|reset)|hung up|timed? ?out|no answer|"
+    r"not ready|unavailable|etcd|leader|too "
+    r"old|expired|gone|\b(410|429|500|503|504)\b|server is (starting|shutting)"
 )
 """An API server that is away, silent, starting, or has lost its history."""
 
@@ -22,17 +25,25 @@ EXPLAINED: dict[str, str] = {
     "api server in trouble, all streams stay away": _AWAY,
     "discovery failed": _AWAY,
 }
-"""Warnings and errors that the faults lead to, and what their `error` must then speak of (a pattern)."""
+"""Warnings and errors that the faults lead to, and what their `error` must then speak of (a
+pattern)."""
 
 
 def unexplained(lines: Iterable[dict[str, Any]]) -> tuple[dict[str, int], Counter[str]]:
-    """Warnings and errors that `EXPLAINED` does not cover, by text, with how often each came; and how many lines each level has."""
+    """Warnings and errors that `EXPLAINED` does not cover, by text, with how often each came; and
+    how many lines each level has."""
     odd: Counter[str] = Counter()
     levels: Counter[str] = Counter()
     for line in lines:
-        level, message, error = str(line["level"]).lower(), str(line["message"]), str(line.get("error", ""))
+        level, message, error = (
+            str(line["level"]).lower(),
+            str(line["message"]),
+            str(line.get("error", "")),
+        )
         levels[level] += 1
         wanted = EXPLAINED.get(message)
-        if level not in {"debug", "info"} and (wanted is None or not re.search(wanted, error, re.IGNORECASE)):
+        if level not in {"debug", "info"} and (
+            wanted is None or not re.search(wanted, error, re.IGNORECASE)
+        ):
             odd[f"{level}: {message}: {error}"[:300]] += 1
     return dict(odd.most_common(40)), levels

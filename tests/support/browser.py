@@ -1,6 +1,8 @@
-"""Room: test support.  In: PAGE=1, a Chromium on the PATH.  Out: pages in it, driven by its own protocol over a WebSocket.
+"""Room: test support.  In: PAGE=1, a Chromium on the PATH.  Out: pages in it, driven by its own
+protocol over a WebSocket.
 
-A driver of our own in a page of code, since what is needed of one is small: look, wait, type, and hear what went wrong.
+A driver of our own in a page of code, since what is needed of one is small: look, wait, type, and
+hear what went wrong.
 Source: the DevTools protocol, stable domains Page, Runtime, Network, Log, Emulation, Input.
 """
 
@@ -49,11 +51,21 @@ def page_wanted() -> bool:
 def program() -> str | None:
     """The browser's program: CHROMIUM, else what stands on the PATH."""
     named = os.environ.get("CHROMIUM")
-    return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+    return named or next(
+        filter(
+            None,
+            map(
+                shutil.which,
+                ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
+            ),
+        ),
+        None,
+    )
 
 
 class Browser:
-    """A headless Chromium with a profile of its own; a context manager that leaves nothing behind."""
+    """A headless Chromium with a profile of its own; a context manager that leaves nothing
+    behind."""
 
     def __init__(self) -> None:
         found = program()
@@ -63,7 +75,9 @@ class Browser:
         self._announced = profile / "DevToolsActivePort"
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         self._process = Process(
-            "chromium", [found, *_QUIET, *sandbox, f"--user-data-dir={profile}", "about:blank"], log=self._workspace.path / "log"
+            "chromium",
+            [found, *_QUIET, *sandbox, f"--user-data-dir={profile}", "about:blank"],
+            log=self._workspace.path / "log",
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="browser", daemon=True)
@@ -72,7 +86,9 @@ class Browser:
 
     def __enter__(self) -> Self:
         self._process.launch()
-        self._process.await_ready(lambda: self._announced.exists() and len(self._announced.read_text().splitlines()) == 2)
+        self._process.await_ready(
+            lambda: self._announced.exists() and len(self._announced.read_text().splitlines()) == 2
+        )
         self._thread.start()
         self._session = self.on_loop(self._open_session())
         return self
@@ -80,7 +96,12 @@ class Browser:
     async def _open_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._session is not None:
             self.on_loop(self._session.close())
         self._process.kill()
@@ -93,12 +114,29 @@ class Browser:
         """The work's result, done on the thread that speaks with the browser."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
 
-    def page(self, url: str = "about:blank", *, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True) -> "Page":
+    def page(
+        self,
+        url: str = "about:blank",
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        scripts: bool = True,
+    ) -> "Page":
         """A new page, gone to `url`."""
         page = self.on_loop(self._new_page())
         self._pages.append(page)
-        page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        page.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        page.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         page.send("Emulation.setTimezoneOverride", timezoneId="Asia/Tokyo")
         page.send("Emulation.setFocusEmulationEnabled", enabled=True)
         page.send("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -122,7 +160,8 @@ class Browser:
 
 
 class Page:
-    """One page. Shape: `problems` holds console errors, exceptions and refusals by policy; `requests` the addresses it asked for."""
+    """One page. Shape: `problems` holds console errors, exceptions and refusals by policy;
+    `requests` the addresses it asked for."""
 
     def __init__(self, browser: Browser, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._browser, self._socket = browser, socket
@@ -148,11 +187,16 @@ class Page:
     def _heard(self, method: str, said: dict[str, Any]) -> None:
         match method:
             case "Runtime.exceptionThrown":
-                self.problems.append(json.dumps(said["exceptionDetails"].get("exception", said))[:400])
+                self.problems.append(
+                    json.dumps(said["exceptionDetails"].get("exception", said))[:400]
+                )
             case "Runtime.consoleAPICalled" if said["type"] in {"error", "warning", "assert"}:
                 self.problems.append(json.dumps(said["args"])[:400])
             case "Log.entryAdded" if said["entry"]["level"] in {"error", "warning"}:
-                self.problems.append(f"{said['entry']['source']}: {said['entry']['text']} {said['entry'].get('url', '')}")
+                self.problems.append(
+                    f"{said['entry']['source']}: {said['entry']['text']} "
+                    f"{said['entry'].get('url', '')}"
+                )
             case "Network.requestWillBeSent":
                 self.requests.append(said["request"]["url"])
             case _:
@@ -177,21 +221,31 @@ class Page:
         failed = self.send("Page.navigate", url=url).get("errorText")
         if failed:
             raise PartError(f"{url}: {failed}")
-        wait_until(f"{url} is loaded", lambda: self.evaluate("window.left !== true && document.readyState === 'complete'"))
+        wait_until(
+            f"{url} is loaded",
+            lambda: self.evaluate("window.left !== true && document.readyState === 'complete'"),
+        )
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, waited for when it is a promise."""
-        said = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        said = self.send(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in said:
-            raise AssertionError(f"{expression[:200]}: {json.dumps(said['exceptionDetails'])[:600]}")
+            raise AssertionError(
+                f"{expression[:200]}: {json.dumps(said['exceptionDetails'])[:600]}"
+            )
         return said["result"].get("value")
 
     def wait(self, claim: str, expression: str, *, deadline_s: float = 30.0) -> Any:
-        """Returns the expression's value once it is true; raises with what the page shows when the time is up."""
+        """Returns the expression's value once it is true; raises with what the page shows when the
+        time is up."""
         try:
             return wait_until(claim, lambda: self.evaluate(expression), deadline_s=deadline_s)
         except TimeoutError as late:
-            raise AssertionError(f"{late}; the page shows:\n{self.text()}\nproblems: {self.problems}") from None
+            raise AssertionError(
+                f"{late}; the page shows:\n{self.text()}\nproblems: {self.problems}"
+            ) from None
 
     def text(self) -> str:
         """What can be read on the page."""
@@ -200,8 +254,10 @@ class Page:
     def click(self, selector: str) -> None:
         """A click on the first element that the selector names."""
         x, y = self.evaluate(
-            f"(() => {{ const at = document.querySelector({json.dumps(selector)}); at.scrollIntoView({{block: 'center'}});"
-            " const box = at.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+            f"(() => {{ const at = document.querySelector({json.dumps(selector)}); "
+            "at.scrollIntoView({block: 'center'});"
+            " const box = at.getBoundingClientRect(); return [box.x + box.width / 2, box.y + "
+            "box.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -210,7 +266,14 @@ class Page:
         """A key of the keyboard, by its DOM name."""
         for kind in ("keyDown", "keyUp"):
             typed = {"text": text} if text and kind == "keyDown" else {}
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **typed,
+            )
 
     def type(self, text: str) -> None:
         """Text into what has the focus."""

@@ -1,7 +1,9 @@
-"""Room: test support.  In: a transform of Secrets.  Out: all that leaves the relay when Secrets full of canaries go every way through it.
+"""Room: test support.  In: a transform of Secrets.  Out: all that leaves the relay when Secrets
+full of canaries go every way through it.
 
-Each canary sits where one step of the redaction stands before it, so that a canary that got out names the step that failed. Readers, store,
-reflector, relay and resume are the real ones; the server is bytes as it would send them, Kafka a list of records, time virtual.
+Each canary sits where one step of the redaction stands before it, so that a canary that got out
+names the step that failed. Readers, store, reflector, relay and resume are the real ones; the
+server is bytes as it would send them, Kafka a list of records, time virtual.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ keys cannot be read, "damaged" an object that says its payload twice."""
 
 
 def b64(text: str) -> str:
-    """As the payload of a Secret is written. Shape: no canary's form depends on what stands beside it."""
+    """As the payload of a Secret is written. Shape: no canary's form depends on what stands beside
+    it."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -75,15 +78,31 @@ def leaked(text: bytes) -> set[str]:
     return {
         place
         for place, canary in CANARIES.items()
-        if any(form in text for form in (canary.encode(), b64(canary).encode(), canary.encode().hex().encode()))
+        if any(
+            form in text
+            for form in (canary.encode(), b64(canary).encode(), canary.encode().hex().encode())
+        )
     }
 
 
 def secret(name: str, version: int, *, noise: int = 0) -> bytes:
-    """A Secret with a canary in each place that a well-formed one has. `noise`: bytes of annotations that nothing compresses."""
-    applied = {"data": {"password": b64(CANARIES["applied"])}, "stringData": {"token": CANARIES["applied"]}}
-    annotations = {LAST_APPLIED: json.dumps(applied), "note": random.Random(name).randbytes(noise // 2).hex()}
-    metadata = {"name": name, "namespace": "shop", "uid": f"uid-{name}", "resourceVersion": str(version), "annotations": annotations}
+    """A Secret with a canary in each place that a well-formed one has. `noise`: bytes of
+    annotations that nothing compresses."""
+    applied = {
+        "data": {"password": b64(CANARIES["applied"])},
+        "stringData": {"token": CANARIES["applied"]},
+    }
+    annotations = {
+        LAST_APPLIED: json.dumps(applied),
+        "note": random.Random(name).randbytes(noise // 2).hex(),
+    }
+    metadata = {
+        "name": name,
+        "namespace": "shop",
+        "uid": f"uid-{name}",
+        "resourceVersion": str(version),
+        "annotations": annotations,
+    }
     body = {
         "kind": "Secret",
         "apiVersion": "v1",
@@ -98,8 +117,12 @@ def secret(name: str, version: int, *, noise: int = 0) -> bytes:
         text = text.replace(LAST_APPLIED, odd_key).replace(CANARIES["applied"], CANARIES["escaped"])
         text = text.replace(b64(CANARIES["applied"]), b64(CANARIES["escaped"]))
     if name.startswith("odd"):
-        text = text.replace(json.dumps(body["data"], separators=(",", ":")), json.dumps(b64(CANARIES["odd"])))
-        text = text.replace(json.dumps(body["stringData"], separators=(",", ":")), json.dumps([CANARIES["odd"]]))
+        text = text.replace(
+            json.dumps(body["data"], separators=(",", ":")), json.dumps(b64(CANARIES["odd"]))
+        )
+        text = text.replace(
+            json.dumps(body["stringData"], separators=(",", ":")), json.dumps([CANARIES["odd"]])
+        )
     raw = text.encode()
     if name.startswith("broken"):
         payload = json.dumps(body["data"], separators=(",", ":")).encode()
@@ -119,7 +142,10 @@ stringData:
 
 
 _QUOTING = [
-    'v1.Secret.Data: base64Codec: illegal base64 data, error found in #10 byte of ...|"password":"%s"}|...',
+    (
+        "v1.Secret.Data: base64Codec: illegal base64 data, error found in #10 byte of "
+        '...|"password":"%s"}|...'
+    ),
     'Secret in version "v1" cannot be read: bigger context ...|password %s|...',
     'json: near "password":"%s"',
     "unable to convert &Secret{Data: %s}",
@@ -134,7 +160,10 @@ NAMES = ("plain", "escaped", "odd", "broken", "damaged", "huge")
 
 def secrets(version: int) -> list[bytes]:
     """One of each kind."""
-    return [secret(name, version + at, noise=(200 << 10) if name == "huge" else 0) for at, name in enumerate(NAMES)]
+    return [
+        secret(name, version + at, noise=(200 << 10) if name == "huge" else 0)
+        for at, name in enumerate(NAMES)
+    ]
 
 
 @dataclass
@@ -169,9 +198,24 @@ class _Lines(logging.Handler):
 class _Process:
     """One life of the relay on a log that others continue."""
 
-    def __init__(self, transform: Transform, selection: Selection, form: Format, kafka: Kafka, control: FakeControl) -> None:
+    def __init__(
+        self,
+        transform: Transform,
+        selection: Selection,
+        form: Format,
+        kafka: Kafka,
+        control: FakeControl,
+    ) -> None:
         self.spec = StreamSpec(
-            "secrets", "test", "k8s.test.core.secrets", PARTITIONS, WatchPlan(selection), "c0ffee", b"", form, snapshot_interval_s=0.0
+            "secrets",
+            "test",
+            "k8s.test.core.secrets",
+            PARTITIONS,
+            WatchPlan(selection),
+            "c0ffee",
+            b"",
+            form,
+            snapshot_interval_s=0.0,
         )
         self.selection, self.kafka = selection, kafka
         self.metrics, self.board = Metrics(), Board()
@@ -195,12 +239,24 @@ class _Process:
             now_s=lambda: asyncio.get_running_loop().time(),
             wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         )
-        self.reflector = Reflector(self.store, self.relay, metrics=self.metrics.stream("secrets", SECRETS), status=self.status)
+        self.reflector = Reflector(
+            self.store,
+            self.relay,
+            metrics=self.metrics.stream("secrets", SECRETS),
+            status=self.status,
+        )
 
     def written(self) -> list[tuple[int, int, WireRecord]]:
         """Partition, offset and record of all that stands in the log."""
-        logs = [(partition, self.kafka.logs.get((self.spec.topic, partition), [])) for partition in range(PARTITIONS)]
-        return [(partition, offset, record) for partition, log in logs for offset, record in enumerate(log)]
+        logs = [
+            (partition, self.kafka.logs.get((self.spec.topic, partition), []))
+            for partition in range(PARTITIONS)
+        ]
+        return [
+            (partition, offset, record)
+            for partition, log in logs
+            for offset, record in enumerate(log)
+        ]
 
     def tell(self, told: Told, path: str) -> None:
         """What stands in the log now and did not before, said to have left by `path`."""
@@ -208,13 +264,24 @@ class _Process:
             if offset < told.read[partition]:
                 continue
             told.read[partition] = offset + 1
-            told.add(path, (record.key or b"") + (record.value or b"") + b"".join(name.encode() + value for name, value in record.headers))
-            if isinstance(decode(record.key, record.value, record.headers), ObjectRecord) and record.value is not None:
+            told.add(
+                path,
+                (record.key or b"")
+                + (record.value or b"")
+                + b"".join(name.encode() + value for name, value in record.headers),
+            )
+            if (
+                isinstance(decode(record.key, record.value, record.headers), ObjectRecord)
+                and record.value is not None
+            ):
                 told.objects[path] += 1
 
 
-async def tell(transform: Transform, *, form: Format = "cloudevents", metadata_only: bool = False) -> Told:
-    """Everything that leaves, from the first list to a resume by another process. Use inside `run_virtually`."""
+async def tell(
+    transform: Transform, *, form: Format = "cloudevents", metadata_only: bool = False
+) -> Told:
+    """Everything that leaves, from the first list to a resume by another process. Use inside
+    `run_virtually`."""
     told = Told()
     handler = _Lines(told)
     logging.root.addHandler(handler)
@@ -246,7 +313,9 @@ async def _tell(told: Told, transform: Transform, selection: Selection, form: Fo
     _tell_of(told, first)
     _errors(told, selection)
     second = _Process(transform, selection, form, kafka, control)
-    found = await resume(second.spec, second.relay, second.store, second.log, await second.relay.claim(_none))
+    found = await resume(
+        second.spec, second.relay, second.store, second.log, await second.relay.claim(_none)
+    )
     told.add("resume", repr(found))
     for key in list(second.store.keys()):
         entry = second.store.get(key)
@@ -269,9 +338,12 @@ async def _none() -> int:
 
 async def _list(told: Told, process: _Process, version: int = 100) -> None:
     reader = PageReader(process.selection)
-    body = b'{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%b]}' % (
-        version + 50,
-        b",".join(secrets(version)),
+    body = (
+        b'{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%b]}'
+        % (
+            version + 50,
+            b",".join(secrets(version)),
+        )
     )
     for at in range(0, len(body), 1000):
         reader.feed(body[at : at + 1000])
@@ -279,7 +351,13 @@ async def _list(told: Told, process: _Process, version: int = 100) -> None:
     await _take_list(told, process, page.objects, page.failures, page.resource_version)
 
 
-async def _take_list(told: Told, process: _Process, objects: list[ObjectFrame], failures: Sequence[Exception], version: str) -> None:
+async def _take_list(
+    told: Told,
+    process: _Process,
+    objects: list[ObjectFrame],
+    failures: Sequence[Exception],
+    version: str,
+) -> None:
     for failure in failures:
         told.add("errors", str(failure) + repr(failure))
         process.status.failed(str(failure))
@@ -294,12 +372,16 @@ async def _relist(told: Told, process: _Process) -> None:
 
 
 def _lines(verb: str, version: int) -> bytes:
-    return b"".join(b'{"type":"%b","object":%b}\n' % (verb.encode(), each) for each in secrets(version))
+    return b"".join(
+        b'{"type":"%b","object":%b}\n' % (verb.encode(), each) for each in secrets(version)
+    )
 
 
 async def _watch(told: Told, process: _Process, version: int = 200) -> None:
     stream = FrameStream(process.selection)
-    body = _lines("MODIFIED", version) + b'{"type":"DELETED","object":%b}\n' % secret("plain", version + 20)
+    body = _lines("MODIFIED", version) + b'{"type":"DELETED","object":%b}\n' % secret(
+        "plain", version + 20
+    )
     body += b'{"type":"ADDED","object":%b}\n' % secret("plain", version + 21)
     frames = stream.feed(body[:5000]) + stream.feed(body[5000:]) + stream.finish()
     objects = [frame for frame in frames if isinstance(frame, ObjectFrame)]
@@ -314,7 +396,13 @@ async def _streaming(told: Told, process: _Process) -> None:
     stream = FrameStream(process.selection)
     frames = stream.feed(_lines("ADDED", 400)) + stream.finish()
     objects = [frame for frame in frames if isinstance(frame, ObjectFrame)]
-    await _take_list(told, process, objects, [frame.error for frame in frames if isinstance(frame, Failure)], "450")
+    await _take_list(
+        told,
+        process,
+        objects,
+        [frame.error for frame in frames if isinstance(frame, Failure)],
+        "450",
+    )
 
 
 async def _snapshot(told: Told, process: _Process) -> None:
@@ -325,30 +413,92 @@ async def _snapshot(told: Told, process: _Process) -> None:
 
 
 def _errors(told: Told, selection: Selection) -> None:
-    """What is said of answers that hold Secrets and are not what was asked for: of any type and code, whole, cut or out of place."""
+    """What is said of answers that hold Secrets and are not what was asked for: of any type and
+    code, whole, cut or out of place."""
     body = b'{"kind":"SecretList","items":[%b]}' % b",".join(secrets(1))
     unlike_json = (
-        *(_YAML, _YAML.replace(b"\n", b"\r\n"), b"\n" + _YAML, b"k8s\0\x0c" + CANARIES["data"].encode()),
-        *(form % CANARIES["data"].encode() for form in (b'{"password" : "%b"}', b'"password":"%b"', b"{%b}")),
-        *(begun + CANARIES["data"].encode() + b"</td></tr>" for begun in (b"<tr><td>", b" <tr><td>", b"\n<tr><td>")),
+        *(
+            _YAML,
+            _YAML.replace(b"\n", b"\r\n"),
+            b"\n" + _YAML,
+            b"k8s\0\x0c" + CANARIES["data"].encode(),
+        ),
+        *(
+            form % CANARIES["data"].encode()
+            for form in (b'{"password" : "%b"}', b'"password":"%b"', b"{%b}")
+        ),
+        *(
+            begun + CANARIES["data"].encode() + b"</td></tr>"
+            for begun in (b"<tr><td>", b" <tr><td>", b"\n<tr><td>")
+        ),
     )
     for message in _QUOTING:
         said = json.dumps({"kind": "Status", "code": 500, "message": message}).encode()
-        told.add("errors", repr(from_response(500, {"Content-Type": "application/json"}, said, what="list secrets", wall_ms=0)))
+        told.add(
+            "errors",
+            repr(
+                from_response(
+                    500, {"Content-Type": "application/json"}, said, what="list secrets", wall_ms=0
+                )
+            ),
+        )
         told.add("errors", repr(from_stream(said)))
-    for data in (body, b" \n" + body, body[:200_000], body[20:], secret("plain", 1), b"[%b]" % body, *unlike_json):
+    for data in (
+        body,
+        b" \n" + body,
+        body[:200_000],
+        body[20:],
+        secret("plain", 1),
+        b"[%b]" % body,
+        *unlike_json,
+    ):
         for code in (200, 301, 403, 404, 410, 422, 429, 500, 504):
-            for kind in ("", "text/plain", "application/json", "text/html", "application/yaml", "application/vnd.kubernetes.protobuf"):
-                told.add("errors", repr(from_response(code, {"Content-Type": kind}, data, what="list secrets", wall_ms=0)))
-        for kind in ("application/json", "text/html", "application/yaml", "application/octet-stream"):
-            told.add("errors", repr(from_response(500, {"Content-Type": kind}, CANARIES["data"].encode(), what="list secrets", wall_ms=0)))
+            for kind in (
+                "",
+                "text/plain",
+                "application/json",
+                "text/html",
+                "application/yaml",
+                "application/vnd.kubernetes.protobuf",
+            ):
+                told.add(
+                    "errors",
+                    repr(
+                        from_response(
+                            code, {"Content-Type": kind}, data, what="list secrets", wall_ms=0
+                        )
+                    ),
+                )
+        for kind in (
+            "application/json",
+            "text/html",
+            "application/yaml",
+            "application/octet-stream",
+        ):
+            told.add(
+                "errors",
+                repr(
+                    from_response(
+                        500,
+                        {"Content-Type": kind},
+                        CANARIES["data"].encode(),
+                        what="list secrets",
+                        wall_ms=0,
+                    )
+                ),
+            )
         reader = PageReader(selection)
         reader.feed(data)
         try:
             reader.finish()
         except (NotAList, KubeError) as error:
             told.add("errors", repr(error))
-        lines = (data, data[: len(data) // 2], b'{"type":"ERROR","object":%b}' % data, b'{"type":"ODD","object":%b}' % data)
+        lines = (
+            data,
+            data[: len(data) // 2],
+            b'{"type":"ERROR","object":%b}' % data,
+            b'{"type":"ODD","object":%b}' % data,
+        )
         for line in lines:
             for frame in FrameStream(selection).feed(line + b"\n"):
                 if isinstance(frame, Failure):
@@ -362,14 +512,27 @@ def _tell_of(told: Told, process: _Process) -> None:
     told.add("status", json.dumps(Readiness(process.board).check()[1]))
     told.add("repr", repr(process.spec) + repr(process.store) + repr(process.status))
     audits = [
-        Audit("secrets", process.spec.topic, each, origin=Origin(), partitions=PARTITIONS, home=partition_of) for each in range(PARTITIONS)
+        Audit(
+            "secrets",
+            process.spec.topic,
+            each,
+            origin=Origin(),
+            partitions=PARTITIONS,
+            home=partition_of,
+        )
+        for each in range(PARTITIONS)
     ]
     for partition, offset, record in process.written():
         said = decode(record.key, record.value, record.headers)
         seen = Seen(process.spec.topic, partition, offset, said)
-        told.add("tail", as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen))
+        told.add(
+            "tail",
+            as_text(seen, coloured=False) + as_json(seen) + yaml_printer()(seen) + as_name(seen),
+        )
         audits[partition].take(offset, offset - 1, said, record.headers)
-        audits[partition].add(Problem("hash", offset, str(record.key), "said to see how it is shown"))
+        audits[partition].add(
+            Problem("hash", offset, str(record.key), "said to see how it is shown")
+        )
     told.add("verify", _rows(audits, "text") + _rows(audits, "json"))
 
 

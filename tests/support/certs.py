@@ -1,4 +1,5 @@
-"""Room: test support.  In: names.  Out: certificates of a throw-away authority and keys, as PEM files."""
+"""Room: test support.  In: names.  Out: certificates of a throw-away authority and keys, as PEM
+files."""
 
 import datetime as dt
 import ipaddress
@@ -8,7 +9,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME = dt.timedelta(days=2)
@@ -25,7 +31,8 @@ def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
 
 
 class Issued:
-    """A certificate and its key: `certificate` and `key` are files, `keystore` holds key then certificate."""
+    """A certificate and its key: `certificate` and `key` are files, `keystore` holds key then
+    certificate."""
 
     def __init__(self, stem: Path, certificate: bytes, key: bytes) -> None:
         self.certificate = stem.with_suffix(".crt")
@@ -46,7 +53,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _name(name)
         usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,  # noqa: E501
             data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
         )  # fmt: skip
         own = (
@@ -58,7 +65,9 @@ class Authority:
         self.certificate = directory / "ca.crt"
         self.certificate.write_bytes(own.public_bytes(Encoding.PEM))
 
-    def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
@@ -70,7 +79,7 @@ class Authority:
             .not_valid_after(now + _LIFETIME)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False  # noqa: E501
             )
         )  # fmt: skip
 
@@ -91,10 +100,13 @@ class Authority:
 
 
 def write_rsa_pair(directory: Path, stem: str) -> tuple[Path, Path]:
-    """Files with a new RSA key and its public half: what the API server signs service account tokens with."""
+    """Files with a new RSA key and its public half: what the API server signs service account
+    tokens with."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private, public = directory / f"{stem}.key", directory / f"{stem}.pub"
     private.touch(mode=0o600)
     private.write_bytes(_pem(key))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     return private, public

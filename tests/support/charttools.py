@@ -1,4 +1,5 @@
-"""Room: test support.  In: CHART and what `tools/charttools.sh` got.  Out: both Helms, promtool and the checkers, to run."""
+"""Room: test support.  In: CHART and what `tools/charttools.sh` got.  Out: both Helms, promtool and
+the checkers, to run."""
 
 import functools
 import os
@@ -18,8 +19,14 @@ HELMS = ("helm3", "helm4")
 
 @functools.cache
 def tools_directory() -> Path:
-    """The directory of this tree's programs, there or not; a change of versions changes its name."""
-    answer = subprocess.run([str(ROOT / "tools" / "charttools.sh"), "--path"], check=True, capture_output=True, text=True)
+    """The directory of this tree's programs, there or not; a change of versions changes its
+    name."""
+    answer = subprocess.run(
+        [str(ROOT / "tools" / "charttools.sh"), "--path"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return Path(answer.stdout.strip())
 
 
@@ -29,11 +36,15 @@ def wanted() -> bool:
 
 
 def unavailable() -> str | None:
-    """One line that says why the programs cannot be run although they are wanted; None when they can."""
+    """One line that says why the programs cannot be run although they are wanted; None when they
+    can."""
     directory = tools_directory()
     if directory.is_dir():
         return None
-    return f"the chart's tools are wanted (CHART=1 or REAL=1) but not there (no {directory}): run `make chart-tools`"
+    return (
+        f"the chart's tools are wanted (CHART=1 or REAL=1) but not there (no {directory}): "
+        "run `make chart-tools`"
+    )
 
 
 def program(name: str) -> str:
@@ -42,14 +53,23 @@ def program(name: str) -> str:
 
 
 def python_program(name: str) -> str:
-    """The path of a program of the pinned Python requirements: kubernetes-validate, checkov, hadolint."""
+    """The path of a program of the pinned Python requirements: kubernetes-validate, checkov,
+    hadolint."""
     return str(tools_directory().with_name(tools_directory().name + ".venv") / "bin" / name)
 
 
-def run(*argv: str | Path, stdin: str | None = None, timeout_s: float = 100.0) -> subprocess.CompletedProcess[str]:
+def run(
+    *argv: str | Path, stdin: str | None = None, timeout_s: float = 100.0
+) -> subprocess.CompletedProcess[str]:
     """The program's end, whatever its exit code."""
     return subprocess.run(
-        [str(each) for each in argv], input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=ROOT
+        [str(each) for each in argv],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=ROOT,
     )
 
 
@@ -57,10 +77,22 @@ def template(
     values: Path, *arguments: str, helm: str = "helm4", release: str = "rel", namespace: str = "ns"
 ) -> subprocess.CompletedProcess[str]:
     """What `helm template` says of these values."""
-    return run(program(helm), "template", release, CHART, "--namespace", namespace, "--values", values, *arguments)
+    return run(
+        program(helm),
+        "template",
+        release,
+        CHART,
+        "--namespace",
+        namespace,
+        "--values",
+        values,
+        *arguments,
+    )
 
 
-def rendered(values: Path, *arguments: str, helm: str = "helm4", release: str = "rel", namespace: str = "ns") -> list[dict[str, Any]]:
+def rendered(
+    values: Path, *arguments: str, helm: str = "helm4", release: str = "rel", namespace: str = "ns"
+) -> list[dict[str, Any]]:
     """The objects that the chart makes of these values."""
     done = template(values, *arguments, helm=helm, release=release, namespace=namespace)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,11 @@
-"""Room: test support.  In: an API server and a bounded plan.  Out: changes of its objects, made by another process.
+"""Room: test support.  In: an API server and a bounded plan.  Out: changes of its objects, made by
+another process.
 
-`Churn` starts this file as a program. It creates, changes and deletes ConfigMaps and widgets, and scales Deployments, in namespaces that
-exist already, and goes on through outages of the server: every operation is repeated until the server answered it. It ends when it has
-done what the plan asks for and the test has said that it may, so that what the test does in between happens under churn on any machine.
+`Churn` starts this file as a program. It creates, changes and deletes ConfigMaps and widgets, and
+scales Deployments, in namespaces that exist already, and goes on through outages of the server:
+every operation is repeated until the server answered it. It ends when it has done what the plan
+asks for and the test has said that it may, so that what the test does in between happens under
+churn on any machine.
 """
 
 import argparse
@@ -31,7 +34,14 @@ _ANSWERED_S = 60.0
 _RETRY_S = 0.05
 _OVERTIME = 50
 """The churn ends by itself after so many times the operations asked for."""
-_TEXTS = ("plain", "<a href='x'>&amp;</a>", "schön \u2028 \U0001f40b", 'quote " and \\ and \t', "x" * 3000, "")
+_TEXTS = (
+    "plain",
+    "<a href='x'>&amp;</a>",
+    "schön \u2028 \U0001f40b",
+    'quote " and \\ and \t',
+    "x" * 3000,
+    "",
+)
 
 
 class Target(Protocol):
@@ -48,9 +58,22 @@ class Target(Protocol):
 
 def config_map(name: str, draw: random.Random) -> dict[str, Any]:
     """A ConfigMap with texts that a careless JSON codec would change."""
-    annotations = {LAST_APPLIED: json.dumps({"kind": "ConfigMap", "data": {"secret": "left over"}})} if draw.random() < 0.3 else {}
-    metadata = {"name": name, "labels": {"tier": draw.choice(["web", "db"])}, "annotations": {**annotations, "note": draw.choice(_TEXTS)}}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"n": str(draw.random()), "text": draw.choice(_TEXTS)}}
+    annotations = (
+        {LAST_APPLIED: json.dumps({"kind": "ConfigMap", "data": {"secret": "left over"}})}
+        if draw.random() < 0.3
+        else {}
+    )
+    metadata = {
+        "name": name,
+        "labels": {"tier": draw.choice(["web", "db"])},
+        "annotations": {**annotations, "note": draw.choice(_TEXTS)},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {"n": str(draw.random()), "text": draw.choice(_TEXTS)},
+    }
 
 
 def widget(name: str, draw: random.Random) -> dict[str, Any]:
@@ -63,7 +86,12 @@ def widget(name: str, draw: random.Random) -> dict[str, Any]:
         "none": None,
         "empty": {},
     }
-    return {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {**spec, "text": draw.choice(_TEXTS)}}
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "Widget",
+        "metadata": {"name": name},
+        "spec": {**spec, "text": draw.choice(_TEXTS)},
+    }
 
 
 def widget_definition(plural: str = "widgets", kind: str = "Widget") -> dict[str, Any]:
@@ -82,15 +110,19 @@ def widget_definition(plural: str = "widgets", kind: str = "Widget") -> dict[str
 def deployment(name: str, replicas: int) -> dict[str, Any]:
     """A Deployment whose pods nobody schedules."""
     labels = {"app": name}
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "example.com/main:1"}]}}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "example.com/main:1"}]},
+    }
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do. Shape: `kinds` out of configmaps, widgets, deployments; `certificate` and `key` may be empty (no client certificate);
-    `operations` is the least, and once the file `enough` exists also the most; `per_s` 0 is as fast as the server answers."""
+    """What to do. Shape: `kinds` out of configmaps, widgets, deployments; `certificate` and `key`
+    may be empty (no client certificate); `operations` is the least, and once the file `enough`
+    exists also the most; `per_s` 0 is as fast as the server answers."""
 
     url: str
     ca: str
@@ -138,7 +170,9 @@ class Caller:
                     else http.client.HTTPConnection(host, port, timeout=10.0)
                 )
             data = None if body is None else json.dumps(body)
-            self._connection.request(method, path, data, {"Content-Type": content_type, "Accept": "application/json"})
+            self._connection.request(
+                method, path, data, {"Content-Type": content_type, "Accept": "application/json"}
+            )
             answer = self._connection.getresponse()
             answer.read()
         except (OSError, http.client.HTTPException):
@@ -150,7 +184,8 @@ class Caller:
 
 
 class Worker:
-    """Changes the objects of its own namespaces, so that the order of its operations is the order of their histories."""
+    """Changes the objects of its own namespaces, so that the order of its operations is the order
+    of their histories."""
 
     def __init__(self, plan: Plan, index: int) -> None:
         self._caller = Caller(plan)
@@ -165,13 +200,22 @@ class Worker:
         if kind == "deployments":
             self._scale(f"/apis/apps/v1/namespaces/{namespace}/deployments")
         elif kind == "widgets":
-            self._change(f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets", widget(f"w{draw.randrange(_NAMES)}", draw))
+            self._change(
+                f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets",
+                widget(f"w{draw.randrange(_NAMES)}", draw),
+            )
         else:
-            self._change(f"/api/v1/namespaces/{namespace}/configmaps", config_map(f"c{draw.randrange(_NAMES)}", draw))
+            self._change(
+                f"/api/v1/namespaces/{namespace}/configmaps",
+                config_map(f"c{draw.randrange(_NAMES)}", draw),
+            )
 
     def _scale(self, path: str) -> None:
         replicas = self._draw.randrange(4)
-        if self._caller.call("PATCH", f"{path}/shop", {"spec": {"replicas": replicas}}) == http.HTTPStatus.NOT_FOUND:
+        if (
+            self._caller.call("PATCH", f"{path}/shop", {"spec": {"replicas": replicas}})
+            == http.HTTPStatus.NOT_FOUND
+        ):
             self._caller.call("POST", path, deployment("shop", replicas))
 
     def _change(self, path: str, wanted: dict[str, Any]) -> None:
@@ -182,12 +226,14 @@ class Worker:
                 return
         if self._caller.call("POST", path, wanted) != http.HTTPStatus.CONFLICT:
             return
-        if self._caller.call("PATCH", place, wanted) == http.HTTPStatus.METHOD_NOT_ALLOWED:  # the synthetic API server
+        # the synthetic API server
+        if self._caller.call("PATCH", place, wanted) == http.HTTPStatus.METHOD_NOT_ALLOWED:
             self._caller.call("PUT", place, wanted)
 
 
 def run(plan: Plan) -> None:
-    """All operations of the plan, by several workers; progress and the end go to stdout, one JSON object a line."""
+    """All operations of the plan, by several workers; progress and the end go to stdout, one JSON
+    object a line."""
     lock, done = threading.Lock(), 0
     failures: list[str] = []
 
@@ -195,7 +241,10 @@ def run(plan: Plan) -> None:
         nonlocal done
         try:
             worker, enough = Worker(plan, index), Path(plan.enough)
-            share, pause_s = plan.operations // _WORKERS, _WORKERS / plan.per_s if plan.per_s else 0.0
+            share, pause_s = (
+                plan.operations // _WORKERS,
+                _WORKERS / plan.per_s if plan.per_s else 0.0,
+            )
             for number in range(share * _OVERTIME):
                 if number >= share and enough.exists():
                     return
@@ -218,7 +267,8 @@ def run(plan: Plan) -> None:
 
 
 class Churn:
-    """That program on a control plane; a context manager that starts it and leaves nothing running."""
+    """That program on a control plane; a context manager that starts it and leaves nothing
+    running."""
 
     def __init__(
         self,
@@ -234,15 +284,35 @@ class Churn:
         certificate, key = (str(admin.certificate), str(admin.key)) if admin else ("", "")
         self._log = cluster.directory / f"churn-{namespaces[0]}-{seed}.log"
         self._enough = self._log.with_suffix(".enough")
-        plan = Plan(cluster.url, str(cluster.ca), certificate, key, namespaces, list(kinds), operations, per_s, str(self._enough), seed)
+        plan = Plan(
+            cluster.url,
+            str(cluster.ca),
+            certificate,
+            key,
+            namespaces,
+            list(kinds),
+            operations,
+            per_s,
+            str(self._enough),
+            seed,
+        )
         fields = {name: getattr(plan, name) for name in Plan.__slots__}
-        self._process = Process("churn", [sys.executable, "-m", "tests.support.churn", json.dumps(fields)], log=self._log)
+        self._process = Process(
+            "churn",
+            [sys.executable, "-m", "tests.support.churn", json.dumps(fields)],
+            log=self._log,
+        )
 
     def __enter__(self) -> Self:
         self._process.launch()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
 
     def operations(self) -> int:
@@ -258,11 +328,15 @@ class Churn:
 
     def reach(self, operations: int) -> None:
         """Returns once so many operations were answered; more are to come until `finish`."""
-        wait_until(f"{operations} operations are done", lambda: self.operations() >= operations or not self.running)
+        wait_until(
+            f"{operations} operations are done",
+            lambda: self.operations() >= operations or not self.running,
+        )
         assert self.running, f"the churn ended too soon\n{self._process.tail()}"
 
     def finish(self, *, deadline_s: float = 90.0) -> None:
-        """Lets it end, and returns once all operations were answered; raises PartError when one never was."""
+        """Lets it end, and returns once all operations were answered; raises PartError when one
+        never was."""
         self._enough.touch()
         code = self._process.exit_code(deadline_s)
         if code:

@@ -1,8 +1,9 @@
-"""Room: test support.  In: flags.  Out: a real kube-apiserver on its own etcd, with credentials and knobs to hurt it.
+"""Room: test support.  In: flags.  Out: a real kube-apiserver on its own etcd, with credentials and
+knobs to hurt it.
 
-What makes history expire (Source: tried on 1.36): a restart of the API server ends every watch from an older version
-with 410; a continue token or an exact list expires by `compact()` followed by a restart; compaction alone changes
-nothing, as the server's caches serve on.
+What makes history expire (Source: tried on 1.36): a restart of the API server ends every watch from
+an older version with 410; a continue token or an exact list expires by `compact()` followed by a
+restart; compaction alone changes nothing, as the server's caches serve on.
 """
 
 import http.client
@@ -37,7 +38,8 @@ _CONTROLLER_MANAGER_SPEED = (
 
 
 class ApiError(Exception):
-    """An answer of 400 or above; `status` is the HTTP code, `body` the decoded Status object or text."""
+    """An answer of 400 or above; `status` is the HTTP code, `body` the decoded Status object or
+    text."""
 
     def __init__(self, request: str, status: int, body: Any) -> None:
         reason = body.get("message", body) if isinstance(body, dict) else body
@@ -49,8 +51,8 @@ class ApiError(Exception):
 class ControlPlane:
     """etcd, kube-apiserver and, if asked for, kube-controller-manager; a context manager.
 
-    Shape: `url`, `ca`, `kubeconfig` (admin by client certificate), `admin` (that certificate and key) are fixed from
-    construction on and survive every restart.
+    Shape: `url`, `ca`, `kubeconfig` (admin by client certificate), `admin` (that certificate and
+    key) are fixed from construction on and survive every restart.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class ControlPlane:
         self.ca = authority.certificate
         self.admin = authority.issue("watchrelay-admin", organizations=["system:masters"])
         self._serving = authority.issue("kube-apiserver")
-        self._signing_key, self._signing_public = write_rsa_pair(self.directory / "pki", "service-accounts")
+        self._signing_key, self._signing_public = write_rsa_pair(
+            self.directory / "pki", "service-accounts"
+        )
         self.kubeconfig = self.write_kubeconfig("admin")
         self._audit_log = self.directory / "audit.jsonl"
         self._etcd_port = free_port()
@@ -78,7 +82,9 @@ class ControlPlane:
             "apiserver": self._apiserver(apiserver_flags, audit=audit),
         }
         if controller_manager:
-            self._processes["controller-manager"] = self._controller_manager(controller_manager_flags)
+            self._processes["controller-manager"] = self._controller_manager(
+                controller_manager_flags
+            )
 
     def _process(self, name: Component, argv: Sequence[str | Path]) -> Process:
         return Process(name, argv, log=self.directory / f"{name}.log")
@@ -135,7 +141,8 @@ class ControlPlane:
         return self._process("controller-manager", [program("kube-controller-manager"), *flags])
 
     def start(self) -> Self:
-        """Starts everything and returns once the API serves; what failed to start raises PartError."""
+        """Starts everything and returns once the API serves; what failed to start raises
+        PartError."""
         try:
             etcd = self._processes["etcd"].launch()
             etcd.await_ready(self._etcd_serves)
@@ -166,7 +173,8 @@ class ControlPlane:
         self._processes["apiserver"].kill()
 
     def restart_apiserver(self) -> None:
-        """Starts the API server on the same port, killing it first if it runs; returns once it serves."""
+        """Starts the API server on the same port, killing it first if it runs; returns once it
+        serves."""
         apiserver = self._processes["apiserver"]
         apiserver.kill()
         apiserver.launch().await_ready(self._api_serves)
@@ -184,32 +192,40 @@ class ControlPlane:
         self._processes[component].kill()
 
     def relaunch(self, component: Component) -> None:
-        """Starts a killed process again with its old data and port, and returns once it is ready."""
+        """Starts a killed process again with its old data and port, and returns once it is
+        ready."""
         if component == "apiserver":
             return self.restart_apiserver()
-        ready: Callable[[], bool] = self._etcd_serves if component == "etcd" else self._controllers_work
+        ready: Callable[[], bool] = (
+            self._etcd_serves if component == "etcd" else self._controllers_work
+        )
         self._processes[component].launch().await_ready(ready)
         return None
 
     def compact(self, revision: int | None = None) -> int:
-        """Drops etcd's history before `revision`, before the newest one if None; returns that revision."""
+        """Drops etcd's history before `revision`, before the newest one if None; returns that
+        revision."""
         newest = int(self._etcd_call("/v3/maintenance/status", {})["header"]["revision"])
         target = newest if revision is None else revision
         self._etcd_call("/v3/kv/compaction", {"revision": target, "physical": True})
         return target
 
     def back_up(self) -> None:
-        """Keeps what etcd holds now, for `restore`; nothing is interrupted for longer than a copy takes."""
+        """Keeps what etcd holds now, for `restore`; nothing is interrupted for longer than a copy
+        takes."""
         self.pause("apiserver")
         self.pause("etcd")
         try:
-            shutil.copytree(self.directory / "etcd", self.directory / "etcd.backup", dirs_exist_ok=True)
+            shutil.copytree(
+                self.directory / "etcd", self.directory / "etcd.backup", dirs_exist_ok=True
+            )
         finally:
             self.resume("etcd")
             self.resume("apiserver")
 
     def restore(self) -> None:
-        """Puts what `back_up` kept in the place of what etcd holds: resourceVersions go back; returns once the API serves."""
+        """Puts what `back_up` kept in the place of what etcd holds: resourceVersions go back;
+        returns once the API serves."""
         self.kill_apiserver()
         self.kill("etcd")
         shutil.rmtree(self.directory / "etcd")
@@ -220,16 +236,22 @@ class ControlPlane:
     # Credentials.
 
     def serve_by(self, issued: Issued) -> None:
-        """Replaces the API server's certificate, which it reads again by itself; returns once it shows this one."""
+        """Replaces the API server's certificate, which it reads again by itself; returns once it
+        shows this one."""
         self._serving.key.write_bytes(issued.key.read_bytes())
         self._serving.certificate.write_bytes(issued.certificate.read_bytes())
         wanted = issued.certificate.read_text().split()
         wait_until(
-            "the certificate is shown", lambda: ssl.get_server_certificate(("127.0.0.1", self.port)).split() == wanted, deadline_s=90.0
+            "the certificate is shown",
+            lambda: ssl.get_server_certificate(("127.0.0.1", self.port)).split() == wanted,
+            deadline_s=90.0,
         )
 
-    def write_kubeconfig(self, name: str, *, token: str | None = None, server: str | None = None) -> Path:
-        """A kubeconfig file: of the admin, or of whoever `token` names; `server` puts a proxy in the way."""
+    def write_kubeconfig(
+        self, name: str, *, token: str | None = None, server: str | None = None
+    ) -> Path:
+        """A kubeconfig file: of the admin, or of whoever `token` names; `server` puts a proxy in
+        the way."""
         user: dict[str, str] = {"token": token} if token else {
             "client-certificate": str(self.admin.certificate),
             "client-key": str(self.admin.key),
@@ -249,22 +271,30 @@ class ControlPlane:
         return path
 
     def service_account_token(self, namespace: str, name: str, *, lifetime_s: int = 3600) -> str:
-        """A token of that service account, which is made if there is none; it has no rights until `grant`."""
+        """A token of that service account, which is made if there is none; it has no rights until
+        `grant`."""
         accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self._make(accounts, {"metadata": {"name": name}})
         wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
-        minted = self.request("POST", f"{accounts}/{name}/token", {**wish, "spec": {"expirationSeconds": lifetime_s}})
+        minted = self.request(
+            "POST", f"{accounts}/{name}/token", {**wish, "spec": {"expirationSeconds": lifetime_s}}
+        )
         return str(minted["status"]["token"])
 
-    def grant(self, namespace: str, name: str, rules: Sequence[Mapping[str, Sequence[str]]]) -> None:
-        """Gives the service account exactly these rules cluster-wide, replacing those of an earlier call."""
+    def grant(
+        self, namespace: str, name: str, rules: Sequence[Mapping[str, Sequence[str]]]
+    ) -> None:
+        """Gives the service account exactly these rules cluster-wide, replacing those of an earlier
+        call."""
         rbac = "/apis/rbac.authorization.k8s.io/v1"
         role = f"{namespace}:{name}"
         subject = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
         made = self._make(f"{rbac}/clusterroles", {"metadata": {"name": role}, "rules": rules})
         if not made:
-            self.request("PUT", f"{rbac}/clusterroles/{role}", {"metadata": {"name": role}, "rules": rules})
+            self.request(
+                "PUT", f"{rbac}/clusterroles/{role}", {"metadata": {"name": role}, "rules": rules}
+            )
         binding = {"metadata": {"name": role}, "roleRef": reference, "subjects": [subject]}
         self._make(f"{rbac}/clusterrolebindings", binding)
 
@@ -291,8 +321,10 @@ class ControlPlane:
     ) -> Any:
         """The decoded answer to one request, as the admin or as the owner of `token`.
 
-        Shape: JSON is decoded, anything else is text; PATCH sends a merge patch, or a JSON patch for a list.
-        Raises: ApiError for answers of 400 and above; OSError or HTTPException when there is no answer.
+        Shape: JSON is decoded, anything else is text; PATCH sends a merge patch, or a JSON patch
+        for a list.
+        Raises: ApiError for answers of 400 and above; OSError or HTTPException when there is no
+        answer.
         """
         context = ssl.create_default_context(cafile=str(self.ca))
         headers = {"Accept": "application/json"}
@@ -301,32 +333,56 @@ class ControlPlane:
         else:
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
-            patch = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
-            headers["Content-Type"] = content_type or (patch if method == "PATCH" else "application/json")
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=timeout_s)
+            patch = (
+                "application/json-patch+json"
+                if isinstance(body, list)
+                else "application/merge-patch+json"
+            )
+            headers["Content-Type"] = content_type or (
+                patch if method == "PATCH" else "application/json"
+            )
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=context, timeout=timeout_s
+        )
         answer, status = _exchange(connection, method, path, body, headers)
         if status >= http.HTTPStatus.BAD_REQUEST:
             raise ApiError(f"{method} {path}", status, answer)
         return answer
 
     def apply(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Creates or updates the object at `path` (its own path, name included) by server-side apply."""
+        """Creates or updates the object at `path` (its own path, name included) by server-side
+        apply."""
         query = urllib.parse.urlencode({"fieldManager": "watchrelay-tests", "force": "true"})
-        return self.request("PATCH", f"{path}?{query}", body, content_type="application/apply-patch+yaml")
+        return self.request(
+            "PATCH", f"{path}?{query}", body, content_type="application/apply-patch+yaml"
+        )
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, kubeconfig: Path | None = None
+    ) -> str:
         """What kubectl printed; raises PartError with its words on stderr when it fails."""
-        argv = [str(program("kubectl")), f"--kubeconfig={kubeconfig or self.kubeconfig}", *arguments]
-        home = {"HOME": str(self.directory), "PATH": "/usr/bin:/bin"}  # its discovery cache belongs to this server
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False, env=home)
+        argv = [
+            str(program("kubectl")),
+            f"--kubeconfig={kubeconfig or self.kubeconfig}",
+            *arguments,
+        ]
+        # its discovery cache belongs to this server
+        home = {"HOME": str(self.directory), "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, timeout=60, check=False, env=home
+        )
         if done.returncode:
-            raise PartError(f"kubectl {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+            raise PartError(
+                f"kubectl {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}"
+            )
         return done.stdout
 
     def audit_entries(self) -> list[dict[str, Any]]:
-        """Every audit event so far, oldest first: verb, requestURI, user, objectRef, responseStatus, stage.
+        """Every audit event so far, oldest first: verb, requestURI, user, objectRef,
+        responseStatus, stage.
 
-        Shape: a watch appears at its start (stage ResponseStarted) and at its end, all else once (ResponseComplete).
+        Shape: a watch appears at its start (stage ResponseStarted) and at its end, all else once
+        (ResponseComplete).
         """
         text = self._audit_log.read_text() if self._audit_log.exists() else ""
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
@@ -339,7 +395,9 @@ class ControlPlane:
 
     def _etcd_call(self, path: str, body: Mapping[str, Any]) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=10.0)
-        answer, status = _exchange(connection, "POST", path, body, {"Content-Type": "application/json"})
+        answer, status = _exchange(
+            connection, "POST", path, body, {"Content-Type": "application/json"}
+        )
         if status >= http.HTTPStatus.BAD_REQUEST:
             raise ApiError(f"etcd {path}", status, answer)
         return answer
@@ -353,9 +411,13 @@ class ControlPlane:
         )
 
     def _controllers_work(self) -> bool:
-        return _answers(lambda: self.request("GET", "/api/v1/namespaces/default/serviceaccounts/default"))
+        return _answers(
+            lambda: self.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
+        )
 
-    def wait_for(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 30.0) -> Any:
+    def wait_for(
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 30.0
+    ) -> Any:
         """`wait_until` for a condition that asks this API; requests that fail count as not yet."""
 
         def unless_refused() -> object:
@@ -375,7 +437,13 @@ def _answers(ask: Callable[[], Any]) -> bool:
     return True
 
 
-def _exchange(connection: http.client.HTTPConnection, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[Any, int]:
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any,
+    headers: Mapping[str, str],
+) -> tuple[Any, int]:
     try:
         connection.request(method, path, None if body is None else json.dumps(body), dict(headers))
         answer = connection.getresponse()

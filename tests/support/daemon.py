@@ -1,6 +1,8 @@
-"""Room: test support.  In: a config as a dict.  Out: the program as its users run it: `watchrelay run` and the other commands.
+"""Room: test support.  In: a config as a dict.  Out: the program as its users run it: `watchrelay
+run` and the other commands.
 
-The program is a child process like any other part; it is spoken to by signals and by its HTTP window, and heard by its logs.
+The program is a child process like any other part; it is spoken to by signals and by its HTTP
+window, and heard by its logs.
 """
 
 import http.client
@@ -28,22 +30,36 @@ _RESENDING = {"error", "watchdog"}
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our environment without what would configure the program behind a test's back."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("WATCHRELAY_", "KUBECONFIG", "KUBERNETES_"))}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("WATCHRELAY_", "KUBECONFIG", "KUBERNETES_"))
+    }
     return {**ours, **(extra or {})}
 
 
-def relay_config(cluster: str, *, bootstrap: str, kubeconfig: Path, resources: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """A small config with the shortest intervals; `more` replaces whole sections or adds to `kafka`.
+def relay_config(
+    cluster: str, *, bootstrap: str, kubeconfig: Path, resources: Sequence[Any], **more: Any
+) -> dict[str, Any]:
+    """A small config with the shortest intervals; `more` replaces whole sections or adds to
+    `kafka`.
 
     Shape: `resources` are names, or entries with more keys; topics have 3 partitions and one copy.
     """
-    kafka = {"bootstrapServers": bootstrap.split(","), "partitions": 3, "replicationFactor": 1, "minInsyncReplicas": 1}
+    kafka = {
+        "bootstrapServers": bootstrap.split(","),
+        "partitions": 3,
+        "replicationFactor": 1,
+        "minInsyncReplicas": 1,
+    }
     config: dict[str, Any] = {
         "cluster": cluster,
         "kubernetes": {"kubeconfig": str(kubeconfig)},
         "kafka": {**kafka, **more.pop("kafka", {})},
         "heartbeatInterval": "1s",
-        "resources": [{"resource": entry} if isinstance(entry, str) else entry for entry in resources],
+        "resources": [
+            {"resource": entry} if isinstance(entry, str) else entry for entry in resources
+        ],
     }
     return {**config, **more}
 
@@ -61,30 +77,55 @@ class Outcome:
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
-def command(*arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Outcome:
+def command(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> Outcome:
     """Runs `watchrelay` with these arguments to its end."""
     argv = [str(PROGRAM), *map(str, arguments)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=clean_environment(environment))
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=clean_environment(environment),
+    )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 class Daemon:
-    """`watchrelay run` with one config; a context manager that starts it and leaves nothing running.
+    """`watchrelay run` with one config; a context manager that starts it and leaves nothing
+    running.
 
-    Shape: files are made in `directory`; several daemons may share it under different names. `start` may be called again after an end.
+    Shape: files are made in `directory`; several daemons may share it under different names.
+    `start` may be called again after an end.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], directory: Path, *, name: str = "relay", environment: Mapping[str, str] | None = None
+        self,
+        config: Mapping[str, Any],
+        directory: Path,
+        *,
+        name: str = "relay",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = free_port()
-        self.config = {**config, "observe": {"listen": f"127.0.0.1:{self.port}", "logFormat": "json", **config.get("observe", {})}}
+        self.config = {
+            **config,
+            "observe": {
+                "listen": f"127.0.0.1:{self.port}",
+                "logFormat": "json",
+                **config.get("observe", {}),
+            },
+        }
         self.file = directory / f"{name}.yaml"
         self.file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         self._log = directory / f"{name}.log"
         self._rebuilds = Counter[str]()
         """In its former lives."""
-        self._process = Process(name, [PROGRAM, "run", "-c", self.file], log=self._log, environment=environment)
+        self._process = Process(
+            name, [PROGRAM, "run", "-c", self.file], log=self._log, environment=environment
+        )
 
     def start(self) -> Self:
         """Starts it without waiting for anything."""
@@ -94,7 +135,12 @@ class Daemon:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
 
     # The window.
@@ -143,13 +189,16 @@ class Daemon:
         for line in self.metrics().splitlines():
             series, _, value = line.rpartition(" ")
             found, _, rest = series.partition("{")
-            if found == name and all(f'{label}="{wanted}"' in rest for label, wanted in labels.items()):
+            if found == name and all(
+                f'{label}="{wanted}"' in rest for label, wanted in labels.items()
+            ):
                 total += float(value)
         return total
 
     def rebuilds(self) -> Counter[str]:
-        """How often it threw its Kafka producer away and sent anew what was on the way, by reason; renewals, which send nothing anew, are
-        not among them. Shape: over all its lives, without those that a kill ended.
+        """How often it threw its Kafka producer away and sent anew what was on the way, by reason;
+        renewals, which send nothing anew, are not among them. Shape: over all its lives, without
+        those that a kill ended.
         """
         now = Counter(self._rebuilds)
         answer = self._ask("/metrics") if self.alive else None
@@ -162,13 +211,20 @@ class Daemon:
         return +now
 
     def story(self) -> str:
-        """Its rebuilds of the producer and its last warnings, for people who ask why a record stands twice."""
+        """Its rebuilds of the producer and its last warnings, for people who ask why a record
+        stands twice."""
         warnings = [line for line in self.lines() if line["level"] in {"warning", "error"}]
         told = "\n".join(json.dumps(line, ensure_ascii=False)[:500] for line in warnings[-10:])
-        return f"{self._log.stem}: watchrelay_producer_rebuilds_total by reason {dict(self.rebuilds())}, last warnings:\n{told or 'none'}"
+        return (
+            f"{self._log.stem}: watchrelay_producer_rebuilds_total by reason "
+            f"{dict(self.rebuilds())}, last warnings:\n{told or 'none'}"
+        )
 
-    def wait(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0) -> None:
-        """Returns once the condition holds; raises PartError with the log's tail when the time is up or the daemon ended."""
+    def wait(
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0
+    ) -> None:
+        """Returns once the condition holds; raises PartError with the log's tail when the time is
+        up or the daemon ended."""
 
         def holds_or_ended() -> bool:
             return bool(condition()) or not self.alive
@@ -176,7 +232,9 @@ class Daemon:
         try:
             wait_until(claim, holds_or_ended, deadline_s=deadline_s)
         except TimeoutError as late:
-            raise PartError(f"{late}; streams: {self.api_streams()}\n{self._process.tail()}") from None
+            raise PartError(
+                f"{late}; streams: {self.api_streams()}\n{self._process.tail()}"
+            ) from None
         if not self.alive:
             raise PartError(f"the daemon ended before: {claim}\n{self._process.tail()}")
 
@@ -193,8 +251,8 @@ class Daemon:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def lines(self, *, since: int = 0) -> list[dict[str, Any]]:
-        """All it said (behind the first `since` bytes), decoded; a line that is not one JSON object (a traceback, a stray print) is an
-        AssertionError.
+        """All it said (behind the first `since` bytes), decoded; a line that is not one JSON object
+        (a traceback, a stray print) is an AssertionError.
         """
         text = ""
         if self._log.exists():
@@ -210,7 +268,11 @@ class Daemon:
 
     def said(self, *words: str) -> list[dict[str, Any]]:
         """The log lines that hold all these words, anywhere."""
-        return [line for line in self.lines() if all(word in json.dumps(line, ensure_ascii=False) for word in words)]
+        return [
+            line
+            for line in self.lines()
+            if all(word in json.dumps(line, ensure_ascii=False) for word in words)
+        ]
 
     # Its end.
 
@@ -233,7 +295,9 @@ class Daemon:
         try:
             code = self._process.exit_code(deadline_s)
         except subprocess.TimeoutExpired:
-            raise PartError(f"the daemon did not end in {deadline_s:g} s\n{self._process.tail()}") from None
+            raise PartError(
+                f"the daemon did not end in {deadline_s:g} s\n{self._process.tail()}"
+            ) from None
         self.lines()
         return code
 

@@ -1,4 +1,5 @@
-"""Room: test support.  In: the committed dashboards.  Out: their panels and expressions, variables replaced by values."""
+"""Room: test support.  In: the committed dashboards.  Out: their panels and expressions, variables
+replaced by values."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,9 @@ class Query:
 
 def dashboard(name: str) -> dict[str, Any]:
     """The committed dashboard of that name."""
-    found: dict[str, Any] = json.loads((CHART / "files" / "dashboards" / f"{name}.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (CHART / "files" / "dashboards" / f"{name}.json").read_text()
+    )
     return found
 
 
@@ -38,13 +41,26 @@ def queries(values: Mapping[str, str] = _SAMPLE) -> list[Query]:
     for path in FILES:
         board = dashboard(path.stem)
         for panel in panels(board):
-            found += [Query(f"{path.stem}: {panel['title']}", panel["title"], _with(t["expr"], values)) for t in panel["targets"]]
+            found += [
+                Query(f"{path.stem}: {panel['title']}", panel["title"], _with(t["expr"], values))
+                for t in panel["targets"]
+            ]
         for each in board["annotations"]["list"]:
-            found.append(Query(f"{path.stem}: annotation {each['name']}", each["name"], _with(each["expr"], values)))
+            found.append(
+                Query(
+                    f"{path.stem}: annotation {each['name']}",
+                    each["name"],
+                    _with(each["expr"], values),
+                )
+            )
         for each in board["templating"]["list"]:
             if each["type"] == "query":
                 series = each["query"]["query"].removeprefix("label_values(").rpartition(",")[0]
-                found.append(Query(f"{path.stem}: variable {each['name']}", each["name"], _with(series, values)))
+                found.append(
+                    Query(
+                        f"{path.stem}: variable {each['name']}", each["name"], _with(series, values)
+                    )
+                )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Room: tests.  In: a running `watchrelay demo`.  Out: it showed changes, said where its window is, and Ctrl-C ended it well."""
+"""Room: tests.  In: a running `watchrelay demo`.  Out: it showed changes, said where its window is,
+and Ctrl-C ended it well."""
 
 import http.client
 import re
@@ -10,9 +11,16 @@ from collections.abc import Callable
 from tests.support.process import wait_until
 
 
-def end_well(demo: "subprocess.Popen[bytes]", shown: Callable[[], str], said: Callable[[], str]) -> None:
-    """See three changes, ask the window whether all is ready, and end it. Shape: `shown`, `said`: its output, its errors so far."""
-    wait_until("changes are shown", lambda: len(re.findall(r"\bmodified\b", shown())) >= 3 or demo.poll() is not None, deadline_s=60.0)
+def end_well(
+    demo: "subprocess.Popen[bytes]", shown: Callable[[], str], said: Callable[[], str]
+) -> None:
+    """See three changes, ask the window whether all is ready, and end it. Shape: `shown`, `said`:
+    its output, its errors so far."""
+    wait_until(
+        "changes are shown",
+        lambda: len(re.findall(r"\bmodified\b", shown())) >= 3 or demo.poll() is not None,
+        deadline_s=60.0,
+    )
     assert demo.poll() is None, said()
     assert "heartbeat" not in shown(), "markers drown what happens"
     address = re.search(r"http://[0-9.:]+", shown() + said())

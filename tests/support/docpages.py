@@ -1,19 +1,19 @@
-"""Room: test support.  In: the pages of the docs, of the README and of what stands beside the parts.  Out: their fenced blocks, and what
-each is there for.
+"""Room: test support.  In: the pages of the docs, of the README and of what stands beside the
+parts.  Out: their fenced blocks, and what each is there for.
 
 A comment before a block says how it is held true:
 
     <!-- docs: run -->              the lines run, in the order of the page, in one shell
     <!-- docs: background -->       the line runs while those behind it do
-    <!-- docs: prints -->           the lines before it print this; `…` is anything, a line of it more lines like the one above
-    <!-- docs: file NAME -->        the block is written to NAME for the lines behind it
-    <!-- docs: parsed: REASON -->   arguments, targets and files are checked; why it is not run
-    <!-- docs: cluster: REASON -->  runs against a real API server (tests/docs/test_pages_real.py)
-    <!-- docs: helm -->             runs where the tools of the chart are (tests/docs/test_pages_chart.py)
-    <!-- docs: compiled: REASON --> Python that is compiled and not run
-    <!-- docs: config|resources|prometheus -->  a part of a config of that kind
-    <!-- docs: systems -->          another system reads it, against a real broker: `make systems`, by hand
-    <!-- docs: sample -->           another system's language: nothing here reads it
+    <!-- docs: prints -->           the lines before it print this; `…` is anything, a line of it
+    more lines like the one above <!-- docs: file NAME -->        the block is written to NAME for
+    the lines behind it <!-- docs: parsed: REASON -->   arguments, targets and files are checked;
+    why it is not run <!-- docs: cluster: REASON -->  runs against a real API server
+    (tests/docs/test_pages_real.py) <!-- docs: helm -->             runs where the tools of the
+    chart are (tests/docs/test_pages_chart.py) <!-- docs: compiled: REASON --> Python that is
+    compiled and not run <!-- docs: config|resources|prometheus -->  a part of a config of that kind
+    <!-- docs: systems -->          another system reads it, against a real broker: `make systems`,
+    by hand <!-- docs: sample -->           another system's language: nothing here reads it
 """
 
 import re
@@ -29,7 +29,8 @@ _DIRECTIVE = re.compile(r"^ *<!-- docs: (?P<verb>\w+)(?::? (?P<rest>.+?))? -->\s
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block. Shape: `verb` is "" without a comment; `rest` is the file's name or the reason."""
+    """One fenced block. Shape: `verb` is "" without a comment; `rest` is the file's name or the
+    reason."""
 
     page: str
     line: int
@@ -63,7 +64,10 @@ def blocks(page: str) -> Iterator[Block]:
     while number < len(lines):
         if opened := _FENCE.match(lines[number]):
             end = next(at for at in range(number + 1, len(lines)) if lines[at].strip() == "```")
-            text = "\n".join(line.removeprefix(opened["indent"]) for line in lines[number + 1 : end]) + "\n"
+            text = (
+                "\n".join(line.removeprefix(opened["indent"]) for line in lines[number + 1 : end])
+                + "\n"
+            )
             verb, rest = (directive["verb"], directive["rest"] or "") if directive else ("", "")
             yield Block(page, number + 1, opened["language"], verb, rest, text)
             directive, number = None, end

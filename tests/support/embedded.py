@@ -1,6 +1,8 @@
-"""Room: test support.  In: nothing.  Out: the embedded parts behind the interface of the real ones: a synthetic API server, a mock Kafka.
+"""Room: test support.  In: nothing.  Out: the embedded parts behind the interface of the real ones:
+a synthetic API server, a mock Kafka.
 
-Both live in this process, the server on an event loop in a thread of its own; the relay and the churn are other processes, as always.
+Both live in this process, the server on an event loop in a thread of its own; the relay and the
+churn are other processes, as always.
 """
 
 import http.client
@@ -29,7 +31,8 @@ class EmbeddedError(Exception):
 
 
 class EmbeddedCluster:
-    """A synthetic API server on a port of its own, which it keeps across restarts; a context manager."""
+    """A synthetic API server on a port of its own, which it keeps across restarts; a context
+    manager."""
 
     admin: Any = None
 
@@ -50,7 +53,9 @@ class EmbeddedCluster:
             "kind": "Config",
             "clusters": [{"name": "synthetic", "cluster": {"server": self.url}}],
             "users": [{"name": "nobody", "user": {}}],
-            "contexts": [{"name": "synthetic", "context": {"cluster": "synthetic", "user": "nobody"}}],
+            "contexts": [
+                {"name": "synthetic", "context": {"cluster": "synthetic", "user": "nobody"}}
+            ],
             "current-context": "synthetic",
         }
         path = self.directory / "kubeconfig"
@@ -66,7 +71,12 @@ class EmbeddedCluster:
         self.restart()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kill()
         self._thread.stop()
         self._workspace.remove()
@@ -93,7 +103,12 @@ class EmbeddedCluster:
         address = urllib.parse.urlsplit(self.url)
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10.0)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"Content-Type": "application/json"},
+            )
             answer = connection.getresponse()
             text = answer.read().decode()
         finally:
@@ -104,7 +119,8 @@ class EmbeddedCluster:
 
 
 class EmbeddedBroker:
-    """The mock Kafka; a context manager. What it cannot do is said at `EmbeddedKafka`; topics must be made before they are used."""
+    """The mock Kafka; a context manager. What it cannot do is said at `EmbeddedKafka`; topics must
+    be made before they are used."""
 
     def __init__(self) -> None:
         self.kafka = EmbeddedKafka.start()
@@ -113,7 +129,12 @@ class EmbeddedBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.kafka.stop()
 
     def create_topic(self, name: str, *, partitions: int = 1) -> None:

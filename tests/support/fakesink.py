@@ -1,6 +1,8 @@
-"""An in-memory Kafka behind the relay's ports, with faults by seed: delays, lost acknowledgements (so resends), refusals, an outage.
+"""An in-memory Kafka behind the relay's ports, with faults by seed: delays, lost acknowledgements
+(so resends), refusals, an outage.
 
-Shape: the log keeps every copy, as a broker without idempotence would: a record whose acknowledgement was lost stands there twice.
+Shape: the log keeps every copy, as a broker without idempotence would: a record whose
+acknowledgement was lost stands there twice.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ class Faults:
     delay_s: float = 0.0
     lost_ack: float = 0.0
     partial: float = 0.0
-    """The connection broke after some records of a batch: they stand in the log, then the whole batch comes again."""
+    """The connection broke after some records of a batch: they stand in the log, then the whole
+    batch comes again."""
 
 
 @dataclass(slots=True)
 class FakeSink:
-    """Appends batches to lists, one per topic and partition; asserts that each has one outstanding batch at most."""
+    """Appends batches to lists, one per topic and partition; asserts that each has one outstanding
+    batch at most."""
 
     faults: Faults = field(default_factory=Faults)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
@@ -54,7 +58,11 @@ class FakeSink:
         if self.fenced:
             raise Fenced("fenced by the broker")
         for index, record in enumerate(batch.records):
-            if self.limit_bytes is not None and record.value is not None and len(record.value) > self.limit_bytes:
+            if (
+                self.limit_bytes is not None
+                and record.value is not None
+                and len(record.value) > self.limit_bytes
+            ):
                 raise RecordTooLarge("too large", index=index)
         self._outstanding.add(place)
         try:
@@ -101,7 +109,9 @@ class FakeControl:
         index = self.indexes.get(stream)
         if index is not None and index.get("epoch") == self.newest.get(stream):
             return starting_point(index, partitions)
-        return next((origin for claimed, origin in reversed(self.claims) if claimed == stream), None)
+        return next(
+            (origin for claimed, origin in reversed(self.claims) if claimed == stream), None
+        )
 
     def claimed_elsewhere(self, stream: str) -> int:
         """Another writer claims."""
@@ -113,7 +123,9 @@ class FakeControl:
         """As the port says."""
         return self.newest.get(stream, 0) > epoch
 
-    async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
+    async def write(
+        self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
+    ) -> None:
         """As the port says."""
         await asyncio.sleep(0)
         self.written.append((kind, stream, value))

@@ -1,7 +1,9 @@
-"""Room: test support.  In: the port of a server.  Out: a way to it that refuses, holds, delays, throttles or cuts, on command.
+"""Room: test support.  In: the port of a server.  Out: a way to it that refuses, holds, delays,
+throttles or cuts, on command.
 
-A TCP proxy on an event loop in a thread of its own; commands may come from any thread and hold from their return on. Nothing is ever left
-out of a stream: what is held arrives after `heal`, or the connection ends, as on a network that drops packets and sends them again.
+A TCP proxy on an event loop in a thread of its own; commands may come from any thread and hold from
+their return on. Nothing is ever left out of a stream: what is held arrives after `heal`, or the
+connection ends, as on a network that drops packets and sends them again.
 """
 
 import asyncio
@@ -25,7 +27,8 @@ _RESET = struct.pack("ii", 1, 0)
 class FaultProxy:
     """The proxy; a context manager.
 
-    Shape: `port` is fixed from construction on. `accepted_s` is when each connection was accepted. Units: bytes, seconds (monotonic).
+    Shape: `port` is fixed from construction on. `accepted_s` is when each connection was accepted.
+    Units: bytes, seconds (monotonic).
     """
 
     def __init__(self, target_port: int = 0) -> None:
@@ -38,14 +41,21 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"fault proxy {self.port}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"fault proxy {self.port}", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
         self.heal()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.refuse()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_TIMEOUT_S)
@@ -59,21 +69,24 @@ class FaultProxy:
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT_S)
 
-    # ---- commands ---------------------------------------------------------------------------------------------------
+    # ---- commands --------------------------------------------------------------------------------
 
     def lead_to(self, port: int) -> None:
         """New connections go to another server; those that are open stay."""
         self._target_port = port
 
     def heal(self) -> None:
-        """Everything passes again, at once; connections that were frozen by `freeze_open` stay so."""
+        """Everything passes again, at once; connections that were frozen by `freeze_open` stay
+        so."""
 
         async def heal() -> None:
             self._delay_s = self._bytes_per_s = 0.0
             self._cut_after = None
             self._flowing.set()
             if self._server is None:
-                self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=_CHUNK_BYTES)
+                self._server = await asyncio.start_server(
+                    self._serve, "127.0.0.1", self.port, limit=_CHUNK_BYTES
+                )
 
         self._on_loop(heal())
 
@@ -90,7 +103,8 @@ class FaultProxy:
         self._on_loop(refuse())
 
     def hold(self) -> None:
-        """A black hole: connections stay open and new ones are taken, but nothing arrives any more, on either side."""
+        """A black hole: connections stay open and new ones are taken, but nothing arrives any more,
+        on either side."""
 
         async def hold() -> None:
             self._flowing.clear()
@@ -98,7 +112,8 @@ class FaultProxy:
         self._on_loop(hold())
 
     def freeze_open(self) -> int:
-        """The connections that are open now are silent for good, new ones are good: a path that forgot them. How many."""
+        """The connections that are open now are silent for good, new ones are good: a path that
+        forgot them. How many."""
 
         async def freeze() -> int:
             for link in self._links:
@@ -116,7 +131,8 @@ class FaultProxy:
         self._bytes_per_s = bytes_per_s
 
     def cut_after(self, count: int) -> None:
-        """Each connection is reset once the server has sent so many more bytes on it, in the middle of whatever that is."""
+        """Each connection is reset once the server has sent so many more bytes on it, in the middle
+        of whatever that is."""
 
         async def cut_after() -> None:
             self._cut_after = count
@@ -125,7 +141,7 @@ class FaultProxy:
 
         self._on_loop(cut_after())
 
-    # ---- connections ------------------------------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------------------
 
     async def _end_all(self) -> None:
         for link in tuple(self._links):
@@ -141,7 +157,9 @@ class FaultProxy:
             await self._flowing.wait()
             if link.ended:
                 return
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target_port, limit=_CHUNK_BYTES)
+            from_server, to_server = await asyncio.open_connection(
+                "127.0.0.1", self._target_port, limit=_CHUNK_BYTES
+            )
             link.writers.append(to_server)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(link, reader, to_server, counts=False), name="there")
@@ -152,7 +170,14 @@ class FaultProxy:
             link.reset()
             self._links.discard(link)
 
-    async def _pump(self, link: "_Link", source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counts: bool) -> None:
+    async def _pump(
+        self,
+        link: "_Link",
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        *,
+        counts: bool,
+    ) -> None:
         """Moves bytes until either side ends, then ends both."""
         try:
             while not link.ended and (data := await source.read(_CHUNK_BYTES)):
@@ -163,7 +188,11 @@ class FaultProxy:
                 await self._flowing.wait()
                 if link.frozen:
                     await link.over.wait()
-                if counts and self._cut_after is not None and link.said + len(data) > self._cut_after:
+                if (
+                    counts
+                    and self._cut_after is not None
+                    and link.said + len(data) > self._cut_after
+                ):
                     sink.write(data[: max(0, self._cut_after - link.said)])
                     return
                 link.said += len(data) if counts else 0

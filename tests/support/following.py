@@ -1,5 +1,5 @@
-"""Room: test support.  In: a small API server with a script of misbehaviour, a plan.  Out: a watcher that follows it over real sockets,
-in virtual time, and the plain dict that it fills.
+"""Room: test support.  In: a small API server with a script of misbehaviour, a plan.  Out: a
+watcher that follows it over real sockets, in virtual time, and the plain dict that it fills.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from watchrelay.kube.port import Endpoint
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
-from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    ListDone,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+    Watched,
+)
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch.admission import Turnstile
@@ -33,18 +42,31 @@ WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 Answer = Callable[[Request, Reply], Awaitable[None]]
 
 
-# ---- the server's words -----------------------------------------------------------------------------------------------
+# ---- the server's words --------------------------------------------------------------------------
 
 
-def pod(name: str, version: int | str, *, uid: str = "", namespace: str = "shop", **more: Any) -> dict[str, Any]:
+def pod(
+    name: str, version: int | str, *, uid: str = "", namespace: str = "shop", **more: Any
+) -> dict[str, Any]:
     """A pod as a watch shows it."""
-    meta = {"name": name, "namespace": namespace, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    meta = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or f"uid-{name}",
+        "resourceVersion": str(version),
+    }
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, **more}
 
 
-def page(version: int | str | None, objects: Iterable[dict[str, Any]] = (), token: str | None = None) -> dict[str, Any]:
-    """A list as the server writes it: items without kind and apiVersion. `version` None leaves it out."""
-    items = [{key: value for key, value in each.items() if key not in {"kind", "apiVersion"}} for each in objects]
+def page(
+    version: int | str | None, objects: Iterable[dict[str, Any]] = (), token: str | None = None
+) -> dict[str, Any]:
+    """A list as the server writes it: items without kind and apiVersion. `version` None leaves it
+    out."""
+    items = [
+        {key: value for key, value in each.items() if key not in {"kind", "apiVersion"}}
+        for each in objects
+    ]
     meta: dict[str, Any] = {} if version is None else {"resourceVersion": str(version)}
     if token is not None:
         meta["continue"] = token
@@ -61,25 +83,30 @@ def bookmark(version: int | str, *, end: bool = False) -> bytes:
     meta: dict[str, Any] = {"resourceVersion": str(version), "creationTimestamp": None}
     if end:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return line("BOOKMARK", {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": None}})
+    return line(
+        "BOOKMARK",
+        {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": None}},
+    )
 
 
 def failure(code: int, reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     """A Status."""
     text = message or reason
     return {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": text, "reason": reason, "code": code, **more
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": text, "reason": reason, "code": code, **more  # noqa: E501
     }  # fmt: skip
 
 
 EXPIRED = failure(410, "Expired", "too old resource version: 1 (100)")
 TOO_LARGE = failure(
     504, "Timeout", "Timeout: Too large resource version: 5399771, current: 5399139",
-    details={"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},
+    details={"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},  # noqa: E501
 )  # fmt: skip
 
 
-def status(code: int, reason: str, message: str = "", headers: dict[str, str] | None = None, **more: Any) -> Answer:
+def status(
+    code: int, reason: str, message: str = "", headers: dict[str, str] | None = None, **more: Any
+) -> Answer:
     """Answers with a Status."""
 
     async def answer(request: Request, reply: Reply) -> None:
@@ -107,7 +134,8 @@ def text(code: int, body: str, headers: dict[str, str] | None = None) -> Answer:
 
 
 def stream(*pieces: bytes | float, then: str = "end") -> Answer:
-    """A watch of these bytes and pauses. `then`: "end", "fin", "reset", or "hang" (silence, socket open)."""
+    """A watch of these bytes and pauses. `then`: "end", "fin", "reset", or "hang" (silence, socket
+    open)."""
 
     async def answer(request: Request, reply: Reply) -> None:
         await reply.start(200)
@@ -135,7 +163,7 @@ async def drop(request: Request, reply: Reply) -> None:
     await reply.fin()
 
 
-# ---- the server -------------------------------------------------------------------------------------------------------
+# ---- the server ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +178,18 @@ class Asked:
 
 
 class Api:
-    """A collection that behaves as kube-apiserver does, but for what `lists` and `watches` script: each answers one request, in turn.
+    """A collection that behaves as kube-apiserver does, but for what `lists` and `watches` script:
+    each answers one request, in turn.
 
-    Knobs: `bookmark_every_s` (0: none), `streaming` (serves sendInitialEvents), `always` (answers everything), `missing` (404).
+    Knobs: `bookmark_every_s` (0: none), `streaming` (serves sendInitialEvents), `always` (answers
+    everything), `missing` (404).
     """
 
     def __init__(self, *objects: dict[str, Any], version: int = 100) -> None:
         self.version = version
-        self.objects = {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects}
+        self.objects = {
+            (o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects
+        }
         self.history: list[tuple[int, str, dict[str, Any]]] = []
         self.oldest = 0
         self.lists: deque[Answer] = deque()
@@ -183,7 +215,11 @@ class Api:
         """Delete an object."""
         obj = self.objects.pop((namespace, name))
         self.version += 1
-        self._tell("DELETED", {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}, tell=tell)
+        self._tell(
+            "DELETED",
+            {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}},
+            tell=tell,
+        )
 
     def expire(self) -> None:
         """Forget the history: watches from before now are answered 410."""
@@ -234,15 +270,21 @@ class Api:
         first = int(request.query.get("continue", "0"))
         end = first + limit if limit else len(keys)
         token = str(end) if end < len(keys) else None
-        await reply.json(200, page(self.version, (self.objects[key] for key in keys[first:end]), token))
+        await reply.json(
+            200, page(self.version, (self.objects[key] for key in keys[first:end]), token)
+        )
 
     async def watch(self, request: Request, reply: Reply) -> None:
-        """A true watch: history, news, bookmarks, an end in time; a streaming list where asked and served."""
+        """A true watch: history, news, bookmarks, an end in time; a streaming list where asked and
+        served."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + int(request.query["timeoutSeconds"])
         initial = request.query.get("sendInitialEvents") == "true"
         if initial and not self.streaming:
-            message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+            message = (
+                "sendInitialEvents is forbidden for watch unless the WatchList feature gate "
+                "is enabled"
+            )
             await reply.json(422, failure(422, "Invalid", message))
             return
         await reply.start(200)
@@ -255,7 +297,9 @@ class Api:
             await reply.chunk(line("ERROR", EXPIRED))
             await reply.end()
             return
-        bookmarks = self.bookmark_every_s if request.query.get("allowWatchBookmarks") == "true" else 0
+        bookmarks = (
+            self.bookmark_every_s if request.query.get("allowWatchBookmarks") == "true" else 0
+        )
         mark_s = loop.time() + bookmarks
         while loop.time() < ends_s:
             news = self._news
@@ -273,11 +317,12 @@ class Api:
         await reply.end()
 
 
-# ---- who follows ------------------------------------------------------------------------------------------------------
+# ---- who follows ---------------------------------------------------------------------------------
 
 
 class Mirror:
-    """An outlet that keeps a dict: lists swap in at their end, removals first; `changes` is what a store would publish."""
+    """An outlet that keeps a dict: lists swap in at their end, removals first; `changes` is what a
+    store would publish."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], tuple[str, str]] = {}
@@ -339,7 +384,11 @@ class Mirror:
     def _swap(self, fresh: dict[tuple[str, str], tuple[str, str]]) -> None:
         before, self.held = self.held, dict(fresh)
         self.changes += [("DELETED*", key[1]) for key in before if key not in fresh]
-        self.changes += [("ADDED" if key not in before else "MODIFIED", key[1]) for key in fresh if before.get(key) != fresh[key]]
+        self.changes += [
+            ("ADDED" if key not in before else "MODIFIED", key[1])
+            for key in fresh
+            if before.get(key) != fresh[key]
+        ]
 
 
 class PlainAccess:
@@ -415,7 +464,10 @@ class Scene:
         began_s = loop.time()
         ends_s = began_s + within_s
         while not claim():
-            assert loop.time() < ends_s, f"not within {within_s} s; asked so far: {[(a.kind, a.query) for a in self.api.asked][-6:]}"
+            assert loop.time() < ends_s, (
+                f"not within {within_s} s; asked so far: "
+                f"{[(a.kind, a.query) for a in self.api.asked][-6:]}"
+            )
             await asyncio.sleep(min(0.5, 0.05 + (loop.time() - began_s) / 50))
             for each in self.followers:
                 if each.task.done() and not each.task.cancelled():
@@ -448,9 +500,17 @@ async def following(
     async def ask(_: Resource) -> bool | None:
         return served()
 
-    selection = Selection(resource, namespace, metadata_only=plan.pop("metadata_only", False), label_selector=plan.pop("labels", ""))
+    selection = Selection(
+        resource,
+        namespace,
+        metadata_only=plan.pop("metadata_only", False),
+        label_selector=plan.pop("labels", ""),
+    )
     metrics, rng = Metrics(), Random(seed)
-    async with ScriptedServer(api) as server, KubeClient(PlainAccess(server.url), metrics) as client:
+    async with (
+        ScriptedServer(api) as server,
+        KubeClient(PlainAccess(server.url), metrics) as client,
+    ):
         scene = Scene(api, server, metrics, Turnstile(rng=rng, metrics=metrics), client)
         async with asyncio.TaskGroup() as tasks:
             for index in range(watchers):
@@ -473,7 +533,12 @@ async def following(
                 task = tasks.create_task(watcher.run(), name=stream_id)
                 scene.followers.append(Follower(watcher, mirror, shown, task))
             if settled:
-                await scene.until(lambda: all(each.mirror.synced and each.status.state == "watching" for each in scene.followers))
+                await scene.until(
+                    lambda: all(
+                        each.mirror.synced and each.status.state == "watching"
+                        for each in scene.followers
+                    )
+                )
             try:
                 yield scene
             finally:

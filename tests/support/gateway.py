@@ -1,4 +1,5 @@
-"""Room: test support.  In: the port of a server.  Out: a way to it that can be cut and closed while the server lives on."""
+"""Room: test support.  In: the port of a server.  Out: a way to it that can be cut and closed while
+the server lives on."""
 
 import contextlib
 import socket
@@ -13,7 +14,8 @@ _POLL_S = 0.2
 
 
 class Gateway:
-    """A TCP proxy on a port of its own; a context manager. Closed, it refuses connections, as a server that is away does."""
+    """A TCP proxy on a port of its own; a context manager. Closed, it refuses connections, as a
+    server that is away does."""
 
     def __init__(self, target_port: int) -> None:
         self.port = free_port()
@@ -27,7 +29,12 @@ class Gateway:
         self.open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def open(self) -> None:
@@ -35,7 +42,9 @@ class Gateway:
         listener = socket.create_server(("127.0.0.1", self.port))
         listener.settimeout(_POLL_S)
         self._listener = listener
-        self._accepting = threading.Thread(target=self._accept, args=(listener,), name=f"gateway {self.port}", daemon=True)
+        self._accepting = threading.Thread(
+            target=self._accept, args=(listener,), name=f"gateway {self.port}", daemon=True
+        )
         self._accepting.start()
 
     def close(self) -> None:
@@ -66,10 +75,14 @@ class Gateway:
             client.settimeout(None)
             with self._lock:
                 self._open |= {client, server}
-            threading.Thread(target=self._join, args=(client, server), name=f"gateway {self.port}", daemon=True).start()
+            threading.Thread(
+                target=self._join, args=(client, server), name=f"gateway {self.port}", daemon=True
+            ).start()
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
-        answers = threading.Thread(target=_pump, args=(server, client), name=f"gateway {self.port}", daemon=True)
+        answers = threading.Thread(
+            target=_pump, args=(server, client), name=f"gateway {self.port}", daemon=True
+        )
         answers.start()
         _pump(client, server)
         answers.join()

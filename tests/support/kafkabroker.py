@@ -1,4 +1,5 @@
-"""Room: test support.  In: a version and a shape.  Out: real Apache Kafka (KRaft), to start, use and hurt."""
+"""Room: test support.  In: a version and a shape.  Out: real Apache Kafka (KRaft), to start, use
+and hurt."""
 
 import base64
 import contextlib
@@ -32,22 +33,26 @@ from tests.support.process import PartError, Process, Workspace, free_port, list
 
 Version = Literal["3.9", "4.1"]
 
-# Short programs and a broker that lives for seconds: the cheap compiler and collector start soonest.
+# Short programs and a broker that lives for seconds: the cheap compiler and collector start
+# soonest.
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _REQUEST_TIMEOUT_S = 10.0
 _BOOTSTRAP = "bootstrap.checkpoint"
 _bootstraps: dict[tuple[Version, bool], bytes] = {}
-"""What Kafka's formatter wrote besides ids, by version and whether secured: alike for each broker of a kind, and a JVM's start."""
+"""What Kafka's formatter wrote besides ids, by version and whether secured: alike for each broker
+of a kind, and a JVM's start."""
 
 
 class KafkaBroker:
     """One broker that is its own controller, or one node of a `KafkaCluster`; a context manager.
 
-    Shape: `listeners` maps a listener's name to host:port, fixed from construction on, across restarts. A plain
-    broker has PLAINTEXT. A secured one has INT (plaintext, super user), SCRAM (SASL_SSL, SCRAM-SHA-512), MTLS (SSL,
-    client certificates, principal User:<CN>) and PLAIN (SASL_PLAINTEXT, PLAIN and OAUTHBEARER), and an authorizer
-    that lets nobody but INT do anything until `admin.create_acls`. `bootstrap` is PLAINTEXT or INT. With `via`, the
-    port of a proxy, there is VIA (plaintext), whose clients are told to come by that port: the proxy leads to `ports["VIA"]`.
+    Shape: `listeners` maps a listener's name to host:port, fixed from construction on, across
+    restarts. A plain broker has PLAINTEXT. A secured one has INT (plaintext, super user), SCRAM
+    (SASL_SSL, SCRAM-SHA-512), MTLS (SSL, client certificates, principal User:<CN>) and PLAIN
+    (SASL_PLAINTEXT, PLAIN and OAUTHBEARER), and an authorizer that lets nobody but INT do anything
+    until `admin.create_acls`. `bootstrap` is PLAINTEXT or INT. With `via`, the port of a proxy,
+    there is VIA (plaintext), whose clients are told to come by that port: the proxy leads to
+    `ports["VIA"]`.
     """
 
     user = "relay"
@@ -86,7 +91,10 @@ class KafkaBroker:
     def _choose_ports(self) -> None:
         names = ("INT", "SCRAM", "MTLS", "PLAIN") if self.secured else ("PLAINTEXT",)
         self.ports = {name: free_port() for name in (*names, *(("VIA",) if self._via else ()))}
-        self.listeners = {name: f"127.0.0.1:{self._via if name == 'VIA' else port}" for name, port in self.ports.items()}
+        self.listeners = {
+            name: f"127.0.0.1:{self._via if name == 'VIA' else port}"
+            for name, port in self.ports.items()
+        }
         self.bootstrap = next(iter(self.listeners.values()))
 
     def _write_properties(self) -> None:
@@ -95,7 +103,9 @@ class KafkaBroker:
             keystore = self._authority.issue("broker").keystore
             security = Security(keystore, self._authority.certificate, self.user, self.password)
         newer, data = self.version != "3.9", self.directory / "data"
-        settings = server_properties(data, self.plan, self.ports, via=self._via, security=security, share_groups=newer)
+        settings = server_properties(
+            data, self.plan, self.ports, via=self._via, security=security, share_groups=newer
+        )
         lines = [f"{key}={value}" for key, value in {**settings, **self._extra}.items()]
         self._properties.write_text("\n".join([*lines, ""]))
 
@@ -112,16 +122,21 @@ class KafkaBroker:
 
     @staticmethod
     def oauth_token(subject: str, *, lifetime_s: int = 3600) -> str:
-        """An unsecured token (alg none) that OAUTHBEARER on the PLAIN listener takes for User:<subject>."""
+        """An unsecured token (alg none) that OAUTHBEARER on the PLAIN listener takes for
+        User:<subject>."""
         now = int(time.time())
         parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_s})
-        encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+        encoded = [
+            base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+            for part in parts
+        ]
         return ".".join(encoded) + "."
 
     # Life.
 
     def launch(self) -> None:
-        """Starts the process, formatting its storage the first time, without waiting for it to be ready."""
+        """Starts the process, formatting its storage the first time, without waiting for it to be
+        ready."""
         if not self._formatted:
             self._format()
             self._formatted = True
@@ -133,13 +148,21 @@ class KafkaBroker:
         kind = (self.version, self.secured)
         if kind in _bootstraps:
             data.mkdir()
-            ids = {"node.id": self.plan.node_id, "cluster.id": self.plan.cluster_id, "directory.id": new_cluster_id()}
-            meta.write_text("".join(f"{name}={value}\n" for name, value in {"version": 1, **ids}.items()))
+            ids = {
+                "node.id": self.plan.node_id,
+                "cluster.id": self.plan.cluster_id,
+                "directory.id": new_cluster_id(),
+            }
+            meta.write_text(
+                "".join(f"{name}={value}\n" for name, value in {"version": 1, **ids}.items())
+            )
             bootstrap.write_bytes(_bootstraps[kind])
             return
         scram = f"SCRAM-SHA-512=[name={self.user},password={self.password}]"
         arguments = ["format", "-t", self.plan.cluster_id, "-c", str(self._properties)]
-        tool = self._java("kafka.tools.StorageTool", *arguments, *(["-S", scram] if self.secured else []))
+        tool = self._java(
+            "kafka.tools.StorageTool", *arguments, *(["-S", scram] if self.secured else [])
+        )
         tool.launch()
         wait_until(f"{tool.name} is formatted", lambda: not tool.alive, deadline_s=60.0)
         if not meta.exists():
@@ -148,7 +171,9 @@ class KafkaBroker:
 
     def await_ready(self, *, deadline_s: float = 60.0) -> None:
         """Returns once the broker listens on every port and names itself in its metadata."""
-        self._process.await_ready(lambda: all(map(listens, self.ports.values())), deadline_s=deadline_s)
+        self._process.await_ready(
+            lambda: all(map(listens, self.ports.values())), deadline_s=deadline_s
+        )
         self._process.await_ready(self._is_registered, deadline_s=deadline_s)
 
     def _is_registered(self) -> bool:
@@ -176,14 +201,16 @@ class KafkaBroker:
         self._process.kill()
 
     def restart(self) -> None:
-        """Starts it again on the same ports and data, stopping it first if it runs; returns once it serves."""
+        """Starts it again on the same ports and data, stopping it first if it runs; returns once it
+        serves."""
         if self._process.alive:
             self.stop()
         self.launch()
         self.await_ready()
 
     def move(self) -> None:
-        """Ends it and starts it with the same data on other ports, as when every broker was replaced; returns once it serves."""
+        """Ends it and starts it with the same data on other ports, as when every broker was
+        replaced; returns once it serves."""
         self.kill()
         self.__dict__.pop("admin", None)
         self._choose_ports()
@@ -226,7 +253,8 @@ class KafkaBroker:
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        """The admin client on `bootstrap`; it lives as long as we do, as its answers come only while it lives."""
+        """The admin client on `bootstrap`; it lives as long as we do, as its answers come only
+        while it lives."""
         return _admin_client(self.bootstrap)
 
     def set_password(self, password: str) -> None:
@@ -238,31 +266,62 @@ class KafkaBroker:
 
     def limit_producers(self, bytes_per_s: int | None) -> None:
         """Gives every client a quota of what it may produce; None takes it back."""
-        change = ["--add-config", f"producer_byte_rate={bytes_per_s}"] if bytes_per_s else ["--delete-config", "producer_byte_rate"]
-        where = ["--bootstrap-server", self.bootstrap, "--alter", "--entity-type", "clients", "--entity-default"]
+        change = (
+            ["--add-config", f"producer_byte_rate={bytes_per_s}"]
+            if bytes_per_s
+            else ["--delete-config", "producer_byte_rate"]
+        )
+        where = [
+            "--bootstrap-server",
+            self.bootstrap,
+            "--alter",
+            "--entity-type",
+            "clients",
+            "--entity-default",
+        ]
         tool = self._java("kafka.admin.ConfigCommand", *where, *change)
         tool.launch()
         if tool.exit_code(60.0):
             raise PartError(f"{tool.name}: the quota was not changed\n{tool.tail()}")
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic (replicated to all nodes) and returns once its partitions have leaders."""
-        create_topic(self.admin, name, partitions=partitions, replicas=self.plan.replicas, config=config)
+    def create_topic(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates a topic (replicated to all nodes) and returns once its partitions have
+        leaders."""
+        create_topic(
+            self.admin, name, partitions=partitions, replicas=self.plan.replicas, config=config
+        )
 
 
 def _admin_client(bootstrap: str) -> AdminClient:
     # Up to 10 s between attempts is the default: it would hide a broker that came back.
-    return AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0})
+    return AdminClient(
+        {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200, "log_level": 0}
+    )
 
 
-def create_topic(admin: AdminClient, name: str, *, partitions: int, replicas: int, config: Mapping[str, str] | None) -> None:
+def create_topic(
+    admin: AdminClient,
+    name: str,
+    *,
+    partitions: int,
+    replicas: int,
+    config: Mapping[str, str] | None,
+) -> None:
     """Creates the topic and returns once each of its partitions has a leader in the metadata."""
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+    topic = NewTopic(
+        name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {})
+    )
     admin.create_topics([topic])[name].result(_REQUEST_TIMEOUT_S)
 
     def led() -> bool:
-        known: dict[int, Any] = admin.list_topics(name, timeout=_REQUEST_TIMEOUT_S).topics[name].partitions
-        return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
+        known: dict[int, Any] = (
+            admin.list_topics(name, timeout=_REQUEST_TIMEOUT_S).topics[name].partitions
+        )
+        return len(known) == partitions and all(
+            partition.leader >= 0 for partition in known.values()
+        )
 
     wait_until(f"topic {name} has leaders", led, deadline_s=_REQUEST_TIMEOUT_S)
 
@@ -270,11 +329,17 @@ def create_topic(admin: AdminClient, name: str, *, partitions: int, replicas: in
 class KafkaCluster:
     """Several nodes, each broker and controller, replication to all; a context manager.
 
-    Shape: `nodes[i]` is a `KafkaBroker` with node id i + 1, to kill, pause and restart by itself. Writes go
-    on 2-6 s after the death of a leader; with two of three dead all stops.
+    Shape: `nodes[i]` is a `KafkaBroker` with node id i + 1, to kill, pause and restart by itself.
+    Writes go on 2-6 s after the death of a leader; with two of three dead all stops.
     """
 
-    def __init__(self, size: int = 3, *, version: Version = "4.1", properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        version: Version = "4.1",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         cluster_id = new_cluster_id()
         voters = tuple(Voter(node_id, free_port()) for node_id in range(1, size + 1))
         self.nodes = [
@@ -302,7 +367,10 @@ class KafkaCluster:
         return self
 
     def _complete(self) -> bool:
-        return all(len(node.admin.list_topics(timeout=5.0).brokers) == len(self.nodes) for node in self.nodes)
+        return all(
+            len(node.admin.list_topics(timeout=5.0).brokers) == len(self.nodes)
+            for node in self.nodes
+        )
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
         """The node that leads the partition, as the nodes that answer see it."""
@@ -314,9 +382,13 @@ class KafkaCluster:
         """The admin client on all nodes."""
         return _admin_client(self.bootstrap)
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
         """Creates a topic replicated to all nodes and returns once its partitions have leaders."""
-        create_topic(self.admin, name, partitions=partitions, replicas=len(self.nodes), config=config)
+        create_topic(
+            self.admin, name, partitions=partitions, replicas=len(self.nodes), config=config
+        )
 
     def close(self) -> None:
         """Kills all nodes and removes their data."""

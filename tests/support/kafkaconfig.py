@@ -1,4 +1,5 @@
-"""Room: test support.  In: the shape of a Kafka node.  Out: its server.properties and its log configuration."""
+"""Room: test support.  In: the shape of a Kafka node.  Out: its server.properties and its log
+configuration."""
 
 import base64
 import uuid
@@ -66,7 +67,8 @@ class NodePlan:
 
 
 def new_cluster_id() -> str:
-    """22 characters of base64 without a dash: at the beginning Kafka's tools would take it for an option."""
+    """22 characters of base64 without a dash: at the beginning Kafka's tools would take it for an
+    option."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
 
 
@@ -103,8 +105,8 @@ class Security:
             f"{scram}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             f"{scram}.scram-sha-512.sasl.jaas.config": f"{_JAAS}.scram.ScramLoginModule required;",
             f"{plain}.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
-            f"{plain}.plain.sasl.jaas.config": f'{_JAAS}.plain.PlainLoginModule required user_{self.user}="{self.password}";',
-            f"{plain}.oauthbearer.sasl.jaas.config": f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required "
+            f"{plain}.plain.sasl.jaas.config": f'{_JAAS}.plain.PlainLoginModule required user_{self.user}="{self.password}";',  # noqa: E501
+            f"{plain}.oauthbearer.sasl.jaas.config": f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required "  # noqa: E501
             'unsecuredLoginStringClaim_sub="broker";',
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
@@ -112,9 +114,16 @@ class Security:
 
 
 def server_properties(
-    data: Path, plan: NodePlan, ports: Mapping[str, int], *, via: int = 0, security: Security | None, share_groups: bool
+    data: Path,
+    plan: NodePlan,
+    ports: Mapping[str, int],
+    *,
+    via: int = 0,
+    security: Security | None,
+    share_groups: bool,
 ) -> dict[str, str]:
-    """The settings of one node, broker and controller at once; the first listener is the one between brokers.
+    """The settings of one node, broker and controller at once; the first listener is the one
+    between brokers.
 
     Shape: clients that came by the listener VIA are told that it is at the port `via`.
     """
@@ -125,12 +134,16 @@ def server_properties(
     settings = {
         "process.roles": "broker,controller",
         "node.id": str(plan.node_id),
-        "controller.quorum.voters": ",".join(f"{voter.node_id}@127.0.0.1:{voter.port}" for voter in plan.voters),
+        "controller.quorum.voters": ",".join(
+            f"{voter.node_id}@127.0.0.1:{voter.port}" for voter in plan.voters
+        ),
         "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{plan.controller_port}"]),
         "advertised.listeners": ",".join(told),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": next(iter(ports)),
-        "listener.security.protocol.map": ",".join(f"{name}:{_PROTOCOLS[name]}" for name in ("CONTROLLER", *ports)),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{_PROTOCOLS[name]}" for name in ("CONTROLLER", *ports)
+        ),
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
         "default.replication.factor": replicas,

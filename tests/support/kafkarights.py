@@ -1,6 +1,8 @@
-"""Room: test support.  In: a secured broker, a user.  Out: the rights of a relay in Kafka, given, taken and asked for; what was denied.
+"""Room: test support.  In: a secured broker, a user.  Out: the rights of a relay in Kafka, given,
+taken and asked for; what was denied.
 
-`RIGHTS` is what docs/install.md and deploy/strimzi/user.yaml list, which a test compares, and what a relay is shown to live with.
+`RIGHTS` is what docs/install.md and deploy/strimzi/user.yaml list, which a test compares, and what
+a relay is shown to live with.
 """
 
 import re
@@ -21,49 +23,81 @@ from tests.support.kafkabroker import KafkaBroker
 from watchrelay.config.refusals import LATER
 
 RIGHTS = (AclOperation.WRITE, AclOperation.READ, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
-"""All on topics by their prefix. With replicas that share streams comes READ on their group, with transactions WRITE on their ids: this
-release has neither, and no relay of it is given what it cannot use."""
-assert {("sharding", "enabled"), ("kafka", "delivery")} <= {row.path for row in LATER}, "RIGHTS are short of what has come meanwhile"
+"""All on topics by their prefix. With replicas that share streams comes READ on their group, with
+transactions WRITE on their ids: this release has neither, and no relay of it is given what it
+cannot use."""
+assert {("sharding", "enabled"), ("kafka", "delivery")} <= {row.path for row in LATER}, (
+    "RIGHTS are short of what has come meanwhile"
+)
 
 PREFIX = "k8s."
 
 
-def binding(right: Any, kind: Any = AclBinding, *, user: str = KafkaBroker.user, prefix: str = PREFIX) -> Any:
+def binding(
+    right: Any, kind: Any = AclBinding, *, user: str = KafkaBroker.user, prefix: str = PREFIX
+) -> Any:
     """The right of a user on every topic that begins with `prefix`."""
     pattern = (ResourceType.TOPIC, prefix, ResourcePatternType.PREFIXED)
     return kind(*pattern, f"User:{user}", "*", right, AclPermissionType.ALLOW)
 
 
-def grant(broker: KafkaBroker, *rights: Any, user: str = KafkaBroker.user, prefix: str = PREFIX) -> None:
+def grant(
+    broker: KafkaBroker, *rights: Any, user: str = KafkaBroker.user, prefix: str = PREFIX
+) -> None:
     """Give a user these rights."""
-    for made in broker.admin.create_acls([binding(right, user=user, prefix=prefix) for right in rights]).values():
+    for made in broker.admin.create_acls(
+        [binding(right, user=user, prefix=prefix) for right in rights]
+    ).values():
         made.result(10)
 
 
 def take(broker: KafkaBroker, *rights: Any, user: str = KafkaBroker.user) -> None:
     """Take these rights from a user."""
-    for gone in broker.admin.delete_acls([binding(right, AclBindingFilter, user=user) for right in rights]).values():
+    for gone in broker.admin.delete_acls(
+        [binding(right, AclBindingFilter, user=user) for right in rights]
+    ).values():
         gone.result(10)
 
 
 def granted(broker: KafkaBroker, user: str) -> list[tuple[str, str, str]]:
     """All that the user has been given, on anything: kind of thing, name, right."""
-    anything: Any = (ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)
+    anything: Any = (
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        f"User:{user}",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
     mine = AclBindingFilter(*anything)
-    return sorted((each.restype.name, each.name, each.operation.name) for each in broker.admin.describe_acls(mine).result(10))
+    return sorted(
+        (each.restype.name, each.name, each.operation.name)
+        for each in broker.admin.describe_acls(mine).result(10)
+    )
 
 
 def denied(broker: KafkaBroker, user: str) -> set[str]:
-    """The rights that the user went without, each with what it was wanted on, by the broker's own log."""
+    """The rights that the user went without, each with what it was wanted on, by the broker's own
+    log."""
     log = (broker.directory / "kafka.log").read_text(errors="replace")
-    found = re.findall(rf"Principal = User:{re.escape(user)} is Denied operation = (\w+) .*? on resource = (\w+):\w+:(\S+) ", log)
+    found = re.findall(
+        rf"Principal = User:{re.escape(user)} is Denied operation = (\w+) .*? on resource = "
+        r"(\w+):\w+:(\S+) ",
+        log,
+    )
     return {" ".join(each) for each in found}
 
 
 def certified(broker: KafkaBroker, user: str) -> dict[str, Any]:
-    """The config's section `kafka` by which a relay comes as this user: by a certificate of that name."""
+    """The config's section `kafka` by which a relay comes as this user: by a certificate of that
+    name."""
     issued = broker.client_certificate(user)
-    files: dict[str, Path] = {"caFile": broker.ca, "certFile": issued.certificate, "keyFile": issued.key}
+    files: dict[str, Path] = {
+        "caFile": broker.ca,
+        "certFile": issued.certificate,
+        "keyFile": issued.key,
+    }
     security = {"protocol": "SSL", **{name: str(path) for name, path in files.items()}}
     return {"bootstrapServers": [broker.listeners["MTLS"]], "security": security}
 

@@ -1,7 +1,9 @@
-"""Room: test support.  In: a running relay, a seed, what to be in the middle of.  Out: its death there, counted by what it was at.
+"""Room: test support.  In: a running relay, a seed, what to be in the middle of.  Out: its death
+there, counted by what it was at.
 
-The instant is found by the relay's own log, read every millisecond: between "stream claimed" and "log read back" it reads its log,
-between "snapshot begun" and "snapshot complete" it writes a snapshot. What it really was at is read off the log of the dead.
+The instant is found by the relay's own log, read every millisecond: between "stream claimed" and
+"log read back" it reads its log, between "snapshot begun" and "snapshot complete" it writes a
+snapshot. What it really was at is read off the log of the dead.
 """
 
 import json
@@ -22,12 +24,14 @@ _AIMS: tuple[Aim, ...] = ("random", "resume", "random", "snapshot", "random")
 
 
 def aims(count: int) -> Iterator[Aim]:
-    """So many instants: three of five random, the others in the middle of a resume and of a snapshot."""
+    """So many instants: three of five random, the others in the middle of a resume and of a
+    snapshot."""
     return (_AIMS[number % len(_AIMS)] for number in range(count))
 
 
 class Victim:
-    """A relay whose lives end by SIGKILL. Shape: `deaths` counts by what it was in the middle of; one death may count twice."""
+    """A relay whose lives end by SIGKILL. Shape: `deaths` counts by what it was in the middle of;
+    one death may count twice."""
 
     def __init__(self, relay: Daemon, rng: random.Random, ask_snapshot: Callable[[], None]) -> None:
         self.relay, self.deaths, self.lives = relay, Counter[str](), 0
@@ -64,22 +68,37 @@ class Victim:
 
         def said_or_ended() -> bool:
             nonlocal looked_at
-            before, looked_at = looked_at, self.relay.log_bytes  # decoded only when it grew: the relay shall find a free core
+            # decoded only when it grew: the relay shall find a free core
+            before, looked_at = looked_at, self.relay.log_bytes
             return (looked_at > before and bool(self._said(message))) or not self.relay.alive
 
         try:
-            wait_until(f"the relay says {message!r}", said_or_ended, deadline_s=_DEADLINE_S, poll_s=_POLL_S)
+            wait_until(
+                f"the relay says {message!r}", said_or_ended, deadline_s=_DEADLINE_S, poll_s=_POLL_S
+            )
         except TimeoutError as late:
             raise AssertionError(f"{late}: {self.relay.api_streams()}") from None
-        assert self._said(message), f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
+        assert self._said(message), (
+            f"the relay ended by itself: {json.dumps(self.relay.lines(since=self._since)[-3:])}"
+        )
 
     def _was_at(self) -> set[str]:
-        claimed, read = ({line["stream"] for line in self._said(message)} for message in ("stream claimed", "log read back"))
-        begun, complete = (
-            {(line["stream"], line["snapshot"]) for line in self._said(message)} for message in ("snapshot begun", "snapshot complete")
+        claimed, read = (
+            {line["stream"] for line in self._said(message)}
+            for message in ("stream claimed", "log read back")
         )
-        return {what for what, open_ in (("resume", claimed - read), ("snapshot", begun - complete)) if open_}
+        begun, complete = (
+            {(line["stream"], line["snapshot"]) for line in self._said(message)}
+            for message in ("snapshot begun", "snapshot complete")
+        )
+        return {
+            what
+            for what, open_ in (("resume", claimed - read), ("snapshot", begun - complete))
+            if open_
+        }
 
     def decisions(self) -> Counter[str]:
         """How its lives went on from what they read."""
-        return Counter(line["then"] for line in self.relay.lines() if line["message"] == "log read back")
+        return Counter(
+            line["then"] for line in self.relay.lines() if line["message"] == "log read back"
+        )

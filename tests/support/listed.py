@@ -1,7 +1,8 @@
-"""Room: test support.  In: the text of an API server's list.  Out: what the relay must publish for it, byte by byte.
+"""Room: test support.  In: the text of an API server's list.  Out: what the relay must publish for
+it, byte by byte.
 
-Nothing is re-encoded: members are cut out of the text as they stand, so numbers, escapes and the order of keys survive here, and a test
-that compares with it shows that they survived there.
+Nothing is re-encoded: members are cut out of the text as they stand, so numbers, escapes and the
+order of keys survive here, and a test that compares with it shows that they survived there.
 """
 
 import http.client
@@ -63,11 +64,16 @@ def elements(text: str) -> Iterator[str]:
 
 def joined(parts: Members) -> str:
     """The object that these members make, without white space."""
-    return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{value}" for key, value in parts) + "}"
+    return (
+        "{"
+        + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{value}" for key, value in parts)
+        + "}"
+    )
 
 
 def without_defaults(item: str) -> str:
-    """The object without managedFields and without the last-applied annotation; a map that becomes empty stays."""
+    """The object without managedFields and without the last-applied annotation; a map that becomes
+    empty stays."""
     return edited(item, "metadata", _lean_metadata)
 
 
@@ -93,22 +99,35 @@ def redacted_data(item: str) -> str:
 
 def _lean_metadata(metadata: str) -> str:
     kept = [(name, value) for name, value in members(metadata) if name != "managedFields"]
-    return joined([(name, without(value, _LAST_APPLIED) if name == "annotations" else value) for name, value in kept])
+    return joined(
+        [
+            (name, without(value, _LAST_APPLIED) if name == "annotations" else value)
+            for name, value in kept
+        ]
+    )
 
 
-def expected_table(listing: str, *, edit: Callable[[str], str] = without_defaults, prefix: str = "") -> dict[bytes, bytes]:
-    """Key and value of each item of a list. Shape: apiVersion and kind stand in front; an item that has none gets those of its list."""
+def expected_table(
+    listing: str, *, edit: Callable[[str], str] = without_defaults, prefix: str = ""
+) -> dict[bytes, bytes]:
+    """Key and value of each item of a list. Shape: apiVersion and kind stand in front; an item that
+    has none gets those of its list."""
     whole = dict(members(listing))
     kind = json.loads(whole["kind"]).removesuffix("List")
     table: dict[bytes, bytes] = {}
     for item in elements(whole["items"]):
         parts = members(item)
         own = dict(parts)
-        front = [("apiVersion", own.get("apiVersion", whole["apiVersion"])), ("kind", own.get("kind", json.dumps(kind)))]
+        front = [
+            ("apiVersion", own.get("apiVersion", whole["apiVersion"])),
+            ("kind", own.get("kind", json.dumps(kind))),
+        ]
         parts = [*front, *(part for part in parts if part[0] not in {"apiVersion", "kind"})]
         text = edit(joined(parts))
         metadata = json.loads(dict(parts)["metadata"])
-        table[f"{prefix}{metadata.get('namespace', '')}/{metadata['name']}".encode()] = text.encode()
+        table[f"{prefix}{metadata.get('namespace', '')}/{metadata['name']}".encode()] = (
+            text.encode()
+        )
     return table
 
 
@@ -119,7 +138,9 @@ def list_text(cluster: Target, path: str) -> str:
     if address.scheme == "https":
         context = ssl.create_default_context(cafile=str(cluster.ca))
         context.load_cert_chain(cluster.admin.certificate, cluster.admin.key)
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, port, context=context, timeout=10.0)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, port, context=context, timeout=10.0
+        )
     else:
         connection = http.client.HTTPConnection(host, port, timeout=10.0)
     try:
@@ -138,12 +159,17 @@ def expected_tables(cluster: Target, paths: Mapping[str, str]) -> dict[str, dict
 
 
 def await_equal(
-    cluster: Target, reader: TopicReader, wanted: Mapping[str, str | tuple[str, Callable[[str], str]]], *, deadline_s: float = 45.0
+    cluster: Target,
+    reader: TopicReader,
+    wanted: Mapping[str, str | tuple[str, Callable[[str], str]]],
+    *,
+    deadline_s: float = 45.0,
 ) -> None:
-    """Returns once each stream's table is what the API server lists, key by key and byte by byte, proven in each partition.
+    """Returns once each stream's table is what the API server lists, key by key and byte by byte,
+    proven in each partition.
 
-    Shape: `wanted` maps a stream to the path of its list, or to that and the edit behind it. What still differs when the time is up is
-    the AssertionError.
+    Shape: `wanted` maps a stream to the path of its list, or to that and the edit behind it. What
+    still differs when the time is up is the AssertionError.
     """
     differs: dict[str, list[str]] = {}
 
@@ -153,7 +179,9 @@ def await_equal(
         differs.clear()
         for stream, entry in wanted.items():
             path, edit = (entry, without_defaults) if isinstance(entry, str) else entry
-            if lines := difference(expected_table(list_text(cluster, path), edit=edit), reader.table(stream)):
+            if lines := difference(
+                expected_table(list_text(cluster, path), edit=edit), reader.table(stream)
+            ):
                 differs[stream] = lines
         return not differs and all(reader.proven(stream) for stream in wanted)
 
@@ -161,18 +189,35 @@ def await_equal(
         wait_until("the topics hold what the API server lists", equal, deadline_s=deadline_s)
     except TimeoutError as late:
         lines = [f"{stream}: {line}" for stream, found in differs.items() for line in found[:3]]
-        raise AssertionError("\n".join([f"the topics do not end equal ({late}):", *lines, reader.describe()])) from None
+        raise AssertionError(
+            "\n".join([f"the topics do not end equal ({late}):", *lines, reader.describe()])
+        ) from None
 
 
 def difference(expected: dict[bytes, bytes], found: dict[bytes, bytes]) -> list[str]:
-    """One line for each key that is missing, superfluous or of another value; empty when equal, byte by byte."""
+    """One line for each key that is missing, superfluous or of another value; empty when equal,
+    byte by byte."""
     lines = [f"missing: {key!r}" for key in sorted(expected.keys() - found.keys())]
     lines += [f"superfluous: {key!r}" for key in sorted(found.keys() - expected.keys())]
     for key in sorted(expected.keys() & found.keys()):
         if expected[key] == found[key]:
             continue
-        meaning = "in bytes alone" if json.loads(expected[key]) == json.loads(found[key]) else "in meaning"
-        at = next((n for n, (one, two) in enumerate(zip(expected[key], found[key], strict=False)) if one != two), 0)
+        meaning = (
+            "in bytes alone"
+            if json.loads(expected[key]) == json.loads(found[key])
+            else "in meaning"
+        )
+        at = next(
+            (
+                n
+                for n, (one, two) in enumerate(zip(expected[key], found[key], strict=False))
+                if one != two
+            ),
+            0,
+        )
         around = slice(max(0, at - 60), at + 60)
-        lines.append(f"other {meaning}: {key!r}: expected ..{expected[key][around]!r}, found ..{found[key][around]!r}")
+        lines.append(
+            f"other {meaning}: {key!r}: expected ..{expected[key][around]!r}, found "
+            f"..{found[key][around]!r}"
+        )
     return lines

@@ -1,4 +1,5 @@
-"""Room: test support.  In: a broker and a control topic.  Out: the consumer library's reader, in a thread."""
+"""Room: test support.  In: a broker and a control topic.  Out: the consumer library's reader, in a
+thread."""
 
 import asyncio
 import threading
@@ -17,7 +18,8 @@ _ANSWER_S = 30.0
 class LiveReader:
     """A `TopicReader` that is iterated for ever; a context manager.
 
-    Shape: `told` is the state that its changes alone make, by stream and key; it must be what the reader itself holds.
+    Shape: `told` is the state that its changes alone make, by stream and key; it must be what the
+    reader itself holds.
     """
 
     def __init__(self, bootstrap: str, control_topic: str) -> None:
@@ -54,7 +56,12 @@ class LiveReader:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._thread.is_alive() and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(_ANSWER_S)
@@ -70,7 +77,9 @@ class LiveReader:
 
     def tables(self) -> dict[str, dict[bytes, bytes]]:
         """What it holds now, by stream."""
-        return self._ask(lambda: {stream: table_of(self._reader, stream) for stream in self._reader.streams})
+        return self._ask(
+            lambda: {stream: table_of(self._reader, stream) for stream in self._reader.streams}
+        )
 
     def from_changes(self) -> dict[str, dict[bytes, bytes]]:
         """What its changes alone came to."""
@@ -83,7 +92,10 @@ class LiveReader:
     def problems(self) -> list[str]:
         """What it had to complain of."""
         return self._ask(
-            lambda: [f"{each.kind} {each.topic}/{each.partition}@{each.offset}: {each.detail}" for each in self._reader.problems]
+            lambda: [
+                f"{each.kind} {each.topic}/{each.partition}@{each.offset}: {each.detail}"
+                for each in self._reader.problems
+            ]
         )
 
 
@@ -92,8 +104,13 @@ def table_of(reader: TopicReader, stream: str) -> dict[bytes, bytes]:
     return {key.encode(): value for key, value in state(reader, stream).items()}
 
 
-async def fresh_tables(bootstrap: str, control_topic: str) -> tuple[dict[str, dict[bytes, bytes]], list[str]]:
-    """What a reader that starts now holds once it is ready, by stream, and what it complained of."""
+async def fresh_tables(
+    bootstrap: str, control_topic: str
+) -> tuple[dict[str, dict[bytes, bytes]], list[str]]:
+    """What a reader that starts now holds once it is ready, by stream, and what it complained
+    of."""
     async with TopicReader(bootstrap, control_topic=control_topic, until_end=True) as reader:
         await reader.ready()
-        return {stream: table_of(reader, stream) for stream in reader.streams}, [each.detail for each in reader.problems]
+        return {stream: table_of(reader, stream) for stream in reader.streams}, [
+            each.detail for each in reader.problems
+        ]

@@ -1,4 +1,5 @@
-"""Room: test support.  In: work for an event loop.  Out: its result, from a loop that turns on a thread of its own.
+"""Room: test support.  In: work for an event loop.  Out: its result, from a loop that turns on a
+thread of its own.
 
 For servers that a test talks to from outside while it may still reach into them.
 """
@@ -14,7 +15,8 @@ CALL_TIMEOUT_S = 20.0
 
 
 class LoopThread:
-    """An event loop on a thread. Use: `start` first, `stop` last. Raises: TimeoutError when a call takes over 20 s."""
+    """An event loop on a thread. Use: `start` first, `stop` last. Raises: TimeoutError when a call
+    takes over 20 s."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -29,7 +31,8 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
 
     def call(self, change: Callable[[], T]) -> T:
-        """What `change` returns, called on the loop's thread, where its servers' state may be touched."""
+        """What `change` returns, called on the loop's thread, where its servers' state may be
+        touched."""
 
         async def step() -> T:
             return change()

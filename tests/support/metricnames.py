@@ -1,4 +1,5 @@
-"""Room: test support.  In: PromQL, or text with metrics in it.  Out: the names in it that no relay exposes."""
+"""Room: test support.  In: PromQL, or text with metrics in it.  Out: the names in it that no relay
+exposes."""
 
 import re
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ def exposed() -> dict[str, tuple[str, ...]]:
     """The name of every series of the catalogue, with its labels."""
     found: dict[str, tuple[str, ...]] = {}
     for described in CATALOGUE.values():
-        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(described.kind, ("",))
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(
+            described.kind, ("",)
+        )
         found |= {f"watchrelay_{described.name}{suffix}": described.labels for suffix in suffixes}
     return found
 
 
 def unknown_names(text: str) -> set[str]:
-    """Metrics in `text` that are not in the catalogue, and labels that they do not have. A histogram may be named without its suffix."""
+    """Metrics in `text` that are not in the catalogue, and labels that they do not have. A
+    histogram may be named without its suffix."""
     known = exposed()
     whole = {name.removesuffix("_bucket") for name in known}
     unknown = {name for name in _NAME.findall(text) if name not in known and name not in whole}

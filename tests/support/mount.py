@@ -1,5 +1,5 @@
-"""Room: test support.  In: a path and texts, or a pod's volumes.  Out: files as the kubelet mounts them, and their swap for another
-generation.
+"""Room: test support.  In: a path and texts, or a pod's volumes.  Out: files as the kubelet mounts
+them, and their swap for another generation.
 """
 
 import base64
@@ -12,9 +12,11 @@ from tests.support.realparts import ControlPlane
 
 
 class Mount:
-    """The path leads through a link to a directory of the newest generation, which is replaced as a whole.
+    """The path leads through a link to a directory of the newest generation, which is replaced as a
+    whole.
 
-    Source: k8s.io/kubernetes/pkg/volume/util/atomic_writer.go: `..data` is renamed over, then the former directory is removed.
+    Source: k8s.io/kubernetes/pkg/volume/util/atomic_writer.go: `..data` is renamed over, then the
+    former directory is removed.
     """
 
     def __init__(self, file: Path, text: str) -> None:
@@ -41,11 +43,17 @@ class Mount:
 
 
 def mount_volumes(cluster: ControlPlane, namespace: str, pod: dict[str, Any], root: Path) -> None:
-    """Lays the files of a pod's Secrets and ConfigMaps below `root`, where its first container mounts them. Shape: `pod` is its spec."""
-    places = {mount["name"]: root / mount["mountPath"].lstrip("/") for mount in pod["containers"][0]["volumeMounts"]}
+    """Lays the files of a pod's Secrets and ConfigMaps below `root`, where its first container
+    mounts them. Shape: `pod` is its spec."""
+    places = {
+        mount["name"]: root / mount["mountPath"].lstrip("/")
+        for mount in pod["containers"][0]["volumeMounts"]
+    }
     for volume in pod["volumes"]:
         held = _held(cluster, namespace, volume)
-        items = volume.get("secret", volume.get("configMap", {})).get("items") or [{"key": key, "path": key} for key in held]
+        items = volume.get("secret", volume.get("configMap", {})).get("items") or [
+            {"key": key, "path": key} for key in held
+        ]
         for item in items:
             file = places[volume["name"]] / item["path"]
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +66,9 @@ def _held(cluster: ControlPlane, namespace: str, volume: dict[str, Any]) -> dict
             data = cluster.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
             return {key: base64.b64decode(value) for key, value in data.items()}
         case {"configMap": {"name": name}}:
-            data = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")["data"]
+            data = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")[
+                "data"
+            ]
             return {key: value.encode() for key, value in data.items()}
         case _:
             return {}

@@ -1,4 +1,5 @@
-"""Room: test support.  In: the tree's own tools/build.sh.  Out: where the programs that it built are."""
+"""Room: test support.  In: the tree's own tools/build.sh.  Out: where the programs that it built
+are."""
 
 import functools
 import subprocess
@@ -9,7 +10,8 @@ _BUILD = Path(__file__).resolve().parents[2] / "tools" / "build.sh"
 
 @functools.cache
 def parts_directory() -> Path:
-    """The directory of this tree's real parts, built or not; a change of versions changes its name."""
+    """The directory of this tree's real parts, built or not; a change of versions changes its
+    name."""
     answer = subprocess.run([str(_BUILD), "--path"], check=True, capture_output=True, text=True)
     return Path(answer.stdout.strip())
 

@@ -1,6 +1,7 @@
 """A Kafka that loses nothing, as a list of records: what a writer appends, a later one reads back.
 
-Room: test support.  In: batches.  Out: the same records in order, to whoever reads the log as `daemon/recovery.py` asks it.
+Room: test support.  In: batches.  Out: the same records in order, to whoever reads the log as
+`daemon/recovery.py` asks it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Connection:
     async def deliver(self, batch: Batch) -> Receipt:
         """As the port says."""
         receipt = await self._sink.deliver(batch)
-        self.ledger.note((batch.topic, batch.partition), receipt.offsets[0], receipt.offsets[-1] + 1)
+        self.ledger.note(
+            (batch.topic, batch.partition), receipt.offsets[0], receipt.offsets[-1] + 1
+        )
         return receipt
 
 
@@ -50,12 +53,16 @@ class Log:
         log = self._connection.kafka.logs.get((self._spec.topic, partition), [])
         return [decode(*record) for record in log[start:stop]]
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
         """As `LogReader.spans`."""
         for span in spans:
             for start in range(span.start or 0, span.stop, 7):
                 await asyncio.sleep(0.01)
-                take(span.partition, self._decoded(span.partition, start, min(start + 7, span.stop)))
+                take(
+                    span.partition, self._decoded(span.partition, start, min(start + 7, span.stop))
+                )
         return {span.partition for span in spans if not span.start}
 
     def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:

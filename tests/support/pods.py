@@ -1,4 +1,5 @@
-"""Pods as a busy cluster has them: about 5.1 KB each, 3.8 KB without managedFields; every one different where real ones differ.
+"""Pods as a busy cluster has them: about 5.1 KB each, 3.8 KB without managedFields; every one
+different where real ones differ.
 
 Room: tests. In: a number. Out: the JSON bytes that an API server sends, and frames cut from them.
 """
@@ -15,7 +16,10 @@ from watchrelay.model.frames import FrameType, ObjectFrame
 
 _FIELDS: dict[str, dict[str, Any]] = {
     "kube-controller-manager": {
-        "f:metadata": {"f:generateName": {}, "f:labels": {".": {}, "f:app": {}, "f:pod-template-hash": {}, "f:team": {}}},
+        "f:metadata": {
+            "f:generateName": {},
+            "f:labels": {".": {}, "f:app": {}, "f:pod-template-hash": {}, "f:team": {}},
+        },
         "f:spec": {
             "f:affinity": {},
             'f:containers{"name":"app"}': {
@@ -24,8 +28,15 @@ _FIELDS: dict[str, dict[str, Any]] = {
                 "f:image": {},
                 "f:imagePullPolicy": {},
                 "f:name": {},
-                "f:ports": {".": {}, 'k:{"containerPort":8080,"protocol":"TCP"}': {".": {}, "f:containerPort": {}}},
-                "f:resources": {".": {}, "f:limits": {".": {}, "f:cpu": {}}, "f:requests": {".": {}, "f:cpu": {}}},
+                "f:ports": {
+                    ".": {},
+                    'k:{"containerPort":8080,"protocol":"TCP"}': {".": {}, "f:containerPort": {}},
+                },
+                "f:resources": {
+                    ".": {},
+                    "f:limits": {".": {}, "f:cpu": {}},
+                    "f:requests": {".": {}, "f:cpu": {}},
+                },
             },
             "f:dnsPolicy": {},
             "f:enableServiceLinks": {},
@@ -39,8 +50,18 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "kubelet": {
         "f:status": {
             "f:conditions": {
-                'k:{"type":"Ready"}': {".": {}, "f:lastProbeTime": {}, "f:status": {}, "f:type": {}},
-                'k:{"type":"ContainersReady"}': {".": {}, "f:lastProbeTime": {}, "f:status": {}, "f:type": {}},
+                'k:{"type":"Ready"}': {
+                    ".": {},
+                    "f:lastProbeTime": {},
+                    "f:status": {},
+                    "f:type": {},
+                },
+                'k:{"type":"ContainersReady"}': {
+                    ".": {},
+                    "f:lastProbeTime": {},
+                    "f:status": {},
+                    "f:type": {},
+                },
             },
             "f:containerStatuses": {},
             "f:hostIP": {},
@@ -58,7 +79,7 @@ def _uid(random: Random) -> str:
 
 
 def _at(random: Random) -> str:
-    return f"2026-11-{random.randrange(1, 28):02}T{random.randrange(24):02}:{random.randrange(60):02}:{random.randrange(60):02}Z"
+    return f"2026-11-{random.randrange(1, 28):02}T{random.randrange(24):02}:{random.randrange(60):02}:{random.randrange(60):02}Z"  # noqa: E501
 
 
 def _name(random: Random, length: int) -> str:
@@ -73,10 +94,17 @@ def _container(name: str, app: str, volume: str) -> dict[str, Any]:
         "env": [
             {"name": "DB_HOST", "value": f"{app}-db.shop.svc.cluster.local"},
         ],
-        "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": {
+            "limits": {"cpu": "500m", "memory": "512Mi"},
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+        },
         "volumeMounts": [
             {"name": "config", "readOnly": True, "mountPath": "/etc/app"},
-            {"name": volume, "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"},
+            {
+                "name": volume,
+                "readOnly": True,
+                "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+            },
         ],
         "imagePullPolicy": "IfNotPresent",
     }
@@ -87,7 +115,14 @@ def _status(random: Random, containers: list[dict[str, Any]], started: str) -> d
     return {
         "phase": "Running",
         "conditions": [
-            {"type": kind, **condition} for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+            {"type": kind, **condition}
+            for kind in (
+                "PodReadyToStartContainers",
+                "Initialized",
+                "Ready",
+                "ContainersReady",
+                "PodScheduled",
+            )
         ],
         "hostIP": f"10.0.{random.randrange(8)}.{random.randrange(256)}",
         "podIP": f"10.{random.randrange(100, 120)}.{random.randrange(256)}.{random.randrange(256)}",
@@ -100,7 +135,7 @@ def _status(random: Random, containers: list[dict[str, Any]], started: str) -> d
                 "ready": True,
                 "restartCount": random.choice((0, 0, 0, 0, 1, 2)),
                 "image": c["image"],
-                "imageID": f"{c['image'].split(':')[0]}@sha256:{hashlib.sha256(c['image'].encode()).hexdigest()}",
+                "imageID": f"{c['image'].split(':')[0]}@sha256:{hashlib.sha256(c['image'].encode()).hexdigest()}",  # noqa: E501
                 "containerID": f"containerd://{random.getrandbits(256):064x}",
                 "started": True,
             }
@@ -111,20 +146,31 @@ def _status(random: Random, containers: list[dict[str, Any]], started: str) -> d
 
 
 def pod(number: int, *, resource_version: int | None = None, revision: int = 0) -> dict[str, Any]:
-    """Pod `number` as a tree. Law: equal arguments give equal pods; `revision` changes only its status."""
+    """Pod `number` as a tree. Law: equal arguments give equal pods; `revision` changes only its
+    status."""
     random = Random(number)
     app = f"app-{number % 97}"
     replica_set = f"{app}-{hashlib.sha256(app.encode()).hexdigest()[:9]}"
-    name, started, volume = f"{replica_set}-{_name(random, 5)}{number:x}", _at(random), f"kube-api-access-{_name(random, 5)}"
+    name, started, volume = (
+        f"{replica_set}-{_name(random, 5)}{number:x}",
+        _at(random),
+        f"kube-api-access-{_name(random, 5)}",
+    )
     containers = [_container("app", app, volume), _container("sidecar", app, volume)]
     metadata = {
         "name": name,
         "generateName": f"{replica_set}-",
         "namespace": f"team-{number % 20}",
         "uid": _uid(random),
-        "resourceVersion": str(90_000_000 + number if resource_version is None else resource_version),
+        "resourceVersion": str(
+            90_000_000 + number if resource_version is None else resource_version
+        ),
         "creationTimestamp": started,
-        "labels": {"app": app, "pod-template-hash": replica_set.rpartition("-")[2], "team": f"team-{number % 20}"},
+        "labels": {
+            "app": app,
+            "pod-template-hash": replica_set.rpartition("-")[2],
+            "team": f"team-{number % 20}",
+        },
         "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"},
         "ownerReferences": [
             {
@@ -137,14 +183,28 @@ def pod(number: int, *, resource_version: int | None = None, revision: int = 0) 
             }
         ],
         "managedFields": [
-            {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": started, "fieldsType": "FieldsV1", "fieldsV1": fields}
+            {
+                "manager": manager,
+                "operation": "Update",
+                "apiVersion": "v1",
+                "time": started,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": fields,
+            }
             for manager, fields in _FIELDS.items()
         ],
     }
     spec = {
         "volumes": [
             {"name": "config", "configMap": {"name": f"{app}-config", "defaultMode": 420}},
-            {"name": volume, "projected": {"sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]}},
+            {
+                "name": volume,
+                "projected": {
+                    "sources": [
+                        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
+                    ]
+                },
+            },
         ],
         "containers": containers,
         "restartPolicy": "Always",
@@ -155,7 +215,12 @@ def pod(number: int, *, resource_version: int | None = None, revision: int = 0) 
         "securityContext": {},
         "schedulerName": "default-scheduler",
         "tolerations": [
-            {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            {
+                "key": f"node.kubernetes.io/{why}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
+            }
             for why in ("not-ready", "unreachable")
         ],
         "priority": 0,
@@ -163,23 +228,48 @@ def pod(number: int, *, resource_version: int | None = None, revision: int = 0) 
         "preemptionPolicy": "PreemptLowerPriority",
     }
     changed = Random(number * 1_000_003 + revision) if revision else random
-    return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": spec, "status": _status(changed, containers, started)}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "spec": spec,
+        "status": _status(changed, containers, started),
+    }
 
 
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def frame_of(raw: bytes, kind: FrameType = "MODIFIED") -> ObjectFrame:
-    """The frame that the API server's bytes `raw` make: apiVersion and kind first, as `kube` hands them on."""
+    """The frame that the API server's bytes `raw` make: apiVersion and kind first, as `kube` hands
+    them on."""
     came = _TOP.decode(raw)
     fields = {key: came[key] for key in ("apiVersion", "kind") if key in came} | came
     metadata = _TOP.decode(fields["metadata"])
     text = {
-        key: str(msgspec.json.decode(metadata[key])) if key in metadata else "" for key in ("namespace", "name", "uid", "resourceVersion")
+        key: str(msgspec.json.decode(metadata[key])) if key in metadata else ""
+        for key in ("namespace", "name", "uid", "resourceVersion")
     }
-    return ObjectFrame(kind, text["namespace"], text["name"], text["uid"], text["resourceVersion"], fields, metadata, len(raw))
+    return ObjectFrame(
+        kind,
+        text["namespace"],
+        text["name"],
+        text["uid"],
+        text["resourceVersion"],
+        fields,
+        metadata,
+        len(raw),
+    )
 
 
-def pod_frame(number: int, kind: FrameType = "MODIFIED", *, resource_version: int | None = None, revision: int = 0) -> ObjectFrame:
+def pod_frame(
+    number: int,
+    kind: FrameType = "MODIFIED",
+    *,
+    resource_version: int | None = None,
+    revision: int = 0,
+) -> ObjectFrame:
     """Pod `number` as a frame."""
-    return frame_of(msgspec.json.encode(pod(number, resource_version=resource_version, revision=revision)), kind)
+    return frame_of(
+        msgspec.json.encode(pod(number, resource_version=resource_version, revision=revision)), kind
+    )

@@ -1,7 +1,9 @@
-"""Room: test support.  In: a command line and what "ready" means.  Out: a child process that cannot outlive us.
+"""Room: test support.  In: a command line and what "ready" means.  Out: a child process that cannot
+outlive us.
 
-A child is killed by the kernel when the thread that forked it ends, so all children are forked by one thread that
-lives as long as this interpreter: a test may start and restart parts from any thread or event loop.
+A child is killed by the kernel when the thread that forked it ends, so all children are forked by
+one thread that lives as long as this interpreter: a test may start and restart parts from any
+thread or event loop.
 """
 
 import atexit
@@ -27,7 +29,8 @@ _POLL_MOST_S = 0.2
 _POLL_SHARE = 0.02
 _PREFIX = "watchrelay-"
 _SWEEP_AGE_S = 60.0
-# Runs in the child before the real program: SIGKILL upon the parent's death, and none if it is dead already.
+# Runs in the child before the real program: SIGKILL upon the parent's death, and none if it is dead
+# already.
 _DIE_WITH_PARENT = (
     "import ctypes, os, signal, sys; parent = int(sys.argv[1]); "
     "ctypes.CDLL(None).prctl(1, signal.SIGKILL); os.getppid() == parent or sys.exit(1); "
@@ -37,14 +40,19 @@ _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
 
 
 class PartError(Exception):
-    """A real part did not start, died, or did not become ready in time; the message ends with the tail of its log."""
+    """A real part did not start, died, or did not become ready in time; the message ends with the
+    tail of its log."""
 
 
-def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float | None = None) -> T:
-    """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed false.
+def wait_until(
+    claim: str, condition: Callable[[], T], *, deadline_s: float = 30.0, poll_s: float | None = None
+) -> T:
+    """What `condition` returned once it was true; raises TimeoutError naming the claim that stayed
+    false.
 
-    Shape: asked every `poll_s`; without it every 20 ms, and less often the longer it was waited already (every 50th of that, at least five
-    times a second): a question costs milliseconds of the very machine that works at the answer.
+    Shape: asked every `poll_s`; without it every 20 ms, and less often the longer it was waited
+    already (every 50th of that, at least five times a second): a question costs milliseconds of the
+    very machine that works at the answer.
     """
     began = time.monotonic()
     while True:
@@ -58,15 +66,21 @@ def wait_until(claim: str, condition: Callable[[], T], *, deadline_s: float = 30
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on and no outgoing connection will take while its owner is down.
+    """A loopback port that nobody listens on and no outgoing connection will take while its owner
+    is down.
 
-    Source: bind(0) answers from the range of outgoing connections; a client that keeps dialling a dead port of that
-    range may be given the same number as its source and connect to itself, and the part could not come back to it.
+    Source: bind(0) answers from the range of outgoing connections; a client that keeps dialling a
+    dead port of that range may be given the same number as its source and connect to itself, and
+    the part could not come back to it.
     """
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     draw = random.SystemRandom()
     for attempt in range(200):
-        port = draw.randrange(10_000, lowest_outgoing) if lowest_outgoing > 12_000 and attempt < 100 else 0
+        port = (
+            draw.randrange(10_000, lowest_outgoing)
+            if lowest_outgoing > 12_000 and attempt < 100
+            else 0
+        )
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -86,8 +100,9 @@ def listens(port: int) -> bool:
 class Workspace:
     """A directory in memory (/dev/shm, else the temporary directory) that is removed at exit.
 
-    Shape: an exclusive lock on a file inside marks it as in use; directories left behind by killed runs hold no lock
-    and are swept by the next run, as they would keep their memory until the machine restarts.
+    Shape: an exclusive lock on a file inside marks it as in use; directories left behind by killed
+    runs hold no lock and are swept by the next run, as they would keep their memory until the
+    machine restarts.
     """
 
     def __init__(self, name: str) -> None:
@@ -109,7 +124,8 @@ class Workspace:
 def _sweep(base: Path) -> None:
     for lock in base.glob(f"{_PREFIX}*/.lock"):
         try:
-            if time.time() - lock.stat().st_mtime < _SWEEP_AGE_S:  # made just now, perhaps not locked yet
+            # made just now, perhaps not locked yet
+            if time.time() - lock.stat().st_mtime < _SWEEP_AGE_S:
                 continue
             with lock.open("r+") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,9 +135,17 @@ def _sweep(base: Path) -> None:
 
 
 class Process:
-    """One child process with its log; stopped with its owner, at exit, and by the kernel if we are killed."""
+    """One child process with its log; stopped with its owner, at exit, and by the kernel if we are
+    killed."""
 
-    def __init__(self, name: str, argv: Sequence[str | Path], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self._argv = [str(argument) for argument in argv]
@@ -160,7 +184,8 @@ class Process:
         )
 
     def await_ready(self, ready: Callable[[], object], *, deadline_s: float = 60.0) -> None:
-        """Returns once `ready` is true; raises PartError with the log's tail if the process ends or the time is up."""
+        """Returns once `ready` is true; raises PartError with the log's tail if the process ends or
+        the time is up."""
 
         def ready_or_dead() -> bool:
             return not self.alive or bool(ready())
@@ -187,7 +212,8 @@ class Process:
             self._child.send_signal(number)
 
     def exit_code(self, deadline_s: float) -> int:
-        """Waits for it to end by itself: its exit code, negative for a signal; raises subprocess.TimeoutExpired."""
+        """Waits for it to end by itself: its exit code, negative for a signal; raises
+        subprocess.TimeoutExpired."""
         assert self._child is not None, f"{self.name} was not started"
         code = self._child.wait(deadline_s)
         atexit.unregister(self.kill)

@@ -1,4 +1,5 @@
-"""Room: test support.  In: the address of a relay.  Out: a real Prometheus that scrapes it each second and evaluates the alert rules."""
+"""Room: test support.  In: the address of a relay.  Out: a real Prometheus that scrapes it each
+second and evaluates the alert rules."""
 
 import http.client
 import json
@@ -23,19 +24,35 @@ class Prometheus:
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(CHART / "files" / "rules" / "watchrelay.yaml")],
             "scrape_configs": [
-                {"job_name": "watchrelay", "static_configs": [{"targets": [target], "labels": {"namespace": namespace, "pod": "relay-0"}}]}
+                {
+                    "job_name": "watchrelay",
+                    "static_configs": [
+                        {"targets": [target], "labels": {"namespace": namespace, "pod": "relay-0"}}
+                    ],
+                }
             ],
         }
         file = directory / "prometheus.yaml"
         file.write_text(yaml.safe_dump(config))
-        flags = [f"--config.file={file}", f"--storage.tsdb.path={directory / 'tsdb'}", f"--web.listen-address=127.0.0.1:{self._port}"]
-        self._process = Process("prometheus", [program("prometheus"), *flags], log=directory / "prometheus.log")
+        flags = [
+            f"--config.file={file}",
+            f"--storage.tsdb.path={directory / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        ]
+        self._process = Process(
+            "prometheus", [program("prometheus"), *flags], log=directory / "prometheus.log"
+        )
 
     def __enter__(self) -> Self:
         self._process.launch().await_ready(self._ready)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
 
     def _ready(self) -> bool:
@@ -66,9 +83,16 @@ class Prometheus:
         return found
 
     def query_range(
-        self, expression: str, *, last_s: float = 60.0, start: float | None = None, end: float | None = None, step_s: int = 1
+        self,
+        expression: str,
+        *,
+        last_s: float = 60.0,
+        start: float | None = None,
+        end: float | None = None,
+        step_s: int = 1,
     ) -> list[dict[str, Any]]:
-        """The series of the expression over the last while, or between two Unix times: what a panel asks."""
+        """The series of the expression over the last while, or between two Unix times: what a panel
+        asks."""
         until = time.time() if end is None else end
         since = until - last_s if start is None else start
         asked = {"start": f"{since}", "end": f"{until}", "step": f"{step_s}"}

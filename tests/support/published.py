@@ -1,4 +1,5 @@
-"""Room: test support.  In: a trial whose relay follows config maps and namespaces.  Out: what its topics say, also behind `retire`."""
+"""Room: test support.  In: a trial whose relay follows config maps and namespaces.  Out: what its
+topics say, also behind `retire`."""
 
 import asyncio
 from contextlib import aclosing
@@ -16,7 +17,10 @@ def fill(trial: Trial, count: int) -> list[str]:
     """A namespace with so many config maps; their keys."""
     (namespace,) = trial.namespaces(1)
     names = [f"c{number}" for number in range(count)]
-    trial.make(f"/api/v1/namespaces/{namespace}/configmaps", [{"metadata": {"name": name}, "data": {"a": name}} for name in names])
+    trial.make(
+        f"/api/v1/namespaces/{namespace}/configmaps",
+        [{"metadata": {"name": name}, "data": {"a": name}} for name in names],
+    )
     return [f"{namespace}/{name}" for name in names]
 
 
@@ -37,7 +41,13 @@ def seen(trial: Trial, *streams: str) -> list[Seen]:
     """Everything on the topics of the streams."""
 
     async def read() -> list[Seen]:
-        tail = TailReader(arguments(trial), control_topic=trial.control_topic, streams=streams, from_beginning=True, until_end=True)
+        tail = TailReader(
+            arguments(trial),
+            control_topic=trial.control_topic,
+            streams=streams,
+            from_beginning=True,
+            until_end=True,
+        )
         async with aclosing(tail.batches()) as batches:
             return [one async for batch in batches for one in batch]
 
@@ -54,7 +64,8 @@ def replicas(records: list[Seen]) -> dict[tuple[str, int], Replica]:
 
 
 def assert_retired(trial: Trial, keys: list[str], *, format_: str = "cloudevents") -> None:
-    """Every reader of the topic ends with nothing, and the control topic knows the stream no more."""
+    """Every reader of the topic ends with nothing, and the control topic knows the stream no
+    more."""
     control = trial.control_topic
     left = {key: value for _, key, value in read_control(trial.broker.bootstrap, control)}
     assert [left[f"{kind}/configmaps"] for kind in ("claim", "stream", "snapshot")] == [None] * 3
@@ -65,8 +76,12 @@ def assert_retired(trial: Trial, keys: list[str], *, format_: str = "cloudevents
         if format_ == "cloudevents":
             assert reader.table("configmaps") == {}
             assert reader.proven("configmaps")
-            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(keys)
+            assert {str(said.key.decode()) for said in reader.of("configmaps", "deleted")} >= set(
+                keys
+            )
             newest = {said.raw.partition: said for said in reader.of("configmaps")}
             assert {said.type for said in newest.values()} == {"end"}
             assert {said.headers["ce_wrcount"] for said in newest.values()} == {"0"}
-            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, "a stream that comes back would not list"
+            assert {said.headers["ce_wrrv"] for said in newest.values()} == {"0"}, (
+                "a stream that comes back would not list"
+            )

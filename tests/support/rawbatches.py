@@ -1,4 +1,5 @@
-"""Room: test support.  In: records, also such as no client would write.  Out: record batches byte by byte, and the way to a broker."""
+"""Room: test support.  In: records, also such as no client would write.  Out: record batches byte
+by byte, and the way to a broker."""
 
 import asyncio
 import gzip
@@ -69,7 +70,9 @@ class RawBatch(PackedBatch):
     """Finished bytes in the shape that aiokafka's producer sends as they are."""
 
     def __init__(self, data: bytes, count: int) -> None:
-        super().__init__(b"", start=0, stop=count, raw_bytes=len(data), packed_ms=0, compressed=False)
+        super().__init__(
+            b"", start=0, stop=count, raw_bytes=len(data), packed_ms=0, compressed=False
+        )
         self._data = data
 
     def size(self) -> int:
@@ -80,7 +83,8 @@ class RawBatch(PackedBatch):
 
 
 def send(bootstrap: str, topic: str, *batches: bytes, partition: int = 0) -> list[int]:
-    """Appends batches of one record each, or as many as their last offset says, and returns the offset of each batch's first record."""
+    """Appends batches of one record each, or as many as their last offset says, and returns the
+    offset of each batch's first record."""
     return asyncio.run(_send(bootstrap, topic, batches, partition))
 
 

@@ -12,7 +12,8 @@ _EVENT = struct.Struct("iIII")
 
 
 class Reads:
-    """Counts from entering on; a context manager. Shape: an open is asked for, too, for equal events in a row are told as one."""
+    """Counts from entering on; a context manager. Shape: an open is asked for, too, for equal
+    events in a row are told as one."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -23,11 +24,19 @@ class Reads:
         libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         mask = _OPEN | _CLOSE_WRITE | _CLOSE_NOWRITE
-        if self._descriptor < 0 or libc.inotify_add_watch(self._descriptor, os.fsencode(self._file), mask) < 0:
+        if (
+            self._descriptor < 0
+            or libc.inotify_add_watch(self._descriptor, os.fsencode(self._file), mask) < 0
+        ):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self._file))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         os.close(self._descriptor)
 
     def count(self) -> int:

@@ -1,8 +1,10 @@
-"""Room: test support.  In: REAL and what `tools/build.sh` built.  Out: the harness of real parts, in one import.
+"""Room: test support.  In: REAL and what `tools/build.sh` built.  Out: the harness of real parts,
+in one import.
 
-Real parts are a kube-apiserver with its etcd (`ControlPlane`) and Apache Kafka (`KafkaBroker`, `KafkaCluster`). All
-run on loopback ports of their own with data in memory, and none survives the test run. Nothing here is asynchronous;
-asyncio tests call the slow methods through `asyncio.to_thread`.
+Real parts are a kube-apiserver with its etcd (`ControlPlane`) and Apache Kafka (`KafkaBroker`,
+`KafkaCluster`). All run on loopback ports of their own with data in memory, and none survives the
+test run. Nothing here is asynchronous; asyncio tests call the slow methods through
+`asyncio.to_thread`.
 """
 
 import os
@@ -30,7 +32,8 @@ def wanted() -> bool:
 
 
 def unavailable() -> str | None:
-    """One line that says why real parts cannot be started although they are wanted; None when they can."""
+    """One line that says why real parts cannot be started although they are wanted; None when they
+    can."""
     directory = parts_directory()
     if directory.is_dir():
         return None

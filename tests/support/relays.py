@@ -1,6 +1,8 @@
-"""A relay over plain values: a dict for a store, `FakeSink` for Kafka, and a reader that rebuilds the state from the fake's log.
+"""A relay over plain values: a dict for a store, `FakeSink` for Kafka, and a reader that rebuilds
+the state from the fake's log.
 
-Room: tests. In: objects by key. Out: a `StreamRelay` with everything around it, and what its log says.
+Room: tests. In: objects by key. Out: a `StreamRelay` with everything around it, and what its log
+says.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from watchrelay.publish.writer import StreamRelay
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
-def spec_of(*, partitions: int = 2, snapshot_interval_s: float = 0.0, resource: Resource = PODS, key_prefix: bytes = b"") -> StreamSpec:
+def spec_of(
+    *,
+    partitions: int = 2,
+    snapshot_interval_s: float = 0.0,
+    resource: Resource = PODS,
+    key_prefix: bytes = b"",
+) -> StreamSpec:
     """A stream of pods."""
     return StreamSpec(
         id=resource.qualified,
@@ -45,7 +53,8 @@ def spec_of(*, partitions: int = 2, snapshot_interval_s: float = 0.0, resource: 
 
 @dataclass(frozen=True)
 class Put:
-    """An object is `number` now; `raw`: its change brings the value along, packed it is in any case."""
+    """An object is `number` now; `raw`: its change brings the value along, packed it is in any
+    case."""
 
     key: bytes
     number: int
@@ -61,7 +70,8 @@ class Remove:
 
 
 class DictStore:
-    """The smallest `StateView`: what it is told, packed with zlib, and the changes that telling makes."""
+    """The smallest `StateView`: what it is told, packed with zlib, and the changes that telling
+    makes."""
 
     def __init__(self, partitions: int) -> None:
         self.entries: dict[bytes, Entry] = {}
@@ -85,10 +95,15 @@ class DictStore:
         self.version += 1
         held = self.entries.get(key)
         partition = zlib.crc32(key) % self._partitions
-        entry = Entry(uid, str(self.version), content_hash(key, value), partition, zlib.compress(value))
+        entry = Entry(
+            uid, str(self.version), content_hash(key, value), partition, zlib.compress(value)
+        )
         self.entries[key] = entry
         if held is not None and held.uid != uid:
-            return [Removed(key, held, entry.resource_version, False), Upserted(key, entry, None, value if raw else None)]
+            return [
+                Removed(key, held, entry.resource_version, False),
+                Upserted(key, entry, None, value if raw else None),
+            ]
         return [Upserted(key, entry, None if held is None else held.hash, value if raw else None)]
 
     def remove(self, key: bytes) -> list[Change]:
@@ -166,15 +181,26 @@ class Rig:
 
     def records(self, partition: int) -> list[Decoded]:
         """What stands in one partition."""
-        return [decode(record.key, record.value, record.headers) for record in self.sink.log(self.spec.topic, partition)]
+        return [
+            decode(record.key, record.value, record.headers)
+            for record in self.sink.log(self.spec.topic, partition)
+        ]
 
     def all_records(self) -> list[Decoded]:
         """What stands in all, partition by partition."""
-        return [record for partition in range(self.spec.partitions) for record in self.records(partition)]
+        return [
+            record
+            for partition in range(self.spec.partitions)
+            for record in self.records(partition)
+        ]
 
     def markers(self, kind: str) -> list[MarkerRecord]:
         """Markers of a kind, partition by partition."""
-        return [record for record in self.all_records() if isinstance(record, MarkerRecord) and record.kind == kind]
+        return [
+            record
+            for record in self.all_records()
+            if isinstance(record, MarkerRecord) and record.kind == kind
+        ]
 
     def objects(self) -> list[ObjectRecord]:
         """Object records, partition by partition."""
@@ -192,7 +218,9 @@ class Rig:
 
     def rebuilt(self) -> dict[bytes, bytes]:
         """The state that readers hold."""
-        return {key: held.value for replica in self.replicas() for key, held in replica.held.items()}
+        return {
+            key: held.value for replica in self.replicas() for key, held in replica.held.items()
+        }
 
     def assert_hashes(self) -> None:
         """Each object's record says the hash of the value that stands beside it."""
@@ -214,7 +242,8 @@ Result = TypeVar("Result")
 
 
 class _NoSockets(selectors.SelectSelector):
-    """Nothing here waits for a socket, so instead of sleeping the clock moves, at no cost: thousands of runs a minute."""
+    """Nothing here waits for a socket, so instead of sleeping the clock moves, at no cost:
+    thousands of runs a minute."""
 
     now_s = 1000.0
 

@@ -1,7 +1,9 @@
-"""Room: test support.  In: a handler that decides each answer.  Out: a raw HTTP/1.1 server on 127.0.0.1 that can also misbehave.
+"""Room: test support.  In: a handler that decides each answer.  Out: a raw HTTP/1.1 server on
+127.0.0.1 that can also misbehave.
 
-Nothing here is clever about HTTP on purpose: what a handler says is what stands on the wire, byte by byte, so that a test can cut a
-stream anywhere, leave out the terminal chunk, reset the connection or fall silent with the socket open.
+Nothing here is clever about HTTP on purpose: what a handler says is what stands on the wire, byte
+by byte, so that a test can cut a stream anywhere, leave out the terminal chunk, reset the
+connection or fall silent with the socket open.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _HEAD_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came. Shape: header names are lower-case; of repeated ones `headers` has the last, `raw_headers` all."""
+    """One request as it came. Shape: header names are lower-case; of repeated ones `headers` has
+    the last, `raw_headers` all."""
 
     method: str
     path: str
@@ -35,7 +38,8 @@ class Request:
 
 
 class Reply:
-    """What a handler says. Either `json`/`text` once, or `start`, any `chunk`s, and one of `end`, `fin`, `reset`."""
+    """What a handler says. Either `json`/`text` once, or `start`, any `chunk`s, and one of `end`,
+    `fin`, `reset`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -46,21 +50,38 @@ class Reply:
         self.reusable = False
         """True once the answer is complete and the connection may carry another request."""
 
-    async def json(self, status: int, obj: object, headers: Mapping[str, str] | None = None) -> None:
+    async def json(
+        self, status: int, obj: object, headers: Mapping[str, str] | None = None
+    ) -> None:
         """A complete answer with a JSON body."""
-        await self.text(status, json.dumps(obj), {"Content-Type": "application/json", **(headers or {})})
+        await self.text(
+            status, json.dumps(obj), {"Content-Type": "application/json", **(headers or {})}
+        )
 
-    async def text(self, status: int, body: str | bytes, headers: Mapping[str, str] | None = None) -> None:
+    async def text(
+        self, status: int, body: str | bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         """A complete answer with any body."""
         data = body.encode() if isinstance(body, str) else body
-        await self.start(status, {"Content-Type": "text/plain; charset=utf-8", **(headers or {})}, chunked=False, length=len(data))
+        await self.start(
+            status,
+            {"Content-Type": "text/plain; charset=utf-8", **(headers or {})},
+            chunked=False,
+            length=len(data),
+        )
         await self.chunk(data)
         await self.end()
 
     async def start(
-        self, status: int = 200, headers: Mapping[str, str] | None = None, *, chunked: bool = True, length: int | None = None
+        self,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        *,
+        chunked: bool = True,
+        length: int | None = None,
     ) -> None:
-        """Send the head. With `length` the body is that long; without it and not `chunked`, the body ends with the connection."""
+        """Send the head. With `length` the body is that long; without it and not `chunked`, the
+        body ends with the connection."""
         assert not self.started, "the head was sent already"
         self.started = True
         self._chunked = chunked and length is None
@@ -76,7 +97,11 @@ class Reply:
             phrase = HTTPStatus(status).phrase
         except ValueError:
             phrase = "Odd"
-        head = f"HTTP/1.1 {status} {phrase}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
+        head = (
+            f"HTTP/1.1 {status} {phrase}\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            + "\r\n"
+        )
         await self.raw(head.encode("latin-1"))
 
     async def chunk(self, data: bytes) -> None:
@@ -121,7 +146,8 @@ Handler = Callable[[Request, Reply], Awaitable[None]]
 
 
 class ScriptedServer:
-    """A server whose every answer is the handler's. An error of a handler (but a client that left) is raised when the server is closed."""
+    """A server whose every answer is the handler's. An error of a handler (but a client that left)
+    is raised when the server is closed."""
 
     def __init__(self, handler: Handler, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self.handler = handler
@@ -141,11 +167,18 @@ class ScriptedServer:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._ssl, limit=_HEAD_LIMIT)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._ssl, limit=_HEAD_LIMIT
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
         if error is None and self._errors:
             raise self._errors[0]
@@ -184,7 +217,8 @@ class ScriptedServer:
         except (ConnectionError, ssl.SSLError):
             pass
         except asyncio.CancelledError:
-            writer.transport.abort()  # and end without an error: asyncio would print a cancelled connection's traceback
+            # and end without an error: asyncio would print a cancelled connection's traceback
+            writer.transport.abort()
         except Exception as error:  # noqa: BLE001  # kept, and raised in the test when the server is closed
             self._errors.append(error)
             writer.transport.abort()
@@ -201,7 +235,9 @@ class ScriptedServer:
         self.requests.append(request)
         reply = Reply(reader, writer)
         await self.handler(request, reply)
-        assert reply.started or writer.is_closing() or reader.at_eof(), f"the handler gave no answer to {request.method} {request.path}"
+        assert reply.started or writer.is_closing() or reader.at_eof(), (
+            f"the handler gave no answer to {request.method} {request.path}"
+        )
         return reply.reusable and request.headers.get("connection", "").lower() != "close"
 
 
@@ -212,8 +248,13 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
-    raw = tuple((name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines if line))
+    raw = tuple(
+        (name.strip().lower(), value.strip())
+        for name, _, value in (line.partition(":") for line in lines if line)
+    )
     headers = dict(raw)
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     parts = urlsplit(target)
-    return Request(method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, raw, body)
+    return Request(
+        method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, raw, body
+    )

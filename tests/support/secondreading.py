@@ -1,6 +1,8 @@
-"""Room: test support.  In: bytes, and what our readers made of them.  Out: where that is not what stands there.
+"""Room: test support.  In: bytes, and what our readers made of them.  Out: where that is not what
+stands there.
 
-A second reading by Python's own `json` and by regular expressions: slow, and with none of the shortcuts of the first one.
+A second reading by Python's own `json` and by regular expressions: slow, and with none of the
+shortcuts of the first one.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ _VERBS = {"ADDED", "MODIFIED", "DELETED"}
 
 
 def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
-    """What of `frames` does not follow from the lines of `data`. Shape: a line that is not blank has one frame, up to one that ends it all;
-    what stands behind the last line end has one only if it is whole."""
+    """What of `frames` does not follow from the lines of `data`. Shape: a line that is not blank
+    has one frame, up to one that ends it all; what stands behind the last line end has one only if
+    it is whole."""
     lines = [each.strip() for each in data.split(b"\n")]
     cut = bool(lines[-1]) and not isinstance(_read(lines[-1]), dict)
     lines = [each for each in (lines[:-1] if cut else lines) if each]
-    found = [f"{said} in {line[:300]!r}" for line, frame in zip(lines, frames, strict=False) if (said := _wrong_frame(line, frame))]
+    found = [
+        f"{said} in {line[:300]!r}"
+        for line, frame in zip(lines, frames, strict=False)
+        if (said := _wrong_frame(line, frame))
+    ]
     ends = next((at for at, line in enumerate(lines) if _ends(line)), len(lines) - 1)
     if len(frames) > ends + 1:
         found.append(f"{len(frames)} frames of {ends + 1} lines")
@@ -31,7 +38,8 @@ def wrong_frames(data: bytes, frames: Sequence[Frame]) -> list[str]:
 
 
 def _read(line: bytes) -> object:
-    """What stands in `line`; None where that is no JSON, nested beyond what is read here, or holds half a surrogate pair."""
+    """What stands in `line`; None where that is no JSON, nested beyond what is read here, or holds
+    half a surrogate pair."""
     try:
         said: object = json.loads(line.decode())
         json.dumps(said, ensure_ascii=False).encode()
@@ -60,8 +68,17 @@ def _wrong_frame(line: bytes, frame: Frame) -> str:
         return "" if said.get("type") == "BOOKMARK" else "a bookmark of another type"
     assert isinstance(frame, ObjectFrame)
     metadata = inner["metadata"]
-    identity = (said["type"], metadata.get("namespace") or "", metadata["name"], metadata.get("uid") or "", metadata["resourceVersion"])
-    if identity != (frame.type, frame.namespace, frame.name, frame.uid, frame.resource_version) or frame.type not in _VERBS:
+    identity = (
+        said["type"],
+        metadata.get("namespace") or "",
+        metadata["name"],
+        metadata.get("uid") or "",
+        metadata["resourceVersion"],
+    )
+    if (
+        identity != (frame.type, frame.namespace, frame.name, frame.uid, frame.resource_version)
+        or frame.type not in _VERBS
+    ):
         return f"another object: {identity}"
     fields = {name: json.loads(bytes(raw)) for name, raw in frame.fields.items()}
     if fields != {"apiVersion": "v1", "kind": "Pod"} | json.loads(line.decode())["object"]:
@@ -81,7 +98,9 @@ _HEX = re.compile(rb"[0-9a-fA-F]{16}\Z")
 _EPOCH_MAX, _OFFSET_MAX = 2**53 - 1, 2**63 - 1
 
 
-def wrong_record(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None], record: Decoded) -> list[str]:
+def wrong_record(
+    key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None], record: Decoded
+) -> list[str]:
     """What of `record` does not follow from the headers, or should have been refused."""
     held = {name: said or b"" for name, said in headers.items()}
     numbers = {"ce_wrepoch": record.epoch, "ce_sequence": record.sequence}
@@ -98,14 +117,24 @@ def wrong_record(key: bytes | None, value: bytes | None, headers: Mapping[str, b
             numbers |= {"ce_wrbegin": record.begin_sequence, "ce_wrbeginoff": record.begin_offset}
         if record.kind == "heartbeat" and record.last_snapshot_offset is not None:
             numbers["ce_wrlastsnapoff"] = record.last_snapshot_offset
-    found += [f"{name} read as {number}" for name, number in numbers.items() if not _is(held.get(name, b""), number)]
-    found += [f"{name} read as {text!r}" for name, text in texts.items() if held.get(name, b"") != text.encode()]
+    found += [
+        f"{name} read as {number}"
+        for name, number in numbers.items()
+        if not _is(held.get(name, b""), number)
+    ]
+    found += [
+        f"{name} read as {text!r}"
+        for name, text in texts.items()
+        if held.get(name, b"") != text.encode()
+    ]
     if record.epoch > _EPOCH_MAX:
         found.append("an epoch that nothing can be above")
     return found
 
 
-def _wrong_object(key: bytes | None, value: bytes | None, held: Mapping[str, bytes], record: ObjectRecord) -> list[str]:
+def _wrong_object(
+    key: bytes | None, value: bytes | None, held: Mapping[str, bytes], record: ObjectRecord
+) -> list[str]:
     found = []
     if key is None or record.key != key or key.decode(errors="replace").encode() != key:
         found.append(f"the key {key!r}")
@@ -120,9 +149,17 @@ def _wrong_object(key: bytes | None, value: bytes | None, held: Mapping[str, byt
     return found
 
 
-def _wrong_marker(key: bytes | None, value: bytes | None, held: Mapping[str, bytes], record: MarkerRecord) -> list[str]:
-    shape = re.fullmatch(rb"%wr/(claim|begin|end|heartbeat)/(.+)/([0-9]{1,20})", key or b"", re.DOTALL)
-    if value is not None or shape is None or (shape[1].decode(), shape[2].decode()) != (record.kind, record.stream):
+def _wrong_marker(
+    key: bytes | None, value: bytes | None, held: Mapping[str, bytes], record: MarkerRecord
+) -> list[str]:
+    shape = re.fullmatch(
+        rb"%wr/(claim|begin|end|heartbeat)/(.+)/([0-9]{1,20})", key or b"", re.DOTALL
+    )
+    if (
+        value is not None
+        or shape is None
+        or (shape[1].decode(), shape[2].decode()) != (record.kind, record.stream)
+    ):
         return [f"a marker of {key!r}, {value!r}"]
     found = [] if int(shape[3]) == record.partition else ["another partition"]
     if record.kind != "claim" and not _is(held.get("ce_wrdigest", b""), record.digest, base=16):

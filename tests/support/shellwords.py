@@ -1,5 +1,6 @@
-"""Room: test support.  In: lines of shell as pages print them.  Out: what is wrong with them without running them: arguments that the
-program does not take, targets that the Makefile does not have, files that are not there."""
+"""Room: test support.  In: lines of shell as pages print them.  Out: what is wrong with them
+without running them: arguments that the program does not take, targets that the Makefile does not
+have, files that are not there."""
 
 import contextlib
 import io
@@ -17,7 +18,8 @@ _OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"})
 
 
 def commands(line: str) -> Iterator[list[str]]:
-    """The simple commands of a line, without assignments before them and without where their output goes."""
+    """The simple commands of a line, without assignments before them and without where their output
+    goes."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = "#"

@@ -1,4 +1,5 @@
-"""Room: test support.  In: a broker's address.  Out: a running sink, batches to deliver, and what stands on a topic."""
+"""Room: test support.  In: a broker's address.  Out: a running sink, batches to deliver, and what
+stands on a topic."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,13 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 
-QUICK = SinkSettings(request_timeout_s=1.0, start_timeout_s=2.0, stop_timeout_s=0.5, watchdog_s=3.0, stalled_after_s=0.4)
+QUICK = SinkSettings(
+    request_timeout_s=1.0,
+    start_timeout_s=2.0,
+    stop_timeout_s=0.5,
+    watchdog_s=3.0,
+    stalled_after_s=0.4,
+)
 """Patience cut to what a test can wait for."""
 
 
@@ -27,7 +34,12 @@ async def until(claim: Callable[[], bool], *, deadline_s: float = 20.0) -> None:
 
 def batch(topic: str, partition: int, *names: str, padding: int = 0) -> Batch:
     """A batch of records whose keys are `names`."""
-    records = [WireRecord(name.encode(), f"value of {name}".encode() + b"." * padding, [("ce_id", name.encode())]) for name in names]
+    records = [
+        WireRecord(
+            name.encode(), f"value of {name}".encode() + b"." * padding, [("ce_id", name.encode())]
+        )
+        for name in names
+    ]
     return Batch(topic, partition, records)
 
 
@@ -47,7 +59,12 @@ class Running:
 
     def rebuilds(self, reason: str) -> float:
         """How often the producer was built anew for this reason."""
-        return self.metrics.registry.get_sample_value("watchrelay_producer_rebuilds_total", {"reason": reason}) or 0.0
+        return (
+            self.metrics.registry.get_sample_value(
+                "watchrelay_producer_rebuilds_total", {"reason": reason}
+            )
+            or 0.0
+        )
 
     def errors(self, topic: str) -> dict[str, float]:
         """Failed batches by error."""
@@ -60,7 +77,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running_sink(connection: KafkaConnection | str, settings: SinkSettings = QUICK) -> AsyncIterator[Running]:
+async def running_sink(
+    connection: KafkaConnection | str, settings: SinkSettings = QUICK
+) -> AsyncIterator[Running]:
     """A sink with its task; stopped at the end."""
     if isinstance(connection, str):
         connection = KafkaConnection(bootstrap_servers=tuple(connection.split(",")))
@@ -77,7 +96,9 @@ async def running_sink(connection: KafkaConnection | str, settings: SinkSettings
 
 async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[bytes]]:
     """The keys of each partition in log order, up to the end as it is now."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
+    )
     tame(consumer._client)
     try:
         await consumer.start()

@@ -1,4 +1,5 @@
-"""Room: test support.  In: where every connection shall end.  Out: a SOCKS5 proxy on 127.0.0.1 that was asked for names of its own network.
+"""Room: test support.  In: where every connection shall end.  Out: a SOCKS5 proxy on 127.0.0.1 that
+was asked for names of its own network.
 
 Source: RFC 1928, RFC 1929 (user and password).
 """
@@ -15,7 +16,8 @@ _GRANTED = b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x00"
 
 
 class SocksProxy:
-    """An async context manager. Shape: `asked` are the names and ports that clients wanted; all are led to `port` of 127.0.0.1."""
+    """An async context manager. Shape: `asked` are the names and ports that clients wanted; all are
+    led to `port` of 127.0.0.1."""
 
     def __init__(self, port: int, *, login: tuple[str, str] | None = None) -> None:
         self._target = port
@@ -28,7 +30,12 @@ class SocksProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -58,7 +65,9 @@ class SocksProxy:
             return False
         writer.write(_USER)
         await reader.readexactly(1)
-        user, password = [(await reader.readexactly((await reader.readexactly(1))[0])).decode() for _ in range(2)]
+        user, password = [
+            (await reader.readexactly((await reader.readexactly(1))[0])).decode() for _ in range(2)
+        ]
         good = (user, password) == self._login
         writer.write(b"\x01" + bytes([not good]))
         return good

@@ -1,6 +1,7 @@
 """Topics of a test's own on an embedded Kafka, and a writer of pods on them.
 
-Room: test support.  In: an embedded Kafka, a teller.  Out: a `Stage`, and what a reader of it hands out.
+Room: test support.  In: an embedded Kafka, a teller.  Out: a `Stage`, and what a reader of it hands
+out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ NAMES = [f"shop/{letter}" for letter in "abcdefgh"]
 
 
 class Stage:
-    """Topics of a test's own, and a writer of pods on two partitions, claimed at control offset 1 under epoch 2."""
+    """Topics of a test's own, and a writer of pods on two partitions, claimed at control offset 1
+    under epoch 2."""
 
     def __init__(self, kafka: EmbeddedKafka, teller: Teller) -> None:
         self.kafka, self.teller = kafka, teller

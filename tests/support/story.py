@@ -1,6 +1,8 @@
-"""Writers over plain values: what a stream's writer would put on its topic, record by record, with every fault by hand.
+"""Writers over plain values: what a stream's writer would put on its topic, record by record, with
+every fault by hand.
 
-Room: test support.  In: what is said, in order.  Out: `Log`s, one per partition, of rendered records with their offsets.
+Room: test support.  In: what is said, in order.  Out: `Log`s, one per partition, of rendered
+records with their offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
 AT_MS = 1_767_323_045_006
 
 
-def stream(resource: Resource = PODS, *, partitions: int = 1, prefix: bytes = b"", form: Format = "cloudevents") -> StreamSpec:
+def stream(
+    resource: Resource = PODS,
+    *,
+    partitions: int = 1,
+    prefix: bytes = b"",
+    form: Format = "cloudevents",
+) -> StreamSpec:
     """A stream of `resource`."""
     return StreamSpec(
         id=resource.qualified,
@@ -37,7 +45,8 @@ def stream(resource: Resource = PODS, *, partitions: int = 1, prefix: bytes = b"
 
 @dataclass(slots=True)
 class Log:
-    """One partition. Shape: by offset; an offset without a record was compacted away, or never appended."""
+    """One partition. Shape: by offset; an offset without a record was compacted away, or never
+    appended."""
 
     records: dict[int, WireRecord] = field(default_factory=dict)
     end: int = 0
@@ -52,7 +61,9 @@ class Log:
     def compact(self, *, up_to: int) -> None:
         """Keep only the newest record of each key below `up_to`, as Kafka's cleaner does."""
         newest = {record.key: offset for offset, record in self.records.items()}
-        self.records = {at: each for at, each in self.records.items() if at >= up_to or newest[each.key] == at}
+        self.records = {
+            at: each for at, each in self.records.items() if at >= up_to or newest[each.key] == at
+        }
 
     def truncate(self, start: int) -> None:
         """Let go what stands before `start`, as retention does."""
@@ -73,14 +84,21 @@ class Said:
 class Writer:
     """One tenure of a stream: positions, counts and digests as the contract wants them.
 
-    Shape: `lose=True` gives a record its position and lets it vanish. Each call that appends returns the record, to be sent again.
+    Shape: `lose=True` gives a record its position and lets it vanish. Each call that appends
+    returns the record, to be sent again.
     """
 
-    def __init__(self, spec: StreamSpec, logs: list[Log], *, epoch: int, before: Writer | None = None) -> None:
+    def __init__(
+        self, spec: StreamSpec, logs: list[Log], *, epoch: int, before: Writer | None = None
+    ) -> None:
         self.spec, self.logs, self.epoch = spec, logs, epoch
         self._render = encoder_for(spec, epoch)
-        self.held: list[dict[bytes, Said]] = copy.deepcopy(before.held) if before else [{} for _ in logs]
-        self.last_snapshot: list[tuple[str, int] | None] = list(before.last_snapshot) if before else [None] * len(logs)
+        self.held: list[dict[bytes, Said]] = (
+            copy.deepcopy(before.held) if before else [{} for _ in logs]
+        )
+        self.last_snapshot: list[tuple[str, int] | None] = (
+            list(before.last_snapshot) if before else [None] * len(logs)
+        )
         self.version: int = before.version if before else 100
         self._sequence = [0] * len(logs)
         self._begun: list[tuple[str, int, int]] = [("", 0, 0)] * len(logs)
@@ -99,12 +117,19 @@ class Writer:
     def _object(self, name: str, number: int, uid: str) -> bytes:
         namespace, _, plain = name.rpartition("/")
         resource = self.spec.plan.selection.resource
-        metadata = {"name": plain, "uid": uid, "resourceVersion": str(self.version)} | ({"namespace": namespace} if namespace else {})
-        shown = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": {"n": number, "text": "Grüße €"}}
+        metadata = {"name": plain, "uid": uid, "resourceVersion": str(self.version)} | (
+            {"namespace": namespace} if namespace else {}
+        )
+        shown = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "spec": {"n": number, "text": "Grüße €"},
+        }
         return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
 
     def put(
-        self, name: str, number: int = 1, *, uid: str = "", verb: Verb | None = None, reason: Reason = "watch", trimmed: Trimmed = "",
+        self, name: str, number: int = 1, *, uid: str = "", verb: Verb | None = None, reason: Reason = "watch", trimmed: Trimmed = "",  # noqa: E501
         lose: bool = False,
     ) -> WireRecord:  # fmt: skip
         """`name` is created, or changed."""
@@ -115,23 +140,52 @@ class Writer:
         uid = uid or (held.uid if held else f"u-{name.rpartition('/')[2]}")
         value = self._object(name, number, uid)
         self.held[partition][key] = Said(value, content_hash(key, value), uid, str(self.version))
-        return self._say(partition, key, verb or ("modified" if held else "added"), reason, trimmed=trimmed, lose=lose)
+        return self._say(
+            partition,
+            key,
+            verb or ("modified" if held else "added"),
+            reason,
+            trimmed=trimmed,
+            lose=lose,
+        )
 
-    def say_again(self, name: str, *, reason: Reason = "snapshot", verb: Verb = "read", lose: bool = False) -> WireRecord:
+    def say_again(
+        self, name: str, *, reason: Reason = "snapshot", verb: Verb = "read", lose: bool = False
+    ) -> WireRecord:
         """`name` with the value that it has."""
         key = self.key(name)
         return self._say(partition_of(key, len(self.logs)), key, verb, reason, lose=lose)
 
-    def _say(self, partition: int, key: bytes, verb: Verb, reason: Reason, *, trimmed: Trimmed = "", lose: bool = False) -> WireRecord:
+    def _say(
+        self,
+        partition: int,
+        key: bytes,
+        verb: Verb,
+        reason: Reason,
+        *,
+        trimmed: Trimmed = "",
+        lose: bool = False,
+    ) -> WireRecord:
         said = self.held[partition][key]
         place = (partition, self._next(partition), key)
-        record = self._render.object(*place, said.value, verb, reason, said.uid, said.version, said.hash, self._at_ms, trimmed)
+        record = self._render.object(
+            *place,
+            said.value,
+            verb,
+            reason,
+            said.uid,
+            said.version,
+            said.hash,
+            self._at_ms,
+            trimmed,
+        )
         if not lose:
             self.logs[partition].append(record)
         return record
 
     def delete(self, name: str, *, reason: Reason = "watch", lose: bool = False) -> WireRecord:
-        """`name` is gone. A `healed` null is of an object that is gone already: it has the frontier and no uid."""
+        """`name` is gone. A `healed` null is of an object that is gone already: it has the frontier
+        and no uid."""
         key = self.key(name)
         partition = partition_of(key, len(self.logs))
         uid = ""
@@ -139,16 +193,22 @@ class Writer:
             self.version += 1
             uid = self.held[partition].pop(key).uid
         place = (partition, self._next(partition), key)
-        record = self._render.object(*place, None, "deleted", reason, uid, str(self.version), 0, self._at_ms)
+        record = self._render.object(
+            *place, None, "deleted", reason, uid, str(self.version), 0, self._at_ms
+        )
         if not lose:
             self.logs[partition].append(record)
         if record.value is not None:  # an envelope: the tombstone behind it is a record of its own
             place = (partition, self._next(partition), key)
-            tomb = self._render.object(*place, None, "deleted", reason, uid, str(self.version), 0, self._at_ms, "", True)
+            tomb = self._render.object(
+                *place, None, "deleted", reason, uid, str(self.version), 0, self._at_ms, "", True
+            )
             self.logs[partition].append(tomb)
         return record
 
-    def mark(self, kind: MarkerKind, *, partitions: list[int] | None = None, lose: bool = False) -> list[WireRecord]:
+    def mark(
+        self, kind: MarkerKind, *, partitions: list[int] | None = None, lose: bool = False
+    ) -> list[WireRecord]:
         """A marker on these partitions (all)."""
         records = []
         for partition in range(len(self.logs)) if partitions is None else partitions:
@@ -161,7 +221,9 @@ class Writer:
                 said = replace_marker(said, snapshot=f"{self.epoch}-{self._snapshots}")
             elif kind == "end":
                 snapshot, sequence, offset = self._begun[partition]
-                said = replace_marker(said, snapshot=snapshot, begin_sequence=sequence, begin_offset=offset)
+                said = replace_marker(
+                    said, snapshot=snapshot, begin_sequence=sequence, begin_offset=offset
+                )
             elif kind == "heartbeat" and (last := self.last_snapshot[partition]) is not None:
                 said = replace_marker(said, last_snapshot=last[0], last_snapshot_offset=last[1])
             sequence = self._next(partition)
@@ -216,11 +278,17 @@ class Writer:
         lasts = [last for last in self.last_snapshot if last is not None]
         assert len(lasts) == len(self.logs), "not every partition has a complete snapshot"
         places = [
-            {"partition": partition, "begin": begin, "end": begin + 1, "count": 0, "digest": "0" * 16}
+            {
+                "partition": partition,
+                "begin": begin,
+                "end": begin + 1,
+                "count": 0,
+                "digest": "0" * 16,
+            }
             for partition, (_, begin) in enumerate(lasts)
         ]
         return {
-            "snapshot": lasts[0][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,
+            "snapshot": lasts[0][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,  # noqa: E501
             "requests": [], "partitions": places,
         }  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Room: test support.  In: a real API server.  Out: a way to it that understands what it carries, counts it, and hurts it with aim.
+"""Room: test support.  In: a real API server.  Out: a way to it that understands what it carries,
+counts it, and hurts it with aim.
 
-It ends TLS (its certificate is of an authority of its own, which the kubeconfig names), so unlike `FaultProxy` it knows a watch from a list
-and a line from its half. Clients come by token: a client certificate would end here. Commands may come from any thread.
+It ends TLS (its certificate is of an authority of its own, which the kubeconfig names), so unlike
+`FaultProxy` it knows a watch from a list and a line from its half. Clients come by token: a client
+certificate would end here. Commands may come from any thread.
 """
 
 import asyncio
@@ -31,7 +33,8 @@ _INITIAL_END = b'"k8s.io/initial-events-end":"true"'
 
 @dataclass
 class Passed:
-    """One request. Shape: `kind` is "list" for a streaming list, too, which ends with its end mark. Units: monotonic seconds."""
+    """One request. Shape: `kind` is "list" for a streaming list, too, which ends with its end mark.
+    Units: monotonic seconds."""
 
     kind: Literal["list", "watch", "get"]
     path: str
@@ -42,13 +45,15 @@ class Passed:
 
 
 class TlsProxy:
-    """The proxy; a context manager. Shape: what passes is in `passed`, oldest first; what `swallow` took in `swallowed`."""
+    """The proxy; a context manager. Shape: what passes is in `passed`, oldest first; what `swallow`
+    took in `swallowed`."""
 
     def __init__(self, cluster: ControlPlane, directory: Path) -> None:
         self.passed: list[Passed] = []
         self.swallowed: list[bytes] = []
         self.ends: dict[str, WatchEnd] = {}
-        """How each watch of a path ends that is opened from now on; without an entry as the server ends it."""
+        """How each watch of a path ends that is opened from now on; without an entry as the server
+        ends it."""
         self.list_s = 0.0
         """How long each list is on the way, at least. Units: seconds."""
         self._cluster = cluster
@@ -70,14 +75,23 @@ class TlsProxy:
         async def start() -> None:
             trusted = ssl.create_default_context(cafile=str(self._cluster.ca))
             connector = aiohttp.TCPConnector(ssl=trusted, limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
             await self._server.__aenter__()
 
         self._thread.start()
         self._thread.run(start())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         async def stop() -> None:
             assert self._session is not None, "was not entered"
             await self._server.__aexit__(kind, error, trace)
@@ -88,10 +102,11 @@ class TlsProxy:
         finally:
             self._thread.stop()
 
-    # ---- commands ---------------------------------------------------------------------------------------------------
+    # ---- commands --------------------------------------------------------------------------------
 
     def kubeconfig(self, name: str, **user: str) -> Path:
-        """A kubeconfig that leads through here; `user` is the user's entry, such as `token` or `tokenFile`."""
+        """A kubeconfig that leads through here; `user` is the user's entry, such as `token` or
+        `tokenFile`."""
         path = self._cluster.write_kubeconfig(name, server=self._server.url)
         config = json.loads(path.read_text())
         config["clusters"][0]["cluster"]["certificate-authority"] = str(self.ca)
@@ -121,7 +136,8 @@ class TlsProxy:
         self._thread.call(end)
 
     def swallow(self, unwanted: Callable[[dict[str, Any]], bool] | None) -> None:
-        """Events of watches that are `unwanted`, by their decoded lines, are left out, until None is. Lists are whole."""
+        """Events of watches that are `unwanted`, by their decoded lines, are left out, until None
+        is. Lists are whole."""
         self._unwanted = unwanted
 
     def hold_back(self, token: str) -> None:
@@ -130,28 +146,45 @@ class TlsProxy:
         self._refused = token
 
     def refuse_held(self) -> None:
-        """They are now, and so are others with it: by the server, which never gave out what is put in the token's place."""
+        """They are now, and so are others with it: by the server, which never gave out what is put
+        in the token's place."""
         self._thread.call(self._refusing.set)
 
-    # ---- what passed ------------------------------------------------------------------------------------------------
+    # ---- what passed -----------------------------------------------------------------------------
 
     def of(self, kind: str, *, since_s: float = 0.0) -> list[Passed]:
         """The requests of a kind that began since then."""
         return [each for each in self.passed if each.kind == kind and each.began_s >= since_s]
 
-    # ---- connections ------------------------------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------------------
 
     async def _serve(self, request: Request, reply: Reply) -> None:
         assert self._session is not None, "was not entered"
-        watching, streaming = request.query.get("watch") == "1", "sendInitialEvents" in request.query
-        kind: Any = "list" if streaming else "watch" if watching else "list" if _is_collection(request.path) else "get"
-        passed = Passed(kind, request.path, request.headers.get("authorization", "").removeprefix("Bearer "))
+        watching, streaming = (
+            request.query.get("watch") == "1",
+            "sendInitialEvents" in request.query,
+        )
+        kind: Any = (
+            "list"
+            if streaming
+            else "watch"
+            if watching
+            else "list"
+            if _is_collection(request.path)
+            else "get"
+        )
+        passed = Passed(
+            kind, request.path, request.headers.get("authorization", "").removeprefix("Bearer ")
+        )
         self.passed.append(passed)
         url = URL(f"{self._cluster.url}{request.path}", encoded=True).with_query(request.query)
         headers = [(name, value) for name, value in request.raw_headers if name not in _BY_HOP]
         if self._refused and passed.token == self._refused:
             await self._refusing.wait()
-            headers = [(name, "Bearer none" if name == "authorization" else value) for name, value in headers]
+            headers = [
+                (name, "Bearer none" if name == "authorization" else value)
+                for name, value in headers
+            ]
         try:
             async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
                 passed.status = answer.status
@@ -159,11 +192,17 @@ class TlsProxy:
                     await asyncio.sleep(self.list_s)
                 await reply.start(
                     answer.status,
-                    {name: value for name, value in answer.headers.items() if name.lower() not in _BY_HOP},
+                    {
+                        name: value
+                        for name, value in answer.headers.items()
+                        if name.lower() not in _BY_HOP
+                    },
                     length=0 if answer.status == 304 else None,
                 )
                 if watching and answer.status == 200:
-                    carried = await _first_of(self._carry(answer, reply, passed), reply.gone(), self._ending.wait())
+                    carried = await _first_of(
+                        self._carry(answer, reply, passed), reply.gone(), self._ending.wait()
+                    )
                     if carried is True:
                         await reply.end()
                 else:
@@ -177,7 +216,10 @@ class TlsProxy:
 
     async def _carry(self, answer: aiohttp.ClientResponse, reply: Reply, passed: Passed) -> None:
         """A watch, line by line."""
-        end, live = self.ends.get(passed.path) if passed.kind == "watch" else None, passed.kind == "watch"
+        end, live = (
+            self.ends.get(passed.path) if passed.kind == "watch" else None,
+            passed.kind == "watch",
+        )
         if end == "head, reset":
             return await reply.reset()
         if end == "head, end":
@@ -209,11 +251,15 @@ class TlsProxy:
 def most_at_once(spans: Iterable[Passed]) -> int:
     """How many of these were on the way at the same time, at most."""
     ended = [(each.began_s, each.ended_s or float("inf")) for each in spans]
-    return max((sum(began_s <= at_s < ended_s for began_s, ended_s in ended) for at_s, _ in ended), default=0)
+    return max(
+        (sum(began_s <= at_s < ended_s for began_s, ended_s in ended) for at_s, _ in ended),
+        default=0,
+    )
 
 
 def _is_collection(path: str) -> bool:
-    """Whether this is the path of objects, and not one of discovery: /api/v1/..., /apis/GROUP/VERSION/..."""
+    """Whether this is the path of objects, and not one of discovery: /api/v1/...,
+    /apis/GROUP/VERSION/..."""
     parts = path.strip("/").split("/")
     return len(parts) > (2 if parts[0] == "api" else 3) and parts[0] in {"api", "apis"}
 

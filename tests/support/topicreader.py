@@ -1,7 +1,9 @@
-"""Room: test support.  In: state topics, by confluent-kafka.  Out: their tables, whether they are proven, and every broken rule.
+"""Room: test support.  In: state topics, by confluent-kafka.  Out: their tables, whether they are
+proven, and every broken rule.
 
-The reader of docs/record-contract.md section 5, written from that page alone. It reads each partition from its start; the tests' topics
-are never compacted, so a gap is a problem here, and not merely a doubt.
+The reader of docs/record-contract.md section 5, written from that page alone. It reads each
+partition from its start; the tests' topics are never compacted, so a gap is a problem here, and not
+merely a doubt.
 """
 
 import json
@@ -45,7 +47,8 @@ class Held:
 
 @dataclass(slots=True)
 class Lane:
-    """One stream in one partition. Shape: `inherited` until the first proof in an epoch that found older state here."""
+    """One stream in one partition. Shape: `inherited` until the first proof in an epoch that found
+    older state here."""
 
     epoch: int = 0
     last: int = 0
@@ -62,23 +65,28 @@ class Lane:
     """The last one that ended here, and the epoch in which it did."""
     snapshot_in: int = 0
     before: set[tuple[str, int] | None] = field(default_factory=lambda: {None})
-    """What a heartbeat may name in its place: the ack of its end may come after the next heartbeat, and a new writer may know of none."""
+    """What a heartbeat may name in its place: the ack of its end may come after the next heartbeat,
+    and a new writer may know of none."""
     ends: int = 0
     proofs: int = 0
     ids: dict[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
 
     def agrees(self, said: Said, since: tuple[int, int] | None = None) -> bool:
-        """Whether count and digest of what is held (not older than `since`) are those that the marker says."""
+        """Whether count and digest of what is held (not older than `since`) are those that the
+        marker says."""
         held = [one for one in self.held.values() if since is None or one.position >= since]
         digest = sum(one.hash for one in held) & _MASK
-        return (len(held), digest) == (int(said.headers["ce_wrcount"]), int(said.headers["ce_wrdigest"], 16))
+        return (len(held), digest) == (
+            int(said.headers["ce_wrcount"]),
+            int(said.headers["ce_wrdigest"], 16),
+        )
 
 
 class TopicReader:
     """Reads topics from their start; a context manager.
 
-    Shape: `records` are all, in the order read; `problems` one line each, empty for a right topic; `duplicates` and `stale` count what
-    the contract tells a reader to ignore.
+    Shape: `records` are all, in the order read; `problems` one line each, empty for a right topic;
+    `duplicates` and `stale` count what the contract tells a reader to ignore.
     """
 
     def __init__(self, bootstrap: str, *topics: str, writers: Sequence[Writer] = ()) -> None:
@@ -102,7 +110,12 @@ class TopicReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._consumer.close()
 
     # Reading.
@@ -126,7 +139,11 @@ class TopicReader:
         missing = False
         fresh = False
         for topic in self.topics:
-            known: dict[int, Any] = self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
+            known: dict[int, Any] = (
+                self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
+                .topics[topic]
+                .partitions
+            )
             missing = missing or not known
             for partition in known:
                 fresh = fresh or (topic, partition) not in self._next
@@ -136,7 +153,8 @@ class TopicReader:
         return not missing
 
     def read(self) -> int:
-        """Takes in what stands on the topics now, up to their ends as asked for at the call; the number of records read.
+        """Takes in what stands on the topics now, up to their ends as asked for at the call; the
+        number of records read.
 
         Shape: 0 too when the brokers cannot say where the ends are.
         """
@@ -144,7 +162,8 @@ class TopicReader:
             if len({topic for topic, _ in self._next}) < len(self.topics) and not self._assign():
                 return 0
             ends = {place: self._end(*place) for place in self._next}
-        except KafkaException as away:  # a broker is away, or has just come back and leads nothing yet
+        except KafkaException as away:
+            # a broker is away, or has just come back and leads nothing yet
             self._unread = str(away)
             self._begin_anew()
             return 0
@@ -155,32 +174,48 @@ class TopicReader:
             return all(self._next[place] >= end for place, end in ends.items())
 
         def came() -> bool:
-            messages = [message for message in self._consumer.consume(_BATCH, timeout=0.05) if message.error() is None]
+            messages = [
+                message
+                for message in self._consumer.consume(_BATCH, timeout=0.05)
+                if message.error() is None
+            ]
             for message in messages:
                 self._take(message)
             return bool(messages) or reached()
 
         while not reached():
-            wait_until(f"{self.topics} are read to their ends", came)  # each time anew: a long log on a slow machine is no failure
+            # each time anew: a long log on a slow machine is no failure
+            wait_until(f"{self.topics} are read to their ends", came)
         return len(self.records) - before
 
     def _begin_anew(self) -> None:
-        """Reads on with a new consumer: librdkafka keeps what a broker said that had not loaded its topics yet, "unknown partition", for as
-        long as records come, and asking it about the topics does not change its mind.
+        """Reads on with a new consumer: librdkafka keeps what a broker said that had not loaded its
+        topics yet, "unknown partition", for as long as records come, and asking it about the topics
+        does not change its mind.
         """
         self._consumer.close()
         self._consumer = self._connect()
         self._seek()
 
     def _seek(self) -> None:
-        self._consumer.assign([TopicPartition(topic, at, offset or OFFSET_BEGINNING) for (topic, at), offset in self._next.items()])
+        self._consumer.assign(
+            [
+                TopicPartition(topic, at, offset or OFFSET_BEGINNING)
+                for (topic, at), offset in self._next.items()
+            ]
+        )
 
     def _end(self, topic: str, partition: int) -> int:
-        _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_REQUEST_TIMEOUT_S, cached=False)
+        _, high = self._consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=_REQUEST_TIMEOUT_S, cached=False
+        )
         return int(high)
 
-    def read_until(self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0) -> None:
-        """Reads on until the condition holds; raises TimeoutError naming the claim, with the problems found so far."""
+    def read_until(
+        self, claim: str, condition: Callable[[], object], *, deadline_s: float = 45.0
+    ) -> None:
+        """Reads on until the condition holds; raises TimeoutError naming the claim, with the
+        problems found so far."""
 
         def holds() -> bool:
             self.read()
@@ -252,45 +287,73 @@ class TopicReader:
         known = lane.held.get(said.key)
         newest = lane.newest.get(said.key, 0)
         if known is None and said.type == "added" and said.headers["ce_wrreason"] == "resume":
-            newest = 0  # a wider selection brings back what a list, and its version, had deleted: the object may be older than that
+            # a wider selection brings back what a list, and its version, had deleted: the object
+            # may be older than that
+            newest = 0
         if said.version < newest:
             self.problems.append(f"{said}: resourceVersion {said.version} after {newest}")
         lane.newest[said.key] = max(newest, said.version)
         if said.headers["ce_wrreason"] in _OF_A_CHANGE and said.version <= lane.frontier:
-            self.problems.append(f"{said}: a change at {said.version} behind a frontier of {lane.frontier}")
+            self.problems.append(
+                f"{said}: a change at {said.version} behind a frontier of {lane.frontier}"
+            )
         if not lane.inherited and lane.ends:
             self._type_fits(said, known)
         if said.type == "deleted":
             lane.held.pop(said.key, None)
             return
         assert said.raw.value is not None
-        lane.held[said.key] = Held(said.raw.value, int(said.headers["ce_wrhash"], 16), (said.epoch, said.sequence), said.headers)
+        lane.held[said.key] = Held(
+            said.raw.value,
+            int(said.headers["ce_wrhash"], 16),
+            (said.epoch, said.sequence),
+            said.headers,
+        )
 
     def _type_fits(self, said: Said, known: Held | None) -> None:
-        if (known is None) != (said.type == "added") and not (known is None and said.headers["ce_wrreason"] == "healed"):
-            self.problems.append(f"{said}: {said.type} of an object that the topic {'did not hold' if known is None else 'held'}")
-        if said.type == "modified" and known is not None and known.headers["ce_wruid"] != said.headers["ce_wruid"]:
+        if (known is None) != (said.type == "added") and not (
+            known is None and said.headers["ce_wrreason"] == "healed"
+        ):
+            self.problems.append(
+                f"{said}: {said.type} of an object that the topic "
+                f"{'did not hold' if known is None else 'held'}"
+            )
+        if (
+            said.type == "modified"
+            and known is not None
+            and known.headers["ce_wruid"] != said.headers["ce_wruid"]
+        ):
             self.problems.append(f"{said}: another uid without a delete before it")
         if said.type == "read" and known is not None and known.value != said.raw.value:
             self.problems.append(f"{said}: read of another value than stood here")
 
     def _marker(self, lane: Lane, said: Said) -> None:
         count = int(said.headers["ce_wrpartitions"])
-        wrong = [key for key in lane.held.keys() - lane.placed if partition_of(key, count) != said.raw.partition]
+        wrong = [
+            key
+            for key in lane.held.keys() - lane.placed
+            if partition_of(key, count) != said.raw.partition
+        ]
         lane.placed.update(lane.held)
         if wrong:
             self.problems.append(f"{said}: keys in the wrong partition of {count}: {wrong[:3]}")
         if said.type == "claim":
             return
         if said.version and said.version < lane.frontier:
-            self.problems.append(f"{said}: the frontier goes back from {lane.frontier} to {said.version}")
+            self.problems.append(
+                f"{said}: the frontier goes back from {lane.frontier} to {said.version}"
+            )
         lane.frontier = max(lane.frontier, said.version)
         if said.type == "begin":
             lane.begin = said
         if said.type == "end":
             self._window(lane, said)
-        if said.type == "heartbeat" and _named(said) not in (known := {lane.snapshot, *lane.before}):
-            self.problems.append(f"{said}: the last snapshot is said to be {_named(said)}, not one of {known}")
+        if said.type == "heartbeat" and _named(said) not in (
+            known := {lane.snapshot, *lane.before}
+        ):
+            self.problems.append(
+                f"{said}: the last snapshot is said to be {_named(said)}, not one of {known}"
+            )
         lane.proven = lane.agrees(said)
         since = (said.epoch, int(said.headers.get("ce_wrbegin", "0")))
         if said.type == "end" and not lane.proven and lane.agrees(said, since):
@@ -301,22 +364,33 @@ class TopicReader:
             lane.proofs += 1
         elif not lane.inherited:
             stated = (said.headers["ce_wrcount"], said.headers["ce_wrdigest"])
-            self.problems.append(f"{said}: says count and digest {stated}, but {len(lane.held)} objects are here")
+            self.problems.append(
+                f"{said}: says count and digest {stated}, but {len(lane.held)} objects are here"
+            )
 
     def _window(self, lane: Lane, said: Said) -> None:
         begin = lane.begin
         if begin is None or begin.headers["ce_wrsnap"] != said.headers["ce_wrsnap"]:
             self.problems.append(f"{said}: an end without its begin")
             return
-        if (int(said.headers["ce_wrbegin"]), int(said.headers["ce_wrbeginoff"])) != (begin.sequence, begin.raw.offset):
-            self.problems.append(f"{said}: names another begin than that at sequence {begin.sequence}, offset {begin.raw.offset}")
+        if (int(said.headers["ce_wrbegin"]), int(said.headers["ce_wrbeginoff"])) != (
+            begin.sequence,
+            begin.raw.offset,
+        ):
+            self.problems.append(
+                f"{said}: names another begin than that at sequence {begin.sequence}, offset "
+                f"{begin.raw.offset}"
+            )
         lane.before = {lane.snapshot, None} if lane.snapshot_in != said.epoch else {lane.snapshot}
         lane.snapshot, lane.snapshot_in = (said.headers["ce_wrsnap"], begin.raw.offset), said.epoch
         lane.ends += 1
         since = begin.sequence
         window = [one for one in lane.held.values() if one.position >= (said.epoch, since)]
         if len(window) != int(said.headers["ce_wrcount"]):
-            self.problems.append(f"{said}: {len(window)} objects were said since the begin, {said.headers['ce_wrcount']} are alive")
+            self.problems.append(
+                f"{said}: {len(window)} objects were said since the begin, "
+                f"{said.headers['ce_wrcount']} are alive"
+            )
 
     # Answers.
 
@@ -343,7 +417,11 @@ class TopicReader:
 
     def of(self, stream: str, *types: str) -> list[Said]:
         """The stream's records of these types (all if none are named), in the order read."""
-        return [said for said in self.records if said.stream == stream and (not types or said.type in types)]
+        return [
+            said
+            for said in self.records
+            if said.stream == stream and (not types or said.type in types)
+        ]
 
     def about(self, stream: str, key: str) -> list[Said]:
         """The records of one object, oldest first."""
@@ -356,26 +434,41 @@ class TopicReader:
     def accounts(self) -> Counter[str]:
         """Every object record on the topics, by why it stands there.
 
-        `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those cut short among them. `ignored`: landed
-        late, or twice, around a kill; readers pass over them. `healed`: said again because one of those stood there.
+        `changes`: said in the watch, or found by a list. `snapshot`: members of snapshots, those
+        cut short among them. `ignored`: landed late, or twice, around a kill; readers pass over
+        them. `healed`: said again because one of those stood there.
         """
         kinds: Counter[str] = Counter()
         for said in self.records:
             if said.is_object:
                 reason = said.headers["ce_wrreason"]
-                kinds["ignored" if said.place in self.ignored else reason if reason in {"snapshot", "healed"} else "changes"] += 1
+                kinds[
+                    "ignored"
+                    if said.place in self.ignored
+                    else reason
+                    if reason in {"snapshot", "healed"}
+                    else "changes"
+                ] += 1
         return kinds
 
     def describe(self) -> str:
         """Where everything stands, in one line, for failures."""
-        lanes = {f"{stream}/{at}": (lane.epoch, lane.last, len(lane.held), lane.proven) for (stream, at), lane in self.lanes.items()}
+        lanes = {
+            f"{stream}/{at}": (lane.epoch, lane.last, len(lane.held), lane.proven)
+            for (stream, at), lane in self.lanes.items()
+        }
         unread = f"; the ends cannot be read: {self._unread}" if self._unread else ""
-        return f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, problems {self.problems[:5]}{unread}"
+        return (
+            f"{len(self.records)} records, lanes (epoch, last, objects, proven) {lanes}, "
+            f"problems {self.problems[:5]}{unread}"
+        )
 
     def assert_right(self, *streams: str, duplicates: bool = False) -> None:
-        """No broken rule, every partition of these streams proven, and nothing said twice unless `duplicates`.
+        """No broken rule, every partition of these streams proven, and nothing said twice unless
+        `duplicates`.
 
-        What a writer sent anew, as it counts itself, may stand twice, and is shown; without a rebuild of its producer nothing may.
+        What a writer sent anew, as it counts itself, may stand twice, and is shown; without a
+        rebuild of its producer nothing may.
         """
         assert self.problems == [], "\n".join(self.problems[:20])
         for stream in streams:
@@ -386,21 +479,36 @@ class TopicReader:
         twice = f"duplicates {self.duplicates}, stale {self.stale}"
         stories = "\n".join([writer.story() for writer in self._writers])
         assert self.stale == 0, f"{twice}\n{stories}"
-        assert any(writer.rebuilds() for writer in self._writers), f"{twice}, and no writer sent anything anew\n{stories}"
+        assert any(writer.rebuilds() for writer in self._writers), (
+            f"{twice}, and no writer sent anything anew\n{stories}"
+        )
         print(f"{twice}: sent anew after a rebuild of the producer\n{stories}")
 
 
 def read_control(bootstrap: str, topic: str) -> list[tuple[int, str, Any]]:
     """All records of a control topic: offset, key, decoded value."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_REQUEST_TIMEOUT_S, cached=False)
+        _, end = consumer.get_watermark_offsets(
+            TopicPartition(topic, 0), timeout=_REQUEST_TIMEOUT_S, cached=False
+        )
         read: list[tuple[int, str, Any]] = []
 
         def reached() -> bool:
             for message in consumer.consume(_BATCH, timeout=0.1):
-                offset, key, value = message.offset(), _bytes(message.key()), _bytes(message.value())
+                offset, key, value = (
+                    message.offset(),
+                    _bytes(message.key()),
+                    _bytes(message.value()),
+                )
                 assert message.error() is None, message.error()
                 assert offset is not None, "a message without its offset"
                 assert key is not None, "a control record without its key"

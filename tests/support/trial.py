@@ -1,4 +1,5 @@
-"""Room: test support.  In: a control plane and a broker.  Out: a trial: namespaces of its own, a relay, a reader of its topics."""
+"""Room: test support.  In: a control plane and a broker.  Out: a trial: namespaces of its own, a
+relay, a reader of its topics."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ class Cluster(Target, Protocol):
 
 
 class Trial:
-    """Shape: `name` is the cluster's name in topics, `cluster` the control plane; `directory` holds configs and logs."""
+    """Shape: `name` is the cluster's name in topics, `cluster` the control plane; `directory` holds
+    configs and logs."""
 
     def __init__(self, cluster: Cluster, broker: Broker, directory: Path) -> None:
         self.name = f"t{uuid.uuid4().hex[:8]}"
@@ -65,24 +67,41 @@ class Trial:
         return f"k8s.{self.name}.{group}.{resource}"
 
     def topics(self, *streams: str) -> list[str]:
-        """The topics of these streams, each named as the relay names it: the plural, or plural and group."""
-        return [self.topic(plural, group or "core") for plural, _, group in (stream.partition(".") for stream in streams)]
+        """The topics of these streams, each named as the relay names it: the plural, or plural and
+        group."""
+        return [
+            self.topic(plural, group or "core")
+            for plural, _, group in (stream.partition(".") for stream in streams)
+        ]
 
     def make_topics(self, *streams: str, signal: bool = True) -> None:
-        """Makes what a relay of these streams needs on a broker that makes no topics on request; `signal`: also the topic of requests."""
+        """Makes what a relay of these streams needs on a broker that makes no topics on request;
+        `signal`: also the topic of requests."""
         for own in (self.control_topic, self.signal_topic)[: 1 + signal]:
             self.broker.create_topic(own)
         for topic in self.topics(*streams):
             self.broker.create_topic(topic, partitions=3)
 
-    def config(self, *resources: Any, kubeconfig: Path | None = None, **more: Any) -> dict[str, Any]:
+    def config(
+        self, *resources: Any, kubeconfig: Path | None = None, **more: Any
+    ) -> dict[str, Any]:
         """The config of `relay`, to be changed further."""
         bootstrap = self.broker.bootstrap
-        return relay_config(self.name, bootstrap=bootstrap, kubeconfig=kubeconfig or self.cluster.kubeconfig, resources=resources, **more)
+        return relay_config(
+            self.name,
+            bootstrap=bootstrap,
+            kubeconfig=kubeconfig or self.cluster.kubeconfig,
+            resources=resources,
+            **more,
+        )
 
-    def relay(self, *resources: Any, name: str = "relay", kubeconfig: Path | None = None, **more: Any) -> Daemon:
+    def relay(
+        self, *resources: Any, name: str = "relay", kubeconfig: Path | None = None, **more: Any
+    ) -> Daemon:
         """A daemon that follows these resources; not started."""
-        relay = Daemon(self.config(*resources, kubeconfig=kubeconfig, **more), self.directory, name=name)
+        relay = Daemon(
+            self.config(*resources, kubeconfig=kubeconfig, **more), self.directory, name=name
+        )
         self._relays.append(relay)
         return relay
 
@@ -95,8 +114,16 @@ class Trial:
         for body in bodies:
             self.cluster.request("POST", path, body)
 
-    def write(self, topic: str, key: str, *values: bytes | None, headers: Mapping[str, bytes] | None = None, partition: int = -1) -> None:
-        """Writes records that are none of the relay's; without `partition` where the key leads to."""
+    def write(
+        self,
+        topic: str,
+        key: str,
+        *values: bytes | None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int = -1,
+    ) -> None:
+        """Writes records that are none of the relay's; without `partition` where the key leads
+        to."""
         write(self.broker.bootstrap, topic, key, *values, headers=headers, partition=partition)
 
     def ask_snapshot(self, *streams: str) -> None:
@@ -123,9 +150,16 @@ class Trial:
         kinds: tuple[str, ...] = ("configmaps",),
         per_s: int = 0,
     ) -> Iterator[tuple[Churn, TopicReader]]:
-        """`relay` runs and is ready; objects in namespaces of their own change all the while, and a reader stands at the topics."""
+        """`relay` runs and is ready; objects in namespaces of their own change all the while, and a
+        reader stands at the topics."""
         with (
-            Churn(self.cluster, self.namespaces(namespaces), operations=operations, kinds=kinds, per_s=per_s) as churn,
+            Churn(
+                self.cluster,
+                self.namespaces(namespaces),
+                operations=operations,
+                kinds=kinds,
+                per_s=per_s,
+            ) as churn,
             self.reader(*topics) as reader,
             relay,
         ):

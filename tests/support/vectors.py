@@ -1,6 +1,7 @@
 """Test vectors of the record contract: what they look like, and the Python reader put to them.
 
-Room: test support.  In: a vector as in tests/vectors/*.json.  Out: what a reader says of it, to be compared with `expect`.
+Room: test support.  In: a vector as in tests/vectors/*.json.  Out: what a reader says of it, to be
+compared with `expect`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from typing import Any
 
 from watchrelay.consumer.origin import ControlView, Origin, newest_heartbeats
 from watchrelay.consumer.partitions import Lanes
-from watchrelay.consumer.replica import Changed, Ignored, Noted, Outcome, ReadAgain, Replaced, Unproven
+from watchrelay.consumer.replica import (
+    Changed,
+    Ignored,
+    Noted,
+    Outcome,
+    ReadAgain,
+    Replaced,
+    Unproven,
+)
 from watchrelay.contract.records import DIGEST_MASK, Decoded, decode
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
@@ -46,7 +55,9 @@ def record_of(offset: int, record: WireRecord) -> dict[str, Any]:
 class Reading:
     """A reader of one partition: follows the log, and the verdicts."""
 
-    def __init__(self, partition: dict[str, Any], origins: dict[str, Origin], only: frozenset[str]) -> None:
+    def __init__(
+        self, partition: dict[str, Any], origins: dict[str, Origin], only: frozenset[str]
+    ) -> None:
         self._records = {record["offset"]: record for record in partition["records"]}
         self._start, self._end = partition["start"], partition["end"]
         self._lost = frozenset(partition["lost"])
@@ -149,7 +160,11 @@ def judge(vector: dict[str, Any]) -> dict[str, Any]:
         for stream, lane in sorted(reading.lanes.by_stream.items()):
             replica = lane.replica
             objects = {
-                shown(key): {"hash": f"{held.value_hash:016x}", "epoch": held.epoch, "sequence": held.sequence}
+                shown(key): {
+                    "hash": f"{held.value_hash:016x}",
+                    "epoch": held.epoch,
+                    "sequence": held.sequence,
+                }
                 for key, held in sorted(replica.held.items())
             }
             state.append(
@@ -167,7 +182,11 @@ def judge(vector: dict[str, Any]) -> dict[str, Any]:
             )
     return {
         "origins": [
-            {stream: {"offset": origin.offset, "snapshot": origin.snapshot} for stream, origin in sorted(each.items())} for each in origins
+            {
+                stream: {"offset": origin.offset, "snapshot": origin.snapshot}
+                for stream, origin in sorted(each.items())
+            }
+            for each in origins
         ],
         "verdicts": verdicts,
         "state": state,

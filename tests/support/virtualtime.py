@@ -1,7 +1,9 @@
-"""Room: test support.  In: a coroutine.  Out: its result, in virtual time: an idle loop jumps to its next timer.
+"""Room: test support.  In: a coroutine.  Out: its result, in virtual time: an idle loop jumps to
+its next timer.
 
-Real sockets between client and server of the same process work, for loopback delivers before the loop would sleep. Threads and other
-processes do not: what is handed to an executor runs at once, in the loop's own thread.
+Real sockets between client and server of the same process work, for loopback delivers before the
+loop would sleep. Threads and other processes do not: what is handed to an executor runs at once, in
+the loop's own thread.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class _JumpingSelector(selectors.DefaultSelector):
     now_s = 1000.0
 
     def select(self, timeout: float | None = None) -> Any:
-        """Ready file objects; none after a jump of `timeout`. Raises: RuntimeError when nothing can ever happen."""
+        """Ready file objects; none after a jump of `timeout`. Raises: RuntimeError when nothing can
+        ever happen."""
         ready = super().select(0)
         if not ready and (timeout is None or timeout > _SMALL_S):
             ready = super().select(_GRACE_S)

@@ -1,4 +1,5 @@
-"""Room: test support.  In: a board that a test fills by hand.  Out: the window over it, served as the daemon serves it."""
+"""Room: test support.  In: a board that a test fills by hand.  Out: the window over it, served as
+the daemon serves it."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -18,19 +19,28 @@ T = TypeVar("T")
 def live(board: Board, stream: str, topic: str = "") -> StreamStatus:
     """A row of a stream that has nothing to complain of."""
     status = board.open(stream, topic or f"k8s.test.core.{stream}")
-    status.state, status.complete, status.epoch, status.owner, status.objects = "watching", True, 7, "relay-1", 12
+    status.state, status.complete, status.epoch, status.owner, status.objects = (
+        "watching",
+        True,
+        7,
+        "relay-1",
+        12,
+    )
     status.frontier, status.last_snapshot = "1004", clock.rfc3339(clock.wall_ms() - 90_000)
     return status
 
 
 class Window:
-    """A window on a thread of its own; a context manager. The board is changed by `do`, on that thread."""
+    """A window on a thread of its own; a context manager. The board is changed by `do`, on that
+    thread."""
 
     def __init__(self, *, cluster: str = "test") -> None:
         self.board = Board()
         readiness = Readiness(self.board, started=True)
         about = About(cluster, "relay-1", "0.0.0", clock.wall_ms())
-        self.server = WindowServer(board=self.board, readiness=readiness, metrics=Metrics(), about=about)
+        self.server = WindowServer(
+            board=self.board, readiness=readiness, metrics=Metrics(), about=about
+        )
         self.port = 0
         self._thread = LoopThread("window")
 
@@ -44,7 +54,12 @@ class Window:
         self.port = self._thread.run(self.server.start("127.0.0.1", 0))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
         self._thread.stop()
 

@@ -1,7 +1,8 @@
-"""Room: test support.  In: one Kafka record as it stands on a state topic.  Out: what it says, and each rule of the contract it breaks.
+"""Room: test support.  In: one Kafka record as it stands on a state topic.  Out: what it says, and
+each rule of the contract it breaks.
 
-Written from docs/record-contract.md (sections 3 and 5) alone: nothing of the product is imported, so that a mistake there cannot excuse
-itself here.
+Written from docs/record-contract.md (sections 3 and 5) alone: nothing of the product is imported,
+so that a mistake there cannot excuse itself here.
 """
 
 import hashlib
@@ -21,13 +22,41 @@ _SUM = re.compile(r"[0-9a-f]{16}\Z")
 _SNAPSHOT = re.compile(r"\d+-\d+\Z")
 _NUMBER = re.compile(r"\d+\Z")
 _FORMS = (
-    {"ce_time": _TIME, "ce_wrseen": _TIME, "ce_sequence": _SEQUENCE, "ce_wrhash": _SUM, "ce_wrdigest": _SUM}
+    {
+        "ce_time": _TIME,
+        "ce_wrseen": _TIME,
+        "ce_sequence": _SEQUENCE,
+        "ce_wrhash": _SUM,
+        "ce_wrdigest": _SUM,
+    }
     | dict.fromkeys(("ce_wrsnap", "ce_wrlastsnap"), _SNAPSHOT)
-    | dict.fromkeys(("ce_wrepoch", "ce_wrrv", "ce_wrcount", "ce_wrpartitions", "ce_wrbegin", "ce_wrbeginoff", "ce_wrlastsnapoff"), _NUMBER)
+    | dict.fromkeys(
+        (
+            "ce_wrepoch",
+            "ce_wrrv",
+            "ce_wrcount",
+            "ce_wrpartitions",
+            "ce_wrbegin",
+            "ce_wrbeginoff",
+            "ce_wrlastsnapoff",
+        ),
+        _NUMBER,
+    )
 )
 _REASONS = frozenset({"watch", "relist", "resume", "conflated", "snapshot", "healed"})
 
-_ALL = frozenset({"ce_specversion", "ce_type", "ce_source", "ce_id", "ce_time", "ce_wrstream", "ce_wrepoch", "ce_sequence"})
+_ALL = frozenset(
+    {
+        "ce_specversion",
+        "ce_type",
+        "ce_source",
+        "ce_id",
+        "ce_time",
+        "ce_wrstream",
+        "ce_wrepoch",
+        "ce_sequence",
+    }
+)
 _OBJECT = _ALL | {"ce_subject", "ce_kind", "ce_apiversion", "ce_name", "ce_wrrv", "ce_wrreason"}
 _MARKER = _ALL | {"ce_wrconfig", "ce_wrpartitions"}
 _STATE = _MARKER | {"ce_wrrv", "ce_wrcount", "ce_wrdigest"}
@@ -54,7 +83,8 @@ _OPTIONAL: dict[str, frozenset[str]] = {
 
 
 def murmur2(key: bytes) -> int:
-    """The 32-bit hash of Kafka's default partitioner. Source: org.apache.kafka.common.utils.Utils.murmur2."""
+    """The 32-bit hash of Kafka's default partitioner. Source:
+    org.apache.kafka.common.utils.Utils.murmur2."""
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     result = (0x9747B28C ^ len(key)) & mask
     whole = len(key) // 4 * 4
@@ -81,7 +111,8 @@ def value_hash(key: bytes, value: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A record as Kafka gave it. Shape: `headers` in their order, a value None is possible in Kafka and wrong for us."""
+    """A record as Kafka gave it. Shape: `headers` in their order, a value None is possible in Kafka
+    and wrong for us."""
 
     topic: str
     partition: int
@@ -93,7 +124,8 @@ class Raw:
 
 @dataclass(slots=True)
 class Said:
-    """A record understood. Shape: `type` is the short one (added, ..., claim, begin, end, heartbeat); `problems` one line each."""
+    """A record understood. Shape: `type` is the short one (added, ..., claim, begin, end,
+    heartbeat); `problems` one line each."""
 
     raw: Raw
     type: str
@@ -137,7 +169,9 @@ class Said:
         return int(self.headers.get("ce_wrrv", "0"))
 
     def __str__(self) -> str:
-        return f"{self.raw.topic}/{self.raw.partition}@{self.raw.offset} {self.type} {self.raw.key!r}"
+        return (
+            f"{self.raw.topic}/{self.raw.partition}@{self.raw.offset} {self.type} {self.raw.key!r}"
+        )
 
 
 def understand(raw: Raw) -> Said:
@@ -146,9 +180,14 @@ def understand(raw: Raw) -> Said:
     Raises: ValueError when it cannot be attributed to a stream, epoch and sequence at all.
     """
     headers = {name: (value or b"").decode() for name, value in raw.headers}
-    found = _OBJECT_TYPE.match(headers.get("ce_type", "")) or _MARKER_TYPE.match(headers.get("ce_type", ""))
+    found = _OBJECT_TYPE.match(headers.get("ce_type", "")) or _MARKER_TYPE.match(
+        headers.get("ce_type", "")
+    )
     if found is None or raw.key is None:
-        raise ValueError(f"{raw.topic}/{raw.partition}@{raw.offset}: neither an object nor a marker: key {raw.key!r}, headers {headers}")
+        raise ValueError(
+            f"{raw.topic}/{raw.partition}@{raw.offset}: neither an object nor a marker: key "
+            f"{raw.key!r}, headers {headers}"
+        )
     said = Said(raw, found[1].removeprefix("snapshot."), headers)
     said.problems.extend(_names_and_forms(said))
     if missing := _REQUIRED[said.type] - set(headers):
@@ -177,7 +216,12 @@ def _names_and_forms(said: Said) -> Iterator[str]:
     for name, form in _FORMS.items():
         if name in headers and not form.match(headers[name]):
             yield f"{name} has not its form: {headers[name]!r}"
-    place = [headers.get("ce_wrstream"), headers.get("ce_wrepoch"), str(said.raw.partition), headers.get("ce_sequence", "").lstrip("0")]
+    place = [
+        headers.get("ce_wrstream"),
+        headers.get("ce_wrepoch"),
+        str(said.raw.partition),
+        headers.get("ce_sequence", "").lstrip("0"),
+    ]
     if headers.get("ce_id") != ".".join(str(part) for part in place):
         yield f"ce_id is {headers.get('ce_id')!r}, not {place}"
 

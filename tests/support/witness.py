@@ -1,7 +1,9 @@
-"""Room: test support.  In: paths of an API server.  Out: every change that its watches showed, whoever else was alive to see it.
+"""Room: test support.  In: paths of an API server.  Out: every change that its watches showed,
+whoever else was alive to see it.
 
-What a relay says is held against this: a change that it did not say must be one that changes nothing of what is published, and what it
-says must have happened. One blocking watch per path, in a thread; nothing of the product is imported.
+What a relay says is held against this: a change that it did not say must be one that changes
+nothing of what is published, and what it says must have happened. One blocking watch per path, in a
+thread; nothing of the product is imported.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ Moment = tuple[bytes, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Shape: `invented` was said and never happened; `unsaid` changed what is published and was not said; `same` changed nothing of it."""
+    """Shape: `invented` was said and never happened; `unsaid` changed what is published and was not
+    said; `same` changed nothing of it."""
 
     changes: int
     invented: list[Moment]
@@ -56,7 +59,8 @@ class _Seen:
 
 
 class Witness:
-    """Watches some lists of a cluster from now on; a context manager. Shape: `paths` maps a stream to the path of its list."""
+    """Watches some lists of a cluster from now on; a context manager. Shape: `paths` maps a stream
+    to the path of its list."""
 
     def __init__(self, cluster: Target, paths: Mapping[str, str]) -> None:
         self._cluster = cluster
@@ -86,15 +90,25 @@ class Witness:
             seen.since = seen.newest = int(listed["metadata"]["resourceVersion"])
             kind = {"kind": listed["kind"].removesuffix("List"), "apiVersion": listed["apiVersion"]}
             seen.content = {_key(item): _published(kind | item) for item in listed["items"]}
-            self._threads.append(threading.Thread(target=self._watch, args=(stream, path), name=f"witness {stream}", daemon=True))
+            self._threads.append(
+                threading.Thread(
+                    target=self._watch, args=(stream, path), name=f"witness {stream}", daemon=True
+                )
+            )
         for thread in self._threads:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over = True
         for connection in self._connections:
-            with contextlib.suppress(OSError, AttributeError):  # one that ended by itself has no socket any more
+            # one that ended by itself has no socket any more
+            with contextlib.suppress(OSError, AttributeError):
                 connection.sock.shutdown(2)
         for thread in self._threads:
             thread.join(10.0)
@@ -105,7 +119,7 @@ class Witness:
             while not self._over:
                 connection = self._connect(120.0)
                 self._connections.append(connection)
-                query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds=3600&resourceVersion={seen.newest}"
+                query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds=3600&resourceVersion={seen.newest}"  # noqa: E501
                 connection.request("GET", f"{path}?{query}")
                 with contextlib.closing(connection), connection.getresponse() as answer:
                     while line := answer.readline():
@@ -118,14 +132,25 @@ class Witness:
                 self.failures.append(f"{stream}: {error}")
 
     def compare(self, stream: str, said: Iterable[Said], *, upto: int) -> Compared:
-        """Hold records of changes against what was seen. Units: `upto` is a resourceVersion up to which everything has been said."""
+        """Hold records of changes against what was seen. Units: `upto` is a resourceVersion up to
+        which everything has been said."""
         seen = self._seen[stream]
         assert self.failures == [], self.failures
-        wait_until(f"the witness has seen {stream} up to {upto}", lambda: seen.newest >= upto or self.failures, deadline_s=75.0)
-        told = {(one.key, one.version, one.type == "deleted") for one in said if seen.since < one.version <= upto}
+        wait_until(
+            f"the witness has seen {stream} up to {upto}",
+            lambda: seen.newest >= upto or self.failures,
+            deadline_s=75.0,
+        )
+        told = {
+            (one.key, one.version, one.type == "deleted")
+            for one in said
+            if seen.since < one.version <= upto
+        }
         changes = {moment for moment in seen.changes if moment[1] <= upto}
         same = {moment for moment in seen.same if moment[1] <= upto}
-        return Compared(len(told), sorted(told - changes - same), sorted(changes - told), len(same - told))
+        return Compared(
+            len(told), sorted(told - changes - same), sorted(changes - told), len(same - told)
+        )
 
 
 def _key(item: dict[str, Any]) -> bytes:
@@ -134,7 +159,13 @@ def _key(item: dict[str, Any]) -> bytes:
 
 def _published(item: dict[str, Any]) -> str:
     """What a relay with default settings publishes of it, its version apart."""
-    metadata = {name: value for name, value in item["metadata"].items() if name not in {"managedFields", "resourceVersion"}}
+    metadata = {
+        name: value
+        for name, value in item["metadata"].items()
+        if name not in {"managedFields", "resourceVersion"}
+    }
     if "annotations" in metadata:
-        metadata["annotations"] = {name: text for name, text in metadata["annotations"].items() if name != LAST_APPLIED}
+        metadata["annotations"] = {
+            name: text for name, text in metadata["annotations"].items() if name != LAST_APPLIED
+        }
     return json.dumps({**item, "metadata": metadata}, sort_keys=True)

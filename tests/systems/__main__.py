@@ -1,7 +1,9 @@
-"""`python -m tests.systems`: Kafka Streams, Flink SQL and Kafka Connect on a topic that the relay wrote, set up as docs/systems.md says;
-and the reader in Java, by the Maven command of examples/README.md.
+"""`python -m tests.systems`: Kafka Streams, Flink SQL and Kafka Connect on a topic that the relay
+wrote, set up as docs/systems.md says; and the reader in Java, by the Maven command of
+examples/README.md.
 
-Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit code 0 only then (`make systems`).
+Room: tests. In: a real broker, Maven. Out: what each system holds is what a plain table holds; exit
+code 0 only then (`make systems`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from tests.support.process import Process, Workspace
 HERE = Path(__file__).parent
 TOPIC = "k8s.demo.core.pods"
 PAGE_TOPIC, PAGE_KAFKA = "k8s.prod-eu-1.core.pods", "kafka-0:9092"
-_OPENED = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.util", "java.lang", "java.time")]
+_OPENED = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in ("java.util", "java.lang", "java.time")
+]
 Rows = dict[str, list[str | None]]
 
 
@@ -42,7 +47,8 @@ def main() -> int:
         workspace = Workspace("systems")
         stack.callback(workspace.remove)
         broker = stack.enter_context(KafkaBroker("4.1"))
-        for seconds in (20.0, 10.0):  # the second relay finds another cluster: what the first one wrote is deleted
+        # the second relay finds another cluster: what the first one wrote is deleted
+        for seconds in (20.0, 10.0):
             _relay(broker.bootstrap, workspace.path, seconds)
         held, _ = asyncio.run(table(broker.bootstrap, [TOPIC]))
         rows = {key: _row(pod) for key, pod in held.items()}
@@ -52,7 +58,11 @@ def main() -> int:
         for name, run in _SYSTEMS.items():
             began = time.monotonic()
             problem = run(jars[name], broker.bootstrap, workspace.path, rows, records)
-            print(f"{name}: {problem or 'as the plain table has it'} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{name}: {problem or 'as the plain table has it'} "
+                f"({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
             wrong += [name] if problem else []
         problem = _reader(broker.bootstrap, workspace.path, rows)
         print(f"the reader in Java: {problem or 'as the plain table has it'}", flush=True)
@@ -72,7 +82,12 @@ def _jars(name: str) -> Path:
 
 def _relay(bootstrap: str, directory: Path, seconds: float) -> None:
     log = directory / "demo.log"
-    demo = Process("demo", [PROGRAM, "demo", "--kafka", bootstrap], log=log, environment={"TMPDIR": str(directory)}).launch()
+    demo = Process(
+        "demo",
+        [PROGRAM, "demo", "--kafka", bootstrap],
+        log=log,
+        environment={"TMPDIR": str(directory)},
+    ).launch()
     try:
         demo.await_ready(lambda: "demo: ready" in log.read_text(errors="replace"))
         measure_for(seconds)
@@ -90,8 +105,13 @@ def _row(pod: Any) -> list[str | None]:
 async def _records(bootstrap: str) -> dict[str, int]:
     """How many records of each kind stand on the topic."""
     counted = {"upserts": 0, "deletes": 0, "markers": 0}
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(TOPIC, number) for number in await consumer._client._wait_on_metadata(TOPIC)]
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
+        partitions = [
+            TopicPartition(TOPIC, number)
+            for number in await consumer._client._wait_on_metadata(TOPIC)
+        ]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         await consumer.seek_to_beginning(*partitions)
@@ -99,15 +119,25 @@ async def _records(bootstrap: str) -> dict[str, int]:
             for messages in (await consumer.getmany(timeout_ms=500)).values():
                 for message in messages:
                     marker = message.key.startswith(b"%wr/")
-                    counted["markers" if marker else "deletes" if message.value is None else "upserts"] += 1
+                    counted[
+                        "markers" if marker else "deletes" if message.value is None else "upserts"
+                    ] += 1
     return counted
 
 
 def _java(jars: Path, source: str, *arguments: str | Path) -> str:
     flags = ["-XX:+UseSerialGC", "-Xmx700m", *_OPENED, "-cp", f"{jars}/*"]
-    done = subprocess.run(["java", *flags, HERE / source, *arguments], capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(
+        ["java", *flags, HERE / source, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
     if done.returncode:
-        raise SystemExit(f"{source} failed with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise SystemExit(
+            f"{source} failed with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     return done.stdout
 
 
@@ -115,7 +145,14 @@ def _compared(said: str, rows: Rows) -> str:
     """What differs, in words; "" when nothing does."""
     found: Rows = json.loads(said.splitlines()[-1])
     differ = sorted(key for key in found.keys() | rows.keys() if found.get(key) != rows.get(key))
-    return f"{len(found)} rows, {len(differ)} differ: {[(key, found.get(key), rows.get(key)) for key in differ[:3]]}" if differ else ""
+    return (
+        (
+            f"{len(found)} rows, {len(differ)} differ: "
+            f"{[(key, found.get(key), rows.get(key)) for key in differ[:3]]}"
+        )
+        if differ
+        else ""
+    )
 
 
 def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
@@ -127,7 +164,8 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
         text=True,
         check=False,
     )
-    told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]  # Maven's colours stand before it
+    # Maven's colours stand before it
+    told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if "{" in line]
     count = sum(lane["count"] for lane in told)
     return (
         ""
@@ -136,9 +174,14 @@ def _reader(bootstrap: str, directory: Path, rows: Rows) -> str:
     )
 
 
-def _streams(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:
+def _streams(
+    jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]
+) -> str:
     objects = records["upserts"] + records["deletes"]
-    return _compared(_java(jars, "StreamsTable.java", bootstrap, TOPIC, str(objects), directory / "streams"), rows)
+    return _compared(
+        _java(jars, "StreamsTable.java", bootstrap, TOPIC, str(objects), directory / "streams"),
+        rows,
+    )
 
 
 def _flink(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:
@@ -146,14 +189,24 @@ def _flink(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dic
     return _compared(_java(jars, "FlinkTable.java", directory / "pods.sql"), rows)
 
 
-def _connect(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]) -> str:
+def _connect(
+    jars: Path, bootstrap: str, directory: Path, rows: Rows, records: dict[str, int]
+) -> str:
     worker, sink = _page("Kafka Connect", bootstrap)
     out = directory / "pods.out"
     (directory / "worker.properties").write_text(worker + "listeners=http://127.0.0.1:0\n")
     (directory / "sink.properties").write_text(sink)
     files = [directory / "worker.properties", directory / "sink.properties"]
     main = "org.apache.kafka.connect.cli.ConnectStandalone"
-    argv: list[str | Path] = ["bash", "-c", 'cd "$0" && exec java -Xmx500m -cp "$@"', directory, f"{jars}/*", main, *files]
+    argv: list[str | Path] = [
+        "bash",
+        "-c",
+        'cd "$0" && exec java -Xmx500m -cp "$@"',
+        directory,
+        f"{jars}/*",
+        main,
+        *files,
+    ]
     process = Process("connect", argv, log=directory / "connect.log").launch()
     objects = records["upserts"] + records["deletes"]
 
@@ -167,19 +220,38 @@ def _connect(jars: Path, bootstrap: str, directory: Path, rows: Rows, records: d
         process.kill()
     nulls = lines.count("null")
     right = (len(lines), nulls) == (objects, records["deletes"])
-    return "" if right else f"{len(lines)} lines, {nulls} of them null; {objects} and {records['deletes']} expected"
+    return (
+        ""
+        if right
+        else (
+            f"{len(lines)} lines, {nulls} of them null; {objects} and {records['deletes']} expected"
+        )
+    )
 
 
 def _page(heading: str, bootstrap: str) -> list[str]:
-    """The blocks that `make systems` runs of that section of docs/systems.md, with this Kafka and the demo's topic."""
+    """The blocks that `make systems` runs of that section of docs/systems.md, with this Kafka and
+    the demo's topic."""
     lines = Path("docs/systems.md").read_text().splitlines()
     begin = lines.index(f"## {heading}")
-    end = next((at for at in range(begin + 1, len(lines)) if lines[at].startswith("## ")), len(lines))
-    found = [block.text for block in blocks("docs/systems.md") if block.verb == "systems" and begin < block.line < end]
-    return [re.sub(re.escape(PAGE_KAFKA), bootstrap, text.replace(PAGE_TOPIC, TOPIC)) for text in found]
+    end = next(
+        (at for at in range(begin + 1, len(lines)) if lines[at].startswith("## ")), len(lines)
+    )
+    found = [
+        block.text
+        for block in blocks("docs/systems.md")
+        if block.verb == "systems" and begin < block.line < end
+    ]
+    return [
+        re.sub(re.escape(PAGE_KAFKA), bootstrap, text.replace(PAGE_TOPIC, TOPIC)) for text in found
+    ]
 
 
-_SYSTEMS: dict[str, Callable[[Path, str, Path, Rows, dict[str, int]], str]] = {"streams": _streams, "flink": _flink, "connect": _connect}
+_SYSTEMS: dict[str, Callable[[Path, str, Path, Rows, dict[str, int]], str]] = {
+    "streams": _streams,
+    "flink": _flink,
+    "connect": _connect,
+}
 
 
 if __name__ == "__main__":

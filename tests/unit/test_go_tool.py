@@ -16,7 +16,13 @@ def test_a_go_that_is_new_enough_is_used_as_it_is(tmp_path: Path, version: str) 
     go = tmp_path / "go"
     go.write_text(f"#!/bin/sh\necho {version}\n")
     go.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCHRELAY_TOOLS": str(tmp_path / "cache")}
-    done = subprocess.run([str(_SCRIPT)], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "WATCHRELAY_TOOLS": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [str(_SCRIPT)], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not (tmp_path / "cache").exists()

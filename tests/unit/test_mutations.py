@@ -1,4 +1,5 @@
-"""The tables of `make mutations` fit the code: what each row takes out stands there once; whether a test then fails is seen by the verb."""
+"""The tables of `make mutations` fit the code: what each row takes out stands there once; whether a
+test then fails is seen by the verb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""No token, password or key in any log line, error, traceback or repr, at the level of debug, of whatever kind the credential is."""
+"""No token, password or key in any log line, error, traceback or repr, at the level of debug, of
+whatever kind the credential is."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, SaslAuthenticationFailed
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaConnectionError,
+    SaslAuthenticationFailed,
+)
 from prometheus_client import generate_latest
 from pydantic import ValidationError
 
@@ -22,7 +27,13 @@ from tests.unit.kube.auth.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.subprocess_loader import plain
-from watchrelay.core.errors import ConfigError, KubeError, Misconfigured, SinkMisconfigured, SinkUnavailable
+from watchrelay.core.errors import (
+    ConfigError,
+    KubeError,
+    Misconfigured,
+    SinkMisconfigured,
+    SinkUnavailable,
+)
 from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection, reason_told, unreachable
 from watchrelay.kafka.topics import Topics, TopicSpec
@@ -35,11 +46,16 @@ from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
 
 CANARY = "canary-0f-a-credential-1234567890"
-FORMS = (CANARY, base64.b64encode(CANARY.encode()).decode().rstrip("="), base64.b64encode(f"u:{CANARY}".encode()).decode())
+FORMS = (
+    CANARY,
+    base64.b64encode(CANARY.encode()).decode().rstrip("="),
+    base64.b64encode(f"u:{CANARY}".encode()).decode(),
+)
 
 
 class Heard(logging.Handler):
-    """All that is logged, by us and by libraries, as the program would write it and as the record is."""
+    """All that is logged, by us and by libraries, as the program would write it and as the record
+    is."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
@@ -84,13 +100,22 @@ def by_password(_: Path) -> dict[str, Any]:
 
 
 def by_plugin(directory: Path) -> dict[str, Any]:
-    answer = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": CANARY}}
+    answer = {
+        "kind": "ExecCredential",
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "status": {"token": CANARY},
+    }
     (directory / "answer").write_text(json.dumps(answer))
     plugin = directory / "plugin"
     plugin.write_text(f"#!/bin/sh\necho {CANARY} >&2\ncat {directory}/answer\n")
     plugin.chmod(0o755)
     env = [{"name": "PASSWORD", "value": CANARY}]
-    plugged = {"apiVersion": answer["apiVersion"], "command": str(plugin), "args": [f"--client-secret={CANARY}"], "env": env}
+    plugged = {
+        "apiVersion": answer["apiVersion"],
+        "command": str(plugin),
+        "args": [f"--client-secret={CANARY}"],
+        "env": env,
+    }
     return {"exec": {**plugged, "interactiveMode": "Never"}}
 
 
@@ -102,7 +127,9 @@ async def echo(request: Request, reply: Reply) -> None:
     said = "\n".join(f"{name}: {value}" for name, value in request.raw_headers)
     match request.path.rpartition("/")[2]:
         case "pods" if "watch" in request.query:
-            await reply.json(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said})
+            await reply.json(
+                403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
+            )
         case "pods":
             await reply.text(401, said)
         case _:
@@ -135,7 +162,11 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
     metrics = Metrics()
     async with ScriptedServer(echo) as server:
         extensions = [{"name": EXEC_EXTENSION, "extension": {"secret": CANARY}}]
-        config = write_kubeconfig(tmp_path / "config", cluster={"server": server.url, "extensions": extensions}, user=kind(tmp_path))
+        config = write_kubeconfig(
+            tmp_path / "config",
+            cluster={"server": server.url, "extensions": extensions},
+            user=kind(tmp_path),
+        )
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, metrics) as client:
             said = await failures(client)
@@ -150,14 +181,23 @@ async def test_a_credential_of_the_kubeconfig_is_sent_and_shown_nowhere(
     assert shows(heard.text, sent) == []
 
 
-async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(tmp_path: Path, heard: Heard) -> None:
+async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(
+    tmp_path: Path, heard: Heard
+) -> None:
     async def refuse(request: Request, reply: Reply) -> None:
         await reply.text(407, f"who is {request.raw_headers}, {CANARY}?")
 
     said = ""
     async with ScriptedServer(refuse) as proxy:
-        for server in ("https://api.internal:6443", "http://api.internal", f"https://u:{CANARY}@api.internal"):
-            cluster = {"server": server, "proxy-url": proxy.url.replace("http://", f"http://u:{CANARY}@")}
+        for server in (
+            "https://api.internal:6443",
+            "http://api.internal",
+            f"https://u:{CANARY}@api.internal",
+        ):
+            cluster = {
+                "server": server,
+                "proxy-url": proxy.url.replace("http://", f"http://u:{CANARY}@"),
+            }
             config = write_kubeconfig(tmp_path / "config", cluster=cluster)
             credentials = load_credentials(str(config), None, environ={})
             said += repr(credentials.endpoint) + repr(vars(credentials))
@@ -170,12 +210,16 @@ async def test_the_password_of_a_proxy_and_of_the_servers_url_is_shown_nowhere(t
     assert shows(heard.text) == []
 
 
-async def test_the_key_of_a_client_certificate_is_shown_nowhere(tmp_path: Path, heard: Heard) -> None:
+async def test_the_key_of_a_client_certificate_is_shown_nowhere(
+    tmp_path: Path, heard: Heard
+) -> None:
     pair = Ca().issue("client")
     key = b64(pair.key)
     user = {"client-certificate-data": b64(pair.certificate), "client-key-data": key}
     async with tls_server(Ca().issue("api")) as port:  # of an authority that nobody knows
-        config = write_kubeconfig(tmp_path / "config", cluster={"server": f"https://localhost:{port}"}, user=user)
+        config = write_kubeconfig(
+            tmp_path / "config", cluster={"server": f"https://localhost:{port}"}, user=user
+        )
         credentials = load_credentials(str(config), None, environ={})
         async with KubeClient(credentials, Metrics()) as client:
             said = await failures(client) + repr(credentials) + repr(vars(credentials))
@@ -200,13 +244,23 @@ def kafka_by(kind: str, directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file", "oauth command"])
-async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path, heard: Heard) -> None:
-    connection = KafkaConnection(bootstrap_servers=(f"127.0.0.1:{free_port()}",), protocol="SASL_PLAINTEXT", **kafka_by(kind, tmp_path))
+async def test_a_credential_for_kafka_is_shown_nowhere(
+    kind: str, tmp_path: Path, heard: Heard
+) -> None:
+    connection = KafkaConnection(
+        bootstrap_servers=(f"127.0.0.1:{free_port()}",),
+        protocol="SASL_PLAINTEXT",
+        **kafka_by(kind, tmp_path),
+    )
     with pytest.raises(SinkUnavailable) as caught:
-        await Topics(connection).check_topic(TopicSpec(name="t", partitions=1, replication_factor=1, min_insync_replicas=1))
+        await Topics(connection).check_topic(
+            TopicSpec(name="t", partitions=1, replication_factor=1, min_insync_replicas=1)
+        )
     said = whole(caught.value) + repr(connection)
     if kind == "oauth command":
-        with pytest.raises(AuthenticationFailedError, match=r"ended with status 3: no token: \.\.\.") as refused:
+        with pytest.raises(
+            AuthenticationFailedError, match=r"ended with status 3: no token: \.\.\."
+        ) as refused:
             await connection.arguments()["sasl_oauth_token_provider"].token()
         said += whole(refused.value)
     assert shows(said) == []
@@ -216,29 +270,42 @@ async def test_a_credential_for_kafka_is_shown_nowhere(kind: str, tmp_path: Path
 def test_what_a_plugin_answers_is_shown_nowhere() -> None:
     answer = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0], "status": {"token": CANARY}}
     assert shows(repr(parse_credential(json.dumps(answer).encode(), ExecPlugin("p")))) == []
-    for odd in (CANARY, json.dumps({**answer, "status": CANARY}), json.dumps({**answer, "status": {"token": [CANARY]}})):
+    for odd in (
+        CANARY,
+        json.dumps({**answer, "status": CANARY}),
+        json.dumps({**answer, "status": {"token": [CANARY]}}),
+    ):
         with pytest.raises(Misconfigured) as refused:
             parse_credential(odd.encode(), ExecPlugin("p"))
         assert shows(whole(refused.value)) == []
 
 
 @pytest.mark.parametrize("kind", ["plain", "scram", "oauth file"])
-async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(kind: str, tmp_path: Path, heard: Heard) -> None:
+async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
+    kind: str, tmp_path: Path, heard: Heard
+) -> None:
     """Its complaint is its own words; aiokafka hands them on in an exception, and in its log."""
-    connection = KafkaConnection(bootstrap_servers=("b:1",), protocol="SASL_SSL", **kafka_by(kind, tmp_path))
+    connection = KafkaConnection(
+        bootstrap_servers=("b:1",), protocol="SASL_SSL", **kafka_by(kind, tmp_path)
+    )
     complaint = SaslAuthenticationFailed(f"nobody comes in with {CANARY}")
     with listening() as tail:
         arguments = connection.arguments()
         if kind == "oauth file":
             assert await arguments["sasl_oauth_token_provider"].token() == CANARY
         logging.getLogger("aiokafka").error('Unable connect to "%s:%s": %s', "b", 1, complaint)
-        said = whole(unreachable(connection, complaint, tail.reason)) + whole(unreachable(connection, complaint, ""))
+        said = whole(unreachable(connection, complaint, tail.reason)) + whole(
+            unreachable(connection, complaint, "")
+        )
     assert "nobody comes in with <redacted>" in said
     assert "nobody comes in with <redacted>" in heard.text
     if kind != "oauth file":
         refused = SinkUnavailable("kafka at b:1 is not usable")
         refused.__cause__ = KafkaConnectionError("x")
-        with pytest.raises(SinkMisconfigured, match="nobody comes in with <redacted>"), reason_told(connection):
+        with (
+            pytest.raises(SinkMisconfigured, match="nobody comes in with <redacted>"),
+            reason_told(connection),
+        ):
             complain(complaint, refused)
     assert shows(said) == []
     assert shows(heard.text) == []
@@ -252,7 +319,8 @@ def complain(words: Exception, error: Exception) -> None:
 def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(
-        "cluster: c\nkafka: {bootstrapServers: [k:9092], security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, "
+        "cluster: c\nkafka: {bootstrapServers: [k:9092], security: {protocol: SASL_SSL, "
+        "mechanism: PLAIN, username: u, "
         f"password: {CANARY}}}}}\nresources: [{{resource: pods}}]\n"
     )
     settings = load_settings(str(file), environ={})
@@ -263,13 +331,19 @@ def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("password", [f"[{CANARY}]", f"{{a: {CANARY}}}"])
-def test_a_password_of_another_shape_is_refused_without_being_repeated(password: str, tmp_path: Path) -> None:
+def test_a_password_of_another_shape_is_refused_without_being_repeated(
+    password: str, tmp_path: Path
+) -> None:
     file = tmp_path / "c.yaml"
     security = f"{{protocol: SASL_SSL, mechanism: PLAIN, username: u, password: {password}}}"
-    file.write_text(f"cluster: c\nkafka: {{bootstrapServers: [k:9092], security: {security}}}\nresources: [{{resource: pods}}]\n")
+    file.write_text(
+        f"cluster: c\nkafka: {{bootstrapServers: [k:9092], security: {security}}}\nresources: "
+        "[{resource: pods}]\n"
+    )
     with pytest.raises(ConfigError) as caught:
         load_settings(str(file), environ={})
     assert shows(whole(caught.value)) == []
-    with pytest.raises(ValidationError) as raw:  # what pydantic says itself, should it ever reach a log
+    # what pydantic says itself, should it ever reach a log
+    with pytest.raises(ValidationError) as raw:
         Settings.model_validate({"kafka": {"security": {"password": [CANARY]}}})
     assert shows(str(raw.value) + repr(raw.value)) == []

@@ -1,4 +1,5 @@
-"""Room: test support.  In: readers that saw records twice, what their relays tell.  Out: what is excused, and what is shown."""
+"""Room: test support.  In: readers that saw records twice, what their relays tell.  Out: what is
+excused, and what is shown."""
 
 import pytest
 
@@ -26,17 +27,26 @@ def reader_of(*writers: Writer, duplicates: int = 0, stale: int = 0) -> TopicRea
 
 def test_what_no_relay_sent_anew_may_not_stand_twice_and_its_log_is_shown() -> None:
     with reader_of(Writer(), Writer(), duplicates=5) as reader:
-        with pytest.raises(AssertionError, match=r"duplicates 5, stale 0, and no writer sent anything anew\n.*kafka does not take records"):
+        with pytest.raises(
+            AssertionError,
+            match=r"duplicates 5, stale 0, and no writer sent anything anew\n.*kafka does not take "
+            r"records",
+        ):
             reader.assert_right()
         reader.assert_right(duplicates=True)
 
 
-def test_what_a_relay_counts_as_sent_anew_may_stand_twice_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_relay_counts_as_sent_anew_may_stand_twice_and_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with reader_of(Writer(), Writer(error=1), duplicates=5) as reader:
         reader.assert_right()
     assert "duplicates 5, stale 0: sent anew" in capsys.readouterr().out
 
 
 def test_a_former_writers_record_is_not_excused_by_a_rebuild() -> None:
-    with reader_of(Writer(error=1), stale=1) as reader, pytest.raises(AssertionError, match="stale 1"):
+    with (
+        reader_of(Writer(error=1), stale=1) as reader,
+        pytest.raises(AssertionError, match="stale 1"),
+    ):
         reader.assert_right()

@@ -1,6 +1,8 @@
-"""Writes the test vectors: `python -m tests.vectors.generate`. Deterministic; a test compares the files with what this writes.
+"""Writes the test vectors: `python -m tests.vectors.generate`. Deterministic; a test compares the
+files with what this writes.
 
-Room: tests.  In: stories, one function each, told with `tests.support.story`.  Out: tests/vectors/*.json.
+Room: tests.  In: stories, one function each, told with `tests.support.story`.  Out:
+tests/vectors/*.json.
 """
 
 from __future__ import annotations
@@ -33,13 +35,21 @@ def render(vector: Vector) -> str:
 
 
 def _render(value: Any, indent: int = 0) -> str:
-    """JSON with objects and lists opened only where that helps: records, verdicts and states stay on one line each."""
+    """JSON with objects and lists opened only where that helps: records, verdicts and states stay
+    on one line each."""
     flat = json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, dict | list) or not value or len(flat) <= 100 or (isinstance(value, dict) and "offset" in value):
+    if (
+        not isinstance(value, dict | list)
+        or not value
+        or len(flat) <= 100
+        or (isinstance(value, dict) and "offset" in value)
+    ):
         return flat
     pad, end = " " * (indent + 1), " " * indent
     if isinstance(value, dict):
-        parts = [f"{pad}{json.dumps(name)}: {_render(each, indent + 1)}" for name, each in value.items()]
+        parts = [
+            f"{pad}{json.dumps(name)}: {_render(each, indent + 1)}" for name, each in value.items()
+        ]
         return "{\n" + ",\n".join(parts) + f"\n{end}}}"
     return "[\n" + ",\n".join(pad + _render(each, indent + 1) for each in value) + f"\n{end}]"
 

@@ -36,14 +36,22 @@ def happy_path() -> Vector:
     writer.delete("shop/c")
     writer.put("shop/c", 3, uid="u-other")
     writer.beat()
-    return Vector("happy-path", "A first snapshot, changes, a second snapshot, a recreated object: nothing to complain of.", [log])
+    return Vector(
+        "happy-path",
+        "A first snapshot, changes, a second snapshot, a recreated object: nothing to complain of.",
+        [log],
+    )
 
 
 def empty_stream() -> Vector:
     log, writer = _living()
     writer.snapshot()
     writer.beat()
-    return Vector("empty-stream", "A stream without objects has markers too, with count 0, and is proven.", [log])
+    return Vector(
+        "empty-stream",
+        "A stream without objects has markers too, with count 0, and is proven.",
+        [log],
+    )
 
 
 def cluster_scoped() -> Vector:
@@ -66,7 +74,8 @@ def duplicates() -> Vector:
     writer.beat()
     return Vector(
         "duplicates",
-        "A batch stands twice, at once and once more behind newer ones: equal positions are equal records, the second is ignored.",
+        "A batch stands twice, at once and once more behind newer ones: equal positions are "
+        "equal records, the second is ignored.",
         [log],
     )
 
@@ -82,7 +91,8 @@ def resends() -> Vector:
     writer.beat()
     return Vector(
         "resend-of-a-cut-batch",
-        "F10: the connection broke within a batch, its first record stands; the whole batch comes again with the same bytes and positions.",
+        "F10: the connection broke within a batch, its first record stands; the whole batch "
+        "comes again with the same bytes and positions.",
         [log],
     )
 
@@ -98,7 +108,11 @@ def stale_epochs() -> Vector:
     new.beat()
     new.put("shop/c")
     new.beat()
-    return Vector("stale-epochs", "A former writer goes on behind a newer claim: its records, markers included, are ignored.", [log])
+    return Vector(
+        "stale-epochs",
+        "A former writer goes on behind a newer claim: its records, markers included, are ignored.",
+        [log],
+    )
 
 
 def healed() -> Vector:
@@ -113,7 +127,8 @@ def healed() -> Vector:
     new.beat()
     return Vector(
         "healed",
-        "F7: what a former writer said is said again as it truly is: a null for the dead key, a read for the living. "
+        "F7: what a former writer said is said again as it truly is: a null for the dead "
+        "key, a read for the living. "
         "The table that ignores headers is right again too.",
         [log],
     )
@@ -130,7 +145,8 @@ def zombie_late_duplicate() -> Vector:
     writer.beat()
     return Vector(
         "late-duplicate-healed",
-        "F7: a request lands once more behind newer batches; readers ignore it, and a healed null buries it for tables.",
+        "F7: a request lands once more behind newer batches; readers ignore it, and a healed "
+        "null buries it for tables.",
         [log],
     )
 
@@ -147,7 +163,8 @@ def gap_in_compacted_history() -> Vector:
     writer.beat()
     return Vector(
         "compaction-holes",
-        "Compaction took records and markers: gaps unprove until the next marker agrees, which it does, for what is left is the newest.",
+        "Compaction took records and markers: gaps unprove until the next marker agrees, which "
+        "it does, for what is left is the newest.",
         [log],
     )
 
@@ -162,7 +179,8 @@ def gap_read_again() -> Vector:
     writer.beat()
     return Vector(
         "loss-read-again",
-        "A record got lost on the way: the heartbeat disagrees, the reader reads again from the last snapshot into a second state, "
+        "A record got lost on the way: the heartbeat disagrees, the reader reads again from "
+        "the last snapshot into a second state, "
         "which replaces the first at the place of failure.",
         [log],
         {0: [lost]},
@@ -174,7 +192,9 @@ def lost_delete() -> Vector:
     writer.delete("shop/a")
     lost = _last(log)
     writer.beat()
-    return Vector("lost-delete", "A delete got lost on the way: the count says so.", [log], {0: [lost]})
+    return Vector(
+        "lost-delete", "A delete got lost on the way: the count says so.", [log], {0: [lost]}
+    )
 
 
 def loss_before_any_snapshot() -> Vector:
@@ -205,7 +225,8 @@ def loss_at_the_end_of_an_epoch() -> Vector:
     new.beat()
     return Vector(
         "loss-at-the-end-of-an-epoch",
-        "The last record of an epoch got lost: no gap shows, for sequences begin anew; the next heartbeat does.",
+        "The last record of an epoch got lost: no gap shows, for sequences begin anew; the next "
+        "heartbeat does.",
         [log],
         {0: [lost]},
     )
@@ -222,7 +243,8 @@ def never_agrees() -> Vector:
     writer.beat()
     return Vector(
         "lost-in-the-log",
-        "A record never reached the log: reading again does not help, is tried once for the snapshot, and the next end mends it.",
+        "A record never reached the log: reading again does not help, is tried once for the "
+        "snapshot, and the next end mends it.",
         [log],
     )
 
@@ -235,7 +257,12 @@ def end_that_disagrees() -> Vector:
     lost = _last(log)
     writer.end()
     writer.beat()
-    return Vector("end-that-disagrees", "An end disagrees even after the sweep: read again from its own begin.", [log], {0: [lost]})
+    return Vector(
+        "end-that-disagrees",
+        "An end disagrees even after the sweep: read again from its own begin.",
+        [log],
+        {0: [lost]},
+    )
 
 
 def second_loss_while_reading_again() -> Vector:
@@ -247,7 +274,11 @@ def second_loss_while_reading_again() -> Vector:
     writer.beat()
     writer.snapshot()
     writer.beat()
-    return Vector("two-losses", "Two records never reached the log, one before and one behind a snapshot.", [log])
+    return Vector(
+        "two-losses",
+        "Two records never reached the log, one before and one behind a snapshot.",
+        [log],
+    )
 
 
 def sweep() -> Vector:
@@ -259,7 +290,8 @@ def sweep() -> Vector:
     new.beat()
     return Vector(
         "sweep-by-end",
-        "A delete is not in the log (compacted, or never said): begin disagrees, the end sweeps what is older than its begin.",
+        "A delete is not in the log (compacted, or never said): begin disagrees, the end sweeps "
+        "what is older than its begin.",
         [log],
     )
 
@@ -274,7 +306,12 @@ def crashed_snapshot() -> Vector:
     new.put("shop/a", 2)
     new.snapshot()
     new.beat()
-    return Vector("snapshot-cut-short", "A begin without an end: the writer died; a new epoch voids it, the next snapshot is right.", [log])
+    return Vector(
+        "snapshot-cut-short",
+        "A begin without an end: the writer died; a new epoch voids it, the next snapshot is "
+        "right.",
+        [log],
+    )
 
 
 def trimmed() -> Vector:
@@ -282,7 +319,11 @@ def trimmed() -> Vector:
     writer.put("shop/a", 2, trimmed="fields")
     writer.put("shop/b", 3, trimmed="stub")
     writer.beat()
-    return Vector("trimmed", "Objects too large for the topic: count and digest speak of what was published.", [log])
+    return Vector(
+        "trimmed",
+        "Objects too large for the topic: count and digest speak of what was published.",
+        [log],
+    )
 
 
 def _foreign(log: Log) -> None:
@@ -295,21 +336,29 @@ def foreign_records() -> Vector:
     _foreign(log)
     writer.put("shop/a", 2)
     writer.beat()
-    return Vector("foreign-records", "Records without our headers are refused, counted, and disturb nothing.", [log])
+    return Vector(
+        "foreign-records",
+        "Records without our headers are refused, counted, and disturb nothing.",
+        [log],
+    )
 
 
 def unknown_version() -> Vector:
     log, writer = _living("shop/a", "shop/b")
     record = writer.put("shop/a", 2)
     at = _last(log)
-    renamed = [(name, value.replace(b".v1", b".v2") if name == "ce_type" else value) for name, value in record.headers]
+    renamed = [
+        (name, value.replace(b".v1", b".v2") if name == "ce_type" else value)
+        for name, value in record.headers
+    ]
     log.records[at] = WireRecord(record.key, record.value, renamed)
     writer.beat()
     writer.snapshot()
     writer.beat()
     return Vector(
         "unknown-contract-version",
-        "A record of another contract version is refused, not guessed at; its place is a gap, and the state is not proven until the next "
+        "A record of another contract version is refused, not guessed at; its place is a "
+        "gap, and the state is not proven until the next "
         "snapshot's end.",
         [log],
     )
@@ -319,15 +368,25 @@ def broken_headers() -> Vector:
     log, writer = _living("shop/a")
     for name, value in (("ce_wrepoch", b"seven"), ("ce_sequence", None), ("ce_wrhash", b"12")):
         record = writer.put("shop/a", 2, lose=True)
-        headers = [(each, value if each == name else held) for each, held in record.headers if each != name or value is not None]
+        headers = [
+            (each, value if each == name else held)
+            for each, held in record.headers
+            if each != name or value is not None
+        ]
         log.append(replace_headers(record, headers))
     writer.put("shop/a", 3)
     writer.beat()
-    return Vector("broken-headers", "A header that is missing or does not parse: the record is refused.", [log])
+    return Vector(
+        "broken-headers",
+        "A header that is missing or does not parse: the record is refused.",
+        [log],
+    )
 
 
 def replace_headers(record: WireRecord, headers: list[tuple[str, bytes | None]]) -> WireRecord:
-    return WireRecord(record.key, record.value, [(name, value) for name, value in headers if value is not None])
+    return WireRecord(
+        record.key, record.value, [(name, value) for name, value in headers if value is not None]
+    )
 
 
 def several_streams() -> Vector:
@@ -345,7 +404,8 @@ def several_streams() -> Vector:
     services.beat()
     return Vector(
         "several-streams",
-        "Two resources on one topic: epochs, sequences and digests are each stream's own; one reads again, the other ignores what "
+        "Two resources on one topic: epochs, sequences and digests are each stream's own; "
+        "one reads again, the other ignores what "
         "it knows.",
         [log],
         {0: [lost]},
@@ -355,7 +415,7 @@ def several_streams() -> Vector:
 def one_of_several_streams() -> Vector:
     told = several_streams()
     return replace(
-        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",
+        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",  # noqa: E501
         lost={}, streams=("services",),
     )  # fmt: skip
 
@@ -375,7 +435,8 @@ def epochs_per_partition() -> Vector:
     new.beat()
     return Vector(
         "epochs-per-partition",
-        "F2: epoch and sequence are kept per partition: what the former writer said in one partition before the new claim there counts.",
+        "F2: epoch and sequence are kept per partition: what the former writer said in one "
+        "partition before the new claim there counts.",
         logs,
     )
 
@@ -386,7 +447,11 @@ def lower_epochs_after_a_lost_control_topic() -> Vector:
     new.claim()
     new.put("shop/b")
     new.beat()
-    return Vector("control-topic-lost", "F15: a control topic that was made anew: epochBase keeps epochs going up.", [log])
+    return Vector(
+        "control-topic-lost",
+        "F15: a control topic that was made anew: epochBase keeps epochs going up.",
+        [log],
+    )
 
 
 def truncated() -> Vector:
@@ -402,7 +467,8 @@ def truncated() -> Vector:
     writer.beat()
     return Vector(
         "truncated-by-retention",
-        "The log begins in the middle: markers disagree, the snapshot they name is out of reach, so reading again begins at the start; "
+        "The log begins in the middle: markers disagree, the snapshot they name is out of "
+        "reach, so reading again begins at the start; "
         "the next end proves what it holds.",
         [log],
     )
@@ -419,7 +485,8 @@ def _formatted(kind: Format) -> Vector:
     writer.beat()
     return Vector(
         f"format-{kind}",
-        "The object inside an envelope: the effect follows from the type, the hash speaks of the object's own bytes, a delete has a value "
+        "The object inside an envelope: the effect follows from the type, the hash speaks of "
+        "the object's own bytes, a delete has a value "
         "and its tombstone is a record of its own.",
         [log],
     )

@@ -12,7 +12,8 @@ _STREAM = stream()
 
 
 def _history() -> tuple[Log, Writer]:
-    """A first snapshot, a delete, a second snapshot, more changes. The first writer's epoch is 1: claim at offset 0, epochBase 1."""
+    """A first snapshot, a delete, a second snapshot, more changes. The first writer's epoch is 1:
+    claim at offset 0, epochBase 1."""
     log = Log()
     writer = Writer(_STREAM, [log], epoch=2)
     writer.first("shop/a", "shop/b", "shop/c")
@@ -33,7 +34,8 @@ def by_index() -> Vector:
     ]
     return Vector(
         "bootstrap-by-index",
-        "The index record is of the newest claim's epoch (epochBase 1 + offset 1): start at its begin; nothing before its end is judged.",
+        "The index record is of the newest claim's epoch (epochBase 1 + offset 1): start at its "
+        "begin; nothing before its end is judged.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -55,7 +57,8 @@ def by_claim() -> Vector:
     ]
     return Vector(
         "bootstrap-by-claim",
-        "F3: a former writer completed a snapshot behind a newer claim and wrote the index. Its epoch is not the newest claim's, so the "
+        "F3: a former writer completed a snapshot behind a newer claim and wrote the index. "
+        "Its epoch is not the newest claim's, so the "
         "`from` of that claim counts.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
@@ -71,7 +74,8 @@ def claimed_twice() -> Vector:
     ]
     return Vector(
         "bootstrap-claimed-twice",
-        "F14: a claim was appended twice, its outcome unknown: the epoch is that of the first record with this instance.",
+        "F14: a claim was appended twice, its outcome unknown: the epoch is that of the first "
+        "record with this instance.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -82,7 +86,13 @@ def no_snapshot_yet() -> Vector:
     writer.first("shop/a")
     writer.beat()
     control = [(0, "stream/pods", description(1)), (1, "claim/pods", claim("w1"))]
-    return Vector("bootstrap-without-snapshot", "A claim, no index and no `from`: the start.", [log], bootstrap="control", control=control)
+    return Vector(
+        "bootstrap-without-snapshot",
+        "A claim, no index and no `from`: the start.",
+        [log],
+        bootstrap="control",
+        control=control,
+    )
 
 
 def retired() -> Vector:
@@ -99,7 +109,7 @@ def retired() -> Vector:
         (5, "stream/pods", None),
     ]
     return Vector(
-        "bootstrap-retired", "A retired stream is described no more; its topic ends in an empty snapshot.", [log],
+        "bootstrap-retired", "A retired stream is described no more; its topic ends in an empty snapshot.", [log],  # noqa: E501
         bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -117,7 +127,13 @@ def several_partitions() -> Vector:
         (1, "claim/pods", claim("w1")),
         (2, "snapshot/pods", writer.index()),
     ]
-    return Vector("bootstrap-partitions", "Each partition is begun at its own offset.", logs, bootstrap="control", control=control)
+    return Vector(
+        "bootstrap-partitions",
+        "Each partition is begun at its own offset.",
+        logs,
+        bootstrap="control",
+        control=control,
+    )
 
 
 def by_heartbeat() -> Vector:
@@ -129,13 +145,15 @@ def by_heartbeat() -> Vector:
     writer.beat()
     return Vector(
         "bootstrap-by-heartbeat",
-        "F20: without the control topic the newest heartbeat of the highest epoch counts, not the last one, which is a former writer's.",
+        "F20: without the control topic the newest heartbeat of the highest epoch counts, not "
+        "the last one, which is a former writer's.",
         [log], bootstrap="heartbeats",
     )  # fmt: skip
 
 
 def _slow() -> tuple[Log, list[tuple[int, str, dict[str, object] | None]]]:
-    """A log of which compaction took the end of the snapshot that a reader starts in, and a tombstone that it never saw."""
+    """A log of which compaction took the end of the snapshot that a reader starts in, and a
+    tombstone that it never saw."""
     log, writer = _history()
     origin = writer.origin()
     gone, (writer_begin,) = log.end, [begin for _, begin in filter(None, writer.last_snapshot)]
@@ -144,19 +162,30 @@ def _slow() -> tuple[Log, list[tuple[int, str, dict[str, object] | None]]]:
     new.claim()
     new.snapshot()
     new.beat()
-    end = next(at for at, record in log.records.items() if at > writer_begin and record.key.startswith(b"%wr/end/"))
+    end = next(
+        at
+        for at, record in log.records.items()
+        if at > writer_begin and record.key.startswith(b"%wr/end/")
+    )
     del log.records[end], log.records[gone]
-    return log, [(0, "stream/pods", description(1)), (1, "claim/pods", claim("w1")), (3, "claim/pods", claim("w2", origin))]
+    return log, [
+        (0, "stream/pods", description(1)),
+        (1, "claim/pods", claim("w1")),
+        (3, "claim/pods", claim("w2", origin)),
+    ]
 
 
 def swept() -> Vector:
     log, control = _slow()
-    *older, _newest = [at for at, record in log.records.items() if record.key.startswith(b"%wr/heartbeat/")]
+    *older, _newest = [
+        at for at, record in log.records.items() if record.key.startswith(b"%wr/heartbeat/")
+    ]
     for at in older:
         del log.records[at]
     return Vector(
         "bootstrap-then-sweep",
-        "A slow reader: the end of the snapshot it started in was compacted, and so was a tombstone; the next end sweeps the dead key.",
+        "A slow reader: the end of the snapshot it started in was compacted, and so was a "
+        "tombstone; the next end sweeps the dead key.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -165,7 +194,8 @@ def judged_behind_a_lost_end() -> Vector:
     log, control = _slow()
     return Vector(
         "bootstrap-then-judged",
-        "The end of the snapshot started in was compacted, and a heartbeat that names it is left: it stands behind that end, so the next "
+        "The end of the snapshot started in was compacted, and a heartbeat that names it is "
+        "left: it stands behind that end, so the next "
         "marker that disagrees is judged.",
         [log], bootstrap="control", control=control,
     )  # fmt: skip
@@ -174,7 +204,12 @@ def judged_behind_a_lost_end() -> Vector:
 def no_heartbeat() -> Vector:
     log = Log()
     Writer(_STREAM, [log], epoch=2).first("shop/a")
-    return Vector("bootstrap-without-heartbeat", "No heartbeat in reach: the start.", [log], bootstrap="heartbeats")
+    return Vector(
+        "bootstrap-without-heartbeat",
+        "No heartbeat in reach: the start.",
+        [log],
+        bootstrap="heartbeats",
+    )
 
 
 def partition_counts_differ() -> Vector:
@@ -182,14 +217,17 @@ def partition_counts_differ() -> Vector:
     index = writer.index()
     places = index["partitions"]
     assert isinstance(places, list)
-    index["partitions"] = [*places, {"partition": 1, "begin": 0, "end": 1, "count": 0, "digest": "0" * 16}]
+    index["partitions"] = [
+        *places,
+        {"partition": 1, "begin": 0, "end": 1, "count": 0, "digest": "0" * 16},
+    ]
     control = [
         (0, "stream/pods", description(1)),
         (1, "claim/pods", claim("w1")),
         (2, "snapshot/pods", index),
     ]
     return Vector(
-        "bootstrap-odd-index", "An index record that does not speak of exactly the stream's partitions is not used.", [log],
+        "bootstrap-odd-index", "An index record that does not speak of exactly the stream's partitions is not used.", [log],  # noqa: E501
         bootstrap="control", control=control,
     )  # fmt: skip
 

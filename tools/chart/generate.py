@@ -1,4 +1,5 @@
-"""Writes what the chart, the dashboards and the manifests take from one source, or checks that nothing drifted.
+"""Writes what the chart, the dashboards and the manifests take from one source, or checks that
+nothing drifted.
 
     python -m tools.chart.generate             writes
     python -m tools.chart.generate --check     changes nothing, names what differs, exits 1
@@ -11,7 +12,7 @@
 | helm/watchrelay/README.md | values.yaml, README.md.gotmpl (helm-docs) |
 | deploy/base/*.yaml | the chart with ci/default-values.yaml (helm) |
 | deploy/example/rbac.yaml, deploy/strimzi/topics.yaml | deploy/example/watchrelay.yaml |
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -46,12 +47,18 @@ MADE = "# Made by tools/chart/generate.py.\n"
 
 def tools_directory() -> Path:
     """Where tools/charttools.sh puts the programs."""
-    answer = subprocess.run([str(ROOT / "tools" / "charttools.sh"), "--path"], check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        [str(ROOT / "tools" / "charttools.sh"), "--path"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return Path(answer.stdout.strip())
 
 
 def config_schema() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The daemon's schema without what this release refuses: the schema of `config`, and its definitions."""
+    """The daemon's schema without what this release refuses: the schema of `config`, and its
+    definitions."""
     schema = json_schema()
     definitions = schema.pop("$defs")
     del schema["$schema"], schema["title"]
@@ -64,7 +71,10 @@ def config_schema() -> tuple[dict[str, Any], dict[str, Any]]:
         if row.only:
             values = [0, "0"] if row.only == (0.0,) else list(row.only)
             held = section["properties"][row.path[-1]]
-            section["properties"][row.path[-1]] = {"description": held["description"], "enum": values}
+            section["properties"][row.path[-1]] = {
+                "description": held["description"],
+                "enum": values,
+            }
         else:
             del section["properties"][row.path[-1]]
     return schema, definitions
@@ -92,7 +102,9 @@ def comments(text: str) -> dict[tuple[str, ...], str]:
 
 def rules() -> dict[str, Any]:
     """The alert rules."""
-    found: dict[str, Any] = yaml.safe_load((CHART / "files" / "rules" / "watchrelay.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load(
+        (CHART / "files" / "rules" / "watchrelay.yaml").read_text()
+    )
     return found
 
 
@@ -102,7 +114,9 @@ def values_schema() -> dict[str, Any]:
     config, definitions = config_schema()
     schema["properties"]["config"] = config
     schema["$defs"] |= definitions
-    schema["$defs"]["alert"] = {"enum": [rule["alert"] for group in rules()["groups"] for rule in group["rules"]]}
+    schema["$defs"]["alert"] = {
+        "enum": [rule["alert"] for group in rules()["groups"] for rule in group["rules"]]
+    }
     if any(row.path == ("sharding", "enabled") for row in LATER):
         schema["properties"]["replicas"]["maximum"] = 1
     for path, said in comments((CHART / "values.yaml").read_text()).items():
@@ -144,7 +158,10 @@ def restart_keys() -> list[str]:
 
 def _relay_text(value: dict[str, Any]) -> str:
     rows = ",\n".join("    " + json.dumps(row) for row in value["resources"])
-    return f'{{\n  "restartKeys": {json.dumps(value["restartKeys"])},\n  "resources": [\n{rows}\n  ]\n}}\n'
+    return (
+        f'{{\n  "restartKeys": {json.dumps(value["restartKeys"])},\n  "resources": '
+        f"[\n{rows}\n  ]\n}}\n"
+    )
 
 
 def _json(value: Any) -> str:
@@ -157,7 +174,10 @@ def chart_files() -> dict[Path, str]:
         CHART / "values.schema.json": _json(values_schema()),
         CHART / "files" / "relay.json": _relay_text(relay_json()),
     }
-    return made | {CHART / "files" / "dashboards" / f"{name}.json": _json(board) for name, board in dashboards().items()}
+    return made | {
+        CHART / "files" / "dashboards" / f"{name}.json": _json(board)
+        for name, board in dashboards().items()
+    }
 
 
 def readme() -> str:
@@ -167,14 +187,31 @@ def readme() -> str:
         copy.mkdir()
         for name in ("Chart.yaml", "values.yaml", "README.md.gotmpl"):
             shutil.copy(CHART / name, copy / name)
-        argv = [str(tools_directory() / "bin" / "helm-docs"), "-s", "file", "--skip-version-footer", "-c", directory, "-l", "warning"]
+        argv = [
+            str(tools_directory() / "bin" / "helm-docs"),
+            "-s",
+            "file",
+            "--skip-version-footer",
+            "-c",
+            directory,
+            "-l",
+            "warning",
+        ]
         subprocess.run(argv, check=True, capture_output=True, text=True)
         return (copy / "README.md").read_text()
 
 
 def manifests() -> Iterator[tuple[str, str]]:
-    """The plain manifests: file name and text, the kustomization included. Config and rights are the overlay's."""
-    argv = [str(tools_directory() / "bin" / "helm4"), "template", "watchrelay", str(CHART), "--namespace", "watchrelay"]
+    """The plain manifests: file name and text, the kustomization included. Config and rights are
+    the overlay's."""
+    argv = [
+        str(tools_directory() / "bin" / "helm4"),
+        "template",
+        "watchrelay",
+        str(CHART),
+        "--namespace",
+        "watchrelay",
+    ]
     argv += ["--values", str(CHART / "ci" / "default-values.yaml")]
     rendered = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
     objects = {each["kind"]: each for each in yaml.safe_load_all(rendered) if each}
@@ -185,18 +222,33 @@ def manifests() -> Iterator[tuple[str, str]]:
         if kind == "Deployment":
             del manifest["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         yield f"{kind.lower()}.yaml", f"{MADE}{_yaml(manifest)}"
-    kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "namespace": "watchrelay"}
-    yield "kustomization.yaml", MADE + _yaml({**kustomization, "resources": ["deployment.yaml", "service.yaml"]})
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "watchrelay",
+    }
+    yield (
+        "kustomization.yaml",
+        MADE + _yaml({**kustomization, "resources": ["deployment.yaml", "service.yaml"]}),
+    )
 
 
 def example_rights() -> str:
     """What `watchrelay rbac` prints for the example's config."""
-    argv = [sys.executable, "-m", "watchrelay", "rbac", "-c", str(DEPLOY / "example" / "watchrelay.yaml")]
+    argv = [
+        sys.executable,
+        "-m",
+        "watchrelay",
+        "rbac",
+        "-c",
+        str(DEPLOY / "example" / "watchrelay.yaml"),
+    ]
     return subprocess.run(argv, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def strimzi_topics() -> str:
-    """The topics of the example's config as KafkaTopics, with the settings that the relay would give them."""
+    """The topics of the example's config as KafkaTopics, with the settings that the relay would
+    give them."""
     settings = load_settings(str(DEPLOY / "example" / "watchrelay.yaml"), environ={})
     specs = [control_spec(settings), signal_spec(settings)]
     for stream in plan(settings):
@@ -215,8 +267,17 @@ def strimzi_topics() -> str:
 
 def _kafka_topic(spec: TopicSpec) -> dict[str, Any]:
     metadata = {"name": spec.name, "namespace": "kafka", "labels": {"strimzi.io/cluster": "kafka"}}
-    body = {"partitions": spec.partitions, "replicas": spec.replication_factor, "config": spec.configs()}
-    return {"apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaTopic", "metadata": metadata, "spec": body}
+    body = {
+        "partitions": spec.partitions,
+        "replicas": spec.replication_factor,
+        "config": spec.configs(),
+    }
+    return {
+        "apiVersion": "kafka.strimzi.io/v1",
+        "kind": "KafkaTopic",
+        "metadata": metadata,
+        "spec": body,
+    }
 
 
 def _yaml(value: Any) -> str:
@@ -229,10 +290,24 @@ def main() -> int:
         for path, text in chart_files().items():  # the README and the manifests are made of these
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    wanted = {**chart_files(), CHART / "README.md": readme(), **{BASE / name: text for name, text in manifests()}}
-    wanted |= {DEPLOY / "example" / "rbac.yaml": example_rights(), DEPLOY / "strimzi" / "topics.yaml": strimzi_topics()}
-    drifted = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    stray = [path for place in (BASE, CHART / "files" / "dashboards") for path in sorted(place.glob("*")) if path not in wanted]
+    wanted = {
+        **chart_files(),
+        CHART / "README.md": readme(),
+        **{BASE / name: text for name, text in manifests()},
+    }
+    wanted |= {
+        DEPLOY / "example" / "rbac.yaml": example_rights(),
+        DEPLOY / "strimzi" / "topics.yaml": strimzi_topics(),
+    }
+    drifted = [
+        path for path, text in wanted.items() if not path.exists() or path.read_text() != text
+    ]
+    stray = [
+        path
+        for place in (BASE, CHART / "files" / "dashboards")
+        for path in sorted(place.glob("*"))
+        if path not in wanted
+    ]
     if not check:
         for path in drifted:
             path.parent.mkdir(parents=True, exist_ok=True)

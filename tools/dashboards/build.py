@@ -1,7 +1,7 @@
 """The Grafana dashboards as plain dictionaries: the fleet, one stream in depth, the Kafka side.
 
-`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show stands in `fleet.py`, `stream.py` and
-`kafka.py`; sizes, colours and links are the same everywhere.
+`python -m tools.chart.generate` writes them to helm/watchrelay/files/dashboards. What they show
+stands in `fleet.py`, `stream.py` and `kafka.py`; sizes, colours and links are the same everywhere.
 """
 
 from __future__ import annotations
@@ -19,16 +19,48 @@ SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Each dashboard by the name of its file."""
-    clusters = _variable("cluster", "Cluster", f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)")
-    cluster = _variable("cluster", "Cluster", f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)", several=False)
-    streams = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)")
-    stream = _variable("stream", "Stream", f"label_values(watchrelay_stream_owned{{{CLUSTER}}}, stream)", several=False)
-    topic = _variable("topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)")
+    clusters = _variable(
+        "cluster", "Cluster", f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)"
+    )
+    cluster = _variable(
+        "cluster",
+        "Cluster",
+        f"label_values(watchrelay_build_info{{{PLACE}}}, cluster)",
+        several=False,
+    )
+    streams = _variable(
+        "stream", "Stream", f"label_values(watchrelay_stream_owned{{{ALL}}}, stream)"
+    )
+    stream = _variable(
+        "stream",
+        "Stream",
+        f"label_values(watchrelay_stream_owned{{{CLUSTER}}}, stream)",
+        several=False,
+    )
+    topic = _variable(
+        "topic", "Topic", f"label_values(watchrelay_last_ack_timestamp_seconds{{{ALL}}}, topic)"
+    )
     fleet = "All streams: who relays them, how far behind they are, what is wrong."
     return {
-        "fleet": _dashboard("watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [clusters, streams], STREAMS),
-        "stream": _dashboard("watchrelay-stream", "watchrelay: one stream", "One stream in depth.", STREAM, [cluster, stream], ONE),
-        "kafka": _dashboard("watchrelay-kafka", "watchrelay: Kafka", "Topics, acknowledgements, errors.", KAFKA, [clusters, topic], ALL),
+        "fleet": _dashboard(
+            "watchrelay-fleet", "watchrelay: fleet", fleet, FLEET, [clusters, streams], STREAMS
+        ),
+        "stream": _dashboard(
+            "watchrelay-stream",
+            "watchrelay: one stream",
+            "One stream in depth.",
+            STREAM,
+            [cluster, stream],
+            ONE,
+        ),
+        "kafka": _dashboard(
+            "watchrelay-kafka",
+            "watchrelay: Kafka",
+            "Topics, acknowledgements, errors.",
+            KAFKA,
+            [clusters, topic],
+            ALL,
+        ),
     }
 
 
@@ -48,14 +80,37 @@ def _variable(name: str, label: str, query: str, *, several: bool = True) -> dic
     }
 
 
-def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], matchers: str) -> dict[str, Any]:
-    source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
-    namespace = _variable("namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)')
+def _dashboard(
+    uid: str, title: str, says: str, rows: Rows, variables: list[dict[str, Any]], matchers: str
+) -> dict[str, Any]:
+    source = {
+        "type": "datasource",
+        "name": "datasource",
+        "label": "Data source",
+        "query": "prometheus",
+        "refresh": 1,
+    }
+    namespace = _variable(
+        "namespace", "Namespace", 'label_values(watchrelay_build_info{job="watchrelay"}, namespace)'
+    )
     epoch = f"watchrelay_stream_epoch{{{matchers}}}"
     # A counter of claims would not do: its process claims before it is scraped for the first time.
-    claims = f"max by (cluster, stream) ({epoch}) > max by (cluster, stream) (last_over_time({epoch}[15m] offset 1m))"
-    claimed = {"name": "Claims", "expr": claims, "enable": True, "iconColor": "blue", "titleFormat": "claimed", "step": "60s"}
-    ended = f"max by (cluster, stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{matchers}}} > 0) * 1000"
+    claims = (
+        f"max by (cluster, stream) ({epoch}) > max by (cluster, stream) "
+        f"(last_over_time({epoch}[15m] offset 1m))"
+    )
+    claimed = {
+        "name": "Claims",
+        "expr": claims,
+        "enable": True,
+        "iconColor": "blue",
+        "titleFormat": "claimed",
+        "step": "60s",
+    }
+    ended = (
+        "max by (cluster, stream) "
+        f"(watchrelay_snapshot_last_success_timestamp_seconds{{{matchers}}} > 0) * 1000"
+    )
     snapshots = {
         "name": "Snapshots",
         "expr": ended,
@@ -64,8 +119,17 @@ def _dashboard(uid: str, title: str, says: str, rows: Rows, variables: list[dict
         "titleFormat": "snapshot",
         "useValueForTime": True,
     }
-    annotations = [{**each, "datasource": SOURCE, "textFormat": "{{cluster}}/{{stream}}"} for each in (claimed, snapshots)]
-    link: dict[str, Any] = {"type": "dashboards", "title": "watchrelay", "icon": "external link", "tooltip": "", "tags": ["watchrelay"]}
+    annotations = [
+        {**each, "datasource": SOURCE, "textFormat": "{{cluster}}/{{stream}}"}
+        for each in (claimed, snapshots)
+    ]
+    link: dict[str, Any] = {
+        "type": "dashboards",
+        "title": "watchrelay",
+        "icon": "external link",
+        "tooltip": "",
+        "tags": ["watchrelay"],
+    }
     link |= {"asDropdown": True, "targetBlank": False, "includeVars": True, "keepTime": True}
     return {
         "uid": uid,
@@ -90,12 +154,27 @@ def _panels(rows: Rows) -> list[dict[str, Any]]:
     x = y = height = 0
     for title, panels in rows:
         y += height
-        made.append({"id": len(made) + 1, "type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": _at(0, y, WIDTH, 1)})
+        made.append(
+            {
+                "id": len(made) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "panels": [],
+                "gridPos": _at(0, y, WIDTH, 1),
+            }
+        )
         x, y, height = 0, y + 1, 0
         for panel in panels:
             if x + panel.width > WIDTH:
                 x, y, height = 0, y + height, 0
-            made.append({"id": len(made) + 1, **_panel(panel), "gridPos": _at(x, y, panel.width, panel.height)})
+            made.append(
+                {
+                    "id": len(made) + 1,
+                    **_panel(panel),
+                    "gridPos": _at(x, y, panel.width, panel.height),
+                }
+            )
             x, height = x + panel.width, max(height, panel.height)
     return made
 
@@ -105,13 +184,21 @@ def _at(x: int, y: int, w: int, h: int) -> dict[str, int]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"unit": panel.unit, "noValue": panel.empty, "thresholds": {"mode": "absolute", "steps": _steps(panel)}}
+    defaults: dict[str, Any] = {
+        "unit": panel.unit,
+        "noValue": panel.empty,
+        "thresholds": {"mode": "absolute", "steps": _steps(panel)},
+    }
     if panel.counts:
         defaults["decimals"] = 0  # Prometheus extrapolates: one claim is 1.07 claims
     options: dict[str, Any]
     if panel.kind == "stat":
         defaults["color"] = {"mode": "thresholds"}
-        options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value", "graphMode": "area"}
+        options = {
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "colorMode": "value",
+            "graphMode": "area",
+        }
     else:
         defaults["color"] = {"mode": "palette-classic"}
         defaults |= {"custom": _custom(panel), "min": 0}
@@ -138,7 +225,10 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.says,
         "datasource": SOURCE,
         "targets": targets,
-        "fieldConfig": {"defaults": defaults, "overrides": [_override(name, look) for name, look in panel.looks.items()]},
+        "fieldConfig": {
+            "defaults": defaults,
+            "overrides": [_override(name, look) for name, look in panel.looks.items()],
+        },
         "options": options,
     }
 
@@ -151,7 +241,8 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _custom(panel: Panel) -> dict[str, Any]:
-    """Of lines. Where everything may be zero, the axis still ends at 1: Grafana's own would end at 100."""
+    """Of lines. Where everything may be zero, the axis still ends at 1: Grafana's own would end at
+    100."""
     custom: dict[str, Any] = {"fillOpacity": 10, "showPoints": "never", "lineWidth": 1}
     if panel.counts:
         custom["axisSoftMax"] = 1
@@ -162,13 +253,23 @@ def _custom(panel: Panel) -> dict[str, Any]:
     if panel.steps:
         custom["lineInterpolation"] = "stepAfter"
     if panel.timeline:
-        custom |= {"fillOpacity": 70, "lineWidth": 0, "lineInterpolation": "stepAfter", "axisPlacement": "hidden"}
+        custom |= {
+            "fillOpacity": 70,
+            "lineWidth": 0,
+            "lineInterpolation": "stepAfter",
+            "axisPlacement": "hidden",
+        }
     return custom
 
 
 def _override(name: str, look: str) -> dict[str, Any]:
-    properties: list[dict[str, Any]] = [{"id": "color", "value": {"mode": "fixed", "fixedColor": "red" if look == BOUND else look}}]
+    properties: list[dict[str, Any]] = [
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": "red" if look == BOUND else look}}
+    ]
     if look == BOUND:
         dashed = {"fill": "dash", "dash": [10, 10]}
-        properties += [{"id": "custom.lineStyle", "value": dashed}, {"id": "custom.fillOpacity", "value": 0}]
+        properties += [
+            {"id": "custom.lineStyle", "value": dashed},
+            {"id": "custom.fillOpacity", "value": 0},
+        ]
     return {"matcher": {"id": "byName", "options": name}, "properties": properties}

@@ -8,19 +8,30 @@ from tools.dashboards.panel import ALL, RATE, STATES, STREAMS, Panel, Rows, quan
 
 _STREAM: Final = "{{cluster}}/{{stream}}"
 _LAG: Final = f"rate(watchrelay_relay_lag_seconds_bucket{{{STREAMS}}}{RATE})"
-_SNAPSHOT: Final = f"time() - max by (cluster, stream) (watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)"
-_INTERVAL: Final = f"max by (cluster, stream) (watchrelay_snapshot_interval_seconds{{{STREAMS}}} > 0)"
+_SNAPSHOT: Final = (
+    "time() - max by (cluster, stream) "
+    f"(watchrelay_snapshot_last_success_timestamp_seconds{{{STREAMS}}} > 0)"
+)
+_INTERVAL: Final = (
+    f"max by (cluster, stream) (watchrelay_snapshot_interval_seconds{{{STREAMS}}} > 0)"
+)
 
 FLEET: Final[Rows] = (
     (
         "Overview",
         (
-            stat("Streams owned", "Streams that some process relays.", "short", f"sum(watchrelay_stream_owned{{{STREAMS}}})"),
+            stat(
+                "Streams owned",
+                "Streams that some process relays.",
+                "short",
+                f"sum(watchrelay_stream_owned{{{STREAMS}}})",
+            ),
             stat(
                 "Streams unowned",
                 "Streams that are configured and that nobody relays.",
                 "short",
-                f"count(sum by (namespace, cluster, stream) (watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
+                "count(sum by (namespace, cluster, stream) "
+                f"(watchrelay_stream_owned{{{STREAMS}}}) == 0) or vector(0)",
                 bad=1,
             ),
             stat(
@@ -38,9 +49,14 @@ FLEET: Final[Rows] = (
                 bad=5,
             ),
             stat(
-                "Events", "Events received from the API server.", "eps", f"sum(rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))"
+                "Events",
+                "Events received from the API server.",
+                "eps",
+                f"sum(rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))",
             ),
-            stat("Objects", "Objects held.", "short", f"sum(watchrelay_store_objects{{{STREAMS}}})"),
+            stat(
+                "Objects", "Objects held.", "short", f"sum(watchrelay_store_objects{{{STREAMS}}})"
+            ),
             Panel(
                 "Streams by state",
                 "How many streams are in each state.",
@@ -56,7 +72,10 @@ FLEET: Final[Rows] = (
                 "short",
                 (
                     (
-                        f'sum by (cluster, stream, state) (watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0',
+                        (
+                            "sum by (cluster, stream, state) "
+                            f'(watchrelay_stream_state{{{STREAMS},state!="watching"}}) > 0'
+                        ),
                         "{{cluster}}/{{stream}}: {{state}}",
                     ),
                 ),
@@ -67,11 +86,15 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Not owned by one",
-                "Processes that own each stream, where it is not one: 0 is nobody, 2 is one too many. A claim takes a moment.",
+                "Processes that own each stream, where it is not one: 0 is nobody, 2 is one too "
+                "many. A claim takes a moment.",
                 "short",
                 (
                     (
-                        f"sum by (namespace, cluster, stream) (watchrelay_stream_owned{{{STREAMS}}}) != 1",
+                        (
+                            "sum by (namespace, cluster, stream) "
+                            f"(watchrelay_stream_owned{{{STREAMS}}}) != 1"
+                        ),
                         "{{namespace}}/{{cluster}}/{{stream}}",
                     ),
                 ),
@@ -89,22 +112,42 @@ FLEET: Final[Rows] = (
                 "Events received",
                 "Frames of watches, by stream.",
                 "eps",
-                ((f"sum by (cluster, stream) (rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))", _STREAM),),
+                (
+                    (
+                        (
+                            "sum by (cluster, stream) "
+                            f"(rate(watchrelay_events_received_total{{{STREAMS}}}{RATE}))"
+                        ),
+                        _STREAM,
+                    ),
+                ),
                 stacked=True,
             ),
             Panel(
                 "Requests to the API server",
                 "By verb and status; 0 is no answer.",
                 "reqps",
-                ((f"sum by (verb, code) (rate(watchrelay_kube_requests_total{{{ALL}}}{RATE}))", "{{verb}} {{code}}"),),
+                (
+                    (
+                        (
+                            "sum by (verb, code) "
+                            f"(rate(watchrelay_kube_requests_total{{{ALL}}}{RATE}))"
+                        ),
+                        "{{verb}} {{code}}",
+                    ),
+                ),
             ),
             Panel(
                 "Silence of the API server",
-                "Time since the server was last heard on the stream; bookmarks come about once a minute.",
+                "Time since the server was last heard on the stream; bookmarks come about once a "
+                "minute.",
                 "s",
                 (
                     (
-                        f"time() - max by (cluster, stream) (watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)",
+                        (
+                            "time() - max by (cluster, stream) "
+                            f"(watchrelay_last_heard_timestamp_seconds{{{STREAMS}}} > 0)"
+                        ),
                         _STREAM,
                     ),
                 ),
@@ -112,9 +155,15 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Lists",
-                "Lists that ended, by result: one at the first start, then every 6 hours by default. Before the first scrape none is seen.",
+                "Lists that ended, by result: one at the first start, then every 6 hours by "
+                "default. Before the first scrape none is seen.",
                 "short",
-                ((f"sum by (result) (increase(watchrelay_list_total{{{STREAMS}}}{RATE}))", "{{result}}"),),
+                (
+                    (
+                        f"sum by (result) (increase(watchrelay_list_total{{{STREAMS}}}{RATE}))",
+                        "{{result}}",
+                    ),
+                ),
                 counts=True,
                 looks={"success": "green", "error": "red", "expired": "orange"},
             ),
@@ -122,7 +171,15 @@ FLEET: Final[Rows] = (
                 "Missed changes",
                 "Changes that a list found and the watch had not shown, in an hour.",
                 "short",
-                ((f"sum by (cluster, stream) (increase(watchrelay_missed_changes_total{{{STREAMS}}}[1h]))", _STREAM),),
+                (
+                    (
+                        (
+                            "sum by (cluster, stream) "
+                            f"(increase(watchrelay_missed_changes_total{{{STREAMS}}}[1h]))"
+                        ),
+                        _STREAM,
+                    ),
+                ),
                 bad=1,
                 counts=True,
             ),
@@ -130,7 +187,12 @@ FLEET: Final[Rows] = (
                 "Gate",
                 "1 while all streams stay away from an API server in trouble.",
                 "short",
-                ((f"max by (namespace, cluster) (watchrelay_endpoint_gate_closed{{{ALL}}})", "{{namespace}}/{{cluster}}"),),
+                (
+                    (
+                        f"max by (namespace, cluster) (watchrelay_endpoint_gate_closed{{{ALL}}})",
+                        "{{namespace}}/{{cluster}}",
+                    ),
+                ),
                 bad=1,
                 counts=True,
                 most=1,
@@ -158,7 +220,10 @@ FLEET: Final[Rows] = (
                 "percentunit",
                 (
                     (
-                        f"max by (cluster, stream) (watchrelay_queue_bytes{{{STREAMS}}} / watchrelay_queue_capacity_bytes{{{STREAMS}}})",
+                        (
+                            f"max by (cluster, stream) (watchrelay_queue_bytes{{{STREAMS}}} / "
+                            f"watchrelay_queue_capacity_bytes{{{STREAMS}}})"
+                        ),
                         _STREAM,
                     ),
                 ),
@@ -167,7 +232,8 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Age of the newest snapshot",
-                "Time since a snapshot of the stream ended, in intervals of the stream (snapshotInterval).",
+                "Time since a snapshot of the stream ended, in intervals of the stream "
+                "(snapshotInterval).",
                 "none",
                 (
                     (
@@ -186,34 +252,54 @@ FLEET: Final[Rows] = (
                 "CPU",
                 "Cores in use, by process.",
                 "short",
-                ((f"sum by (namespace, pod) (rate(process_cpu_seconds_total{{{ALL}}}{RATE}))", "{{namespace}}/{{pod}}"),),
+                (
+                    (
+                        f"sum by (namespace, pod) (rate(process_cpu_seconds_total{{{ALL}}}{RATE}))",
+                        "{{namespace}}/{{pod}}",
+                    ),
+                ),
             ),
             Panel(
                 "Memory",
                 "Resident memory, by process.",
                 "bytes",
-                ((f"sum by (namespace, pod) (process_resident_memory_bytes{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+                (
+                    (
+                        f"sum by (namespace, pod) (process_resident_memory_bytes{{{ALL}}})",
+                        "{{namespace}}/{{pod}}",
+                    ),
+                ),
             ),
             Panel(
                 "Uptime",
                 "Time since each process started.",
                 "s",
-                ((f"time() - max by (namespace, pod) (process_start_time_seconds{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+                (
+                    (
+                        f"time() - max by (namespace, pod) (process_start_time_seconds{{{ALL}}})",
+                        "{{namespace}}/{{pod}}",
+                    ),
+                ),
             ),
             Panel(
                 "Event loop",
-                "How late timers run: all streams of a process share one loop, and while it is held up none of them moves.",
+                "How late timers run: all streams of a process share one loop, and while it is "
+                "held up none of them moves.",
                 "s",
                 quantiles("watchrelay_event_loop_lag_seconds", ALL, "pod"),
                 bad=1,
             ),
             Panel(
                 "Garbage collector",
-                "Part of all time that Python's collector held the process up, by generation. The oldest looks at everything that is held.",
+                "Part of all time that Python's collector held the process up, by generation. "
+                "The oldest looks at everything that is held.",
                 "percentunit",
                 (
                     (
-                        f"sum by (namespace, pod, generation) (rate(watchrelay_gc_pause_seconds_total{{{ALL}}}{RATE}))",
+                        (
+                            "sum by (namespace, pod, generation) "
+                            f"(rate(watchrelay_gc_pause_seconds_total{{{ALL}}}{RATE}))"
+                        ),
                         "{{namespace}}/{{pod}} generation {{generation}}",
                     ),
                 ),
@@ -222,9 +308,18 @@ FLEET: Final[Rows] = (
             ),
             Panel(
                 "Open files",
-                "Part of the limit of open files in use, by process: each watch and each broker is a connection.",
+                "Part of the limit of open files in use, by process: each watch and each broker "
+                "is a connection.",
                 "percentunit",
-                ((f"max by (namespace, pod) (process_open_fds{{{ALL}}} / process_max_fds{{{ALL}}})", "{{namespace}}/{{pod}}"),),
+                (
+                    (
+                        (
+                            f"max by (namespace, pod) (process_open_fds{{{ALL}}} / "
+                            f"process_max_fds{{{ALL}}})"
+                        ),
+                        "{{namespace}}/{{pod}}",
+                    ),
+                ),
                 bad=0.8,
                 most=1,
             ),
@@ -255,7 +350,15 @@ FLEET: Final[Rows] = (
                 "Newest config accepted",
                 "1 if the newest edit of the config was accepted.",
                 "short",
-                ((f"min by (namespace, cluster) (watchrelay_config_last_reload_successful{{{ALL}}})", "{{namespace}}/{{cluster}}"),),
+                (
+                    (
+                        (
+                            "min by (namespace, cluster) "
+                            f"(watchrelay_config_last_reload_successful{{{ALL}}})"
+                        ),
+                        "{{namespace}}/{{cluster}}",
+                    ),
+                ),
                 bad=1,
                 below=True,
                 counts=True,

@@ -26,7 +26,8 @@ KAFKA: Final[Rows] = (
             ),
             stat(
                 "Since the last acknowledgement",
-                "Time since Kafka acknowledged a batch of any topic; heartbeats alone make several a minute.",
+                "Time since Kafka acknowledged a batch of any topic; heartbeats alone make "
+                "several a minute.",
                 "s",
                 f"time() - max(watchrelay_last_ack_timestamp_seconds{{{TOPICS}}} > 0)",
                 bad=120,
@@ -50,27 +51,50 @@ KAFKA: Final[Rows] = (
                 "Records by topic",
                 "Acknowledged records.",
                 "wps",
-                ((f"sum by (topic) (rate(watchrelay_records_acked_total{{{TOPICS}}}{RATE}))", "{{topic}}"),),
+                (
+                    (
+                        f"sum by (topic) (rate(watchrelay_records_acked_total{{{TOPICS}}}{RATE}))",
+                        "{{topic}}",
+                    ),
+                ),
                 stacked=True,
             ),
             Panel(
                 "Records by kind",
                 "Events, snapshot records, tombstones, markers (heartbeats among them).",
                 "wps",
-                ((f"sum by (kind) (rate(watchrelay_records_acked_total{{{TOPICS}}}{RATE}))", "{{kind}}"),),
+                (
+                    (
+                        f"sum by (kind) (rate(watchrelay_records_acked_total{{{TOPICS}}}{RATE}))",
+                        "{{kind}}",
+                    ),
+                ),
                 stacked=True,
             ),
             Panel(
                 "Bytes by topic",
                 "Keys and values before compression.",
                 "Bps",
-                ((f"sum by (topic) (rate(watchrelay_record_bytes_total{{{TOPICS}}}{RATE}))", "{{topic}}"),),
+                (
+                    (
+                        f"sum by (topic) (rate(watchrelay_record_bytes_total{{{TOPICS}}}{RATE}))",
+                        "{{topic}}",
+                    ),
+                ),
             ),
             Panel(
                 "Trimmed records",
                 "Records that were too large to be published whole, in an hour.",
                 "short",
-                ((f"sum by (topic, how) (increase(watchrelay_records_trimmed_total{{{TOPICS}}}[1h])) > 0", "{{topic}}: {{how}}"),),
+                (
+                    (
+                        (
+                            "sum by (topic, how) "
+                            f"(increase(watchrelay_records_trimmed_total{{{TOPICS}}}[1h])) > 0"
+                        ),
+                        "{{topic}}: {{how}}",
+                    ),
+                ),
                 width=12,
                 bad=1,
                 counts=True,
@@ -81,7 +105,12 @@ KAFKA: Final[Rows] = (
                 "Requests for snapshots",
                 "Records of the signal topic by what became of them, in an hour.",
                 "short",
-                ((f"sum by (result) (increase(watchrelay_signals_total{{{ALL}}}[1h]))", "{{result}}"),),
+                (
+                    (
+                        f"sum by (result) (increase(watchrelay_signals_total{{{ALL}}}[1h]))",
+                        "{{result}}",
+                    ),
+                ),
                 width=12,
                 counts=True,
                 empty="no snapshot was asked for",
@@ -101,18 +130,36 @@ KAFKA: Final[Rows] = (
             ),
             Panel(
                 "Errors of batches",
-                "By error; no_acknowledgement is counted while Kafka is silent. The same bytes are sent again under the same positions.",
+                "By error; no_acknowledgement is counted while Kafka is silent. The same bytes "
+                "are sent again under the same positions.",
                 "short",
-                ((f"sum by (topic, error) (increase(watchrelay_produce_errors_total{{{TOPICS}}}{RATE})) > 0", "{{topic}}: {{error}}"),),
+                (
+                    (
+                        (
+                            "sum by (topic, error) "
+                            f"(increase(watchrelay_produce_errors_total{{{TOPICS}}}{RATE})) > 0"
+                        ),
+                        "{{topic}}: {{error}}",
+                    ),
+                ),
                 counts=True,
                 empty="no batch failed",
                 may_be_empty=True,
             ),
             Panel(
                 "Producers built anew",
-                "In an hour: any error of a batch throws its producer away, and so does a minute without an acknowledgement.",
+                "In an hour: any error of a batch throws its producer away, and so does a minute "
+                "without an acknowledgement.",
                 "short",
-                ((f"sum by (reason) (increase(watchrelay_producer_rebuilds_total{{{ALL}}}[1h]))", "{{reason}}"),),
+                (
+                    (
+                        (
+                            "sum by (reason) "
+                            f"(increase(watchrelay_producer_rebuilds_total{{{ALL}}}[1h]))"
+                        ),
+                        "{{reason}}",
+                    ),
+                ),
                 counts=True,
                 empty="no producer was built anew",
                 may_be_empty=True,
@@ -121,14 +168,27 @@ KAFKA: Final[Rows] = (
                 "Records queued",
                 "Records that wait for Kafka, by stream.",
                 "short",
-                ((f"sum by (cluster, stream) (watchrelay_queue_records{{{ALL}}})", "{{cluster}}/{{stream}}"),),
+                (
+                    (
+                        f"sum by (cluster, stream) (watchrelay_queue_records{{{ALL}}})",
+                        "{{cluster}}/{{stream}}",
+                    ),
+                ),
                 width=12,
             ),
             Panel(
                 "Silence by topic",
                 "Time since Kafka acknowledged a batch of the topic.",
                 "s",
-                ((f"time() - max by (topic) (watchrelay_last_ack_timestamp_seconds{{{TOPICS}}} > 0)", "{{topic}}"),),
+                (
+                    (
+                        (
+                            "time() - max by (topic) "
+                            f"(watchrelay_last_ack_timestamp_seconds{{{TOPICS}}} > 0)"
+                        ),
+                        "{{topic}}",
+                    ),
+                ),
                 width=12,
                 bad=120,
             ),

@@ -28,9 +28,10 @@ STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. Shape: `queries` are pairs of an expression and its legend; `bad` is the value from which on it is red, `most` the
-    end of its axis; `empty` is said when nothing answers, which is how it should be where `may_be_empty`; `looks` are colours and lines
-    by legend: a colour of Grafana's, or BOUND."""
+    """One panel. Shape: `queries` are pairs of an expression and its legend; `bad` is the value
+    from which on it is red, `most` the end of its axis; `empty` is said when nothing answers, which
+    is how it should be where `may_be_empty`; `looks` are colours and lines by legend: a colour of
+    Grafana's, or BOUND."""
 
     title: str
     says: str
@@ -55,14 +56,35 @@ Rows = tuple[tuple[str, tuple[Panel, ...]], ...]
 
 
 def stat(
-    title: str, says: str, unit: str, query: str, *, bad: float | None = None, below: bool = False, width: int = 4, counts: bool = False
+    title: str,
+    says: str,
+    unit: str,
+    query: str,
+    *,
+    bad: float | None = None,
+    below: bool = False,
+    width: int = 4,
+    counts: bool = False,
 ) -> Panel:
     """A figure, with what it was as a line behind it."""
-    return Panel(title, says, unit, ((query, ""),), kind="stat", width=width, height=4, bad=bad, below=below, counts=counts)
+    return Panel(
+        title,
+        says,
+        unit,
+        ((query, ""),),
+        kind="stat",
+        width=width,
+        height=4,
+        bad=bad,
+        below=below,
+        counts=counts,
+    )
 
 
 def quantiles(metric: str, matchers: str, by: str = "") -> tuple[tuple[str, str], ...]:
     """Median and 99th percentile of a histogram."""
     labels, legend = (f"{by}, le", f"{{{{{by}}}}} ") if by else ("le", "")
     rate = f"sum by ({labels}) (rate({metric}_bucket{{{matchers}}}{RATE}))"
-    return tuple((f"histogram_quantile({q}, {rate})", f"{legend}p{round(q * 100)}") for q in (0.5, 0.99))
+    return tuple(
+        (f"histogram_quantile({q}, {rate})", f"{legend}p{round(q * 100)}") for q in (0.5, 0.99)
+    )

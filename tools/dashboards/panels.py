@@ -12,6 +12,10 @@ from tools.dashboards.kafka import KAFKA
 from tools.dashboards.stream import STREAM
 
 MAY_BE_EMPTY: Final = frozenset(
-    panel.title for rows in (FLEET, STREAM, KAFKA) for _, panels in rows for panel in panels if panel.may_be_empty
+    panel.title
+    for rows in (FLEET, STREAM, KAFKA)
+    for _, panels in rows
+    for panel in panels
+    if panel.may_be_empty
 )
 """Panels that have no data on a healthy relay."""

@@ -11,8 +11,20 @@ STREAM: Final[Rows] = (
         "Overview",
         (
             stat("Objects", "Objects held.", "short", f"max(watchrelay_store_objects{{{ONE}}})"),
-            stat("Owned", "Processes that own the stream.", "short", f"sum(watchrelay_stream_owned{{{ONE}}})", bad=1, below=True),
-            stat("Epoch", "Epoch of the newest writer.", "none", f"max(watchrelay_stream_epoch{{{ONE}}})"),
+            stat(
+                "Owned",
+                "Processes that own the stream.",
+                "short",
+                f"sum(watchrelay_stream_owned{{{ONE}}})",
+                bad=1,
+                below=True,
+            ),
+            stat(
+                "Epoch",
+                "Epoch of the newest writer.",
+                "none",
+                f"max(watchrelay_stream_epoch{{{ONE}}})",
+            ),
             stat(
                 "Since the last event",
                 "Time since an event was received; a quiet resource has none.",
@@ -60,10 +72,14 @@ STREAM: Final[Rows] = (
             ),
             Panel(
                 "Ownership",
-                "Claims, takeovers, losses, and restarts of the stream after an unexpected error, since each process started.",
+                "Claims, takeovers, losses, and restarts of the stream after an unexpected "
+                "error, since each process started.",
                 "short",
                 (
-                    (f"sum by (reason) (watchrelay_ownership_changes_total{{{ONE}}})", "{{reason}}"),
+                    (
+                        f"sum by (reason) (watchrelay_ownership_changes_total{{{ONE}}})",
+                        "{{reason}}",
+                    ),
                     (f"sum(watchrelay_stream_failures_total{{{ONE}}})", "unexpected error"),
                 ),
                 width=6,
@@ -79,15 +95,24 @@ STREAM: Final[Rows] = (
                 "Events by type",
                 "Frames of the watch.",
                 "eps",
-                ((f"sum by (type) (rate(watchrelay_events_received_total{{{ONE}}}{RATE}))", "{{type}}"),),
+                (
+                    (
+                        f"sum by (type) (rate(watchrelay_events_received_total{{{ONE}}}{RATE}))",
+                        "{{type}}",
+                    ),
+                ),
                 stacked=True,
             ),
             Panel(
                 "Events not published",
-                "Suppressed (only dropped fields changed), of other namespaces, quarantined, or a repetition.",
+                "Suppressed (only dropped fields changed), of other namespaces, quarantined, or "
+                "a repetition.",
                 "eps",
                 (
-                    (f"sum by (reason) (rate(watchrelay_events_filtered_total{{{ONE}}}{RATE}))", "{{reason}}"),
+                    (
+                        f"sum by (reason) (rate(watchrelay_events_filtered_total{{{ONE}}}{RATE}))",
+                        "{{reason}}",
+                    ),
                     (f"sum(rate(watchrelay_events_deduplicated_total{{{ONE}}}{RATE}))", "repeated"),
                     (f"sum(rate(watchrelay_events_conflated_total{{{ONE}}}{RATE}))", "conflated"),
                 ),
@@ -102,11 +127,18 @@ STREAM: Final[Rows] = (
             ),
             Panel(
                 "Watches",
-                "Watches opened by mode, and ended by reason: by a timeout every few minutes. Before the first scrape none is seen.",
+                "Watches opened by mode, and ended by reason: by a timeout every few minutes. "
+                "Before the first scrape none is seen.",
                 "short",
                 (
-                    (f"sum by (mode) (increase(watchrelay_watch_starts_total{{{ONE}}}{RATE}))", "opened: {{mode}}"),
-                    (f"sum by (reason) (increase(watchrelay_watch_ends_total{{{ONE}}}{RATE}))", "ended: {{reason}}"),
+                    (
+                        f"sum by (mode) (increase(watchrelay_watch_starts_total{{{ONE}}}{RATE}))",
+                        "opened: {{mode}}",
+                    ),
+                    (
+                        f"sum by (reason) (increase(watchrelay_watch_ends_total{{{ONE}}}{RATE}))",
+                        "ended: {{reason}}",
+                    ),
                 ),
                 width=6,
                 counts=True,
@@ -124,9 +156,15 @@ STREAM: Final[Rows] = (
             ),
             Panel(
                 "Lists",
-                "Lists that ended, by result; those before the first scrape of a process are not seen.",
+                "Lists that ended, by result; those before the first scrape of a process are not "
+                "seen.",
                 "short",
-                ((f"sum by (result) (increase(watchrelay_list_total{{{ONE}}}{RATE}))", "{{result}}"),),
+                (
+                    (
+                        f"sum by (result) (increase(watchrelay_list_total{{{ONE}}}{RATE}))",
+                        "{{result}}",
+                    ),
+                ),
                 width=6,
                 counts=True,
                 looks={"success": "green", "error": "red", "expired": "orange"},
@@ -167,7 +205,12 @@ STREAM: Final[Rows] = (
                 "Watch held back",
                 "Part of the time that the watch was not read because the queue was full.",
                 "percentunit",
-                ((f"sum(rate(watchrelay_backpressure_seconds_total{{{ONE}}}{RATE}))", "held back"),),
+                (
+                    (
+                        f"sum(rate(watchrelay_backpressure_seconds_total{{{ONE}}}{RATE}))",
+                        "held back",
+                    ),
+                ),
                 bad=0.5,
                 most=1,
             ),

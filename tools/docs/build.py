@@ -1,6 +1,8 @@
-"""Builds the site into build/docs/site, strictly: a page that cannot be reached, a broken link or anchor, or a foreign asset fails.
+"""Builds the site into build/docs/site, strictly: a page that cannot be reached, a broken link or
+anchor, or a foreign asset fails.
 
-python -m tools.docs.build          needs the programs of requirements/docs.txt in .venv/docs; `make docs` sees to that
+python -m tools.docs.build          needs the programs of requirements/docs.txt in .venv/docs; `make
+docs` sees to that
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ def navigation(node: object) -> list[str]:
     """Every page that the navigation names, in order."""
     if isinstance(node, str):
         return [node]
-    return [page for each in (node.values() if isinstance(node, dict) else node) for page in navigation(each)]
+    return [
+        page
+        for each in (node.values() if isinstance(node, dict) else node)
+        for page in navigation(each)
+    ]
 
 
 def unreachable() -> list[str]:
@@ -61,7 +67,13 @@ def main() -> int:
         return 1
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copy(CONFIG, BUILD)
-    done = subprocess.run([str(ZENSICAL), "build", "--strict", "--clean"], cwd=BUILD, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(ZENSICAL), "build", "--strict", "--clean"],
+        cwd=BUILD,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
         return 1

@@ -1,6 +1,8 @@
-"""Puts measured figures into the capacity page and the README. Pure: a page and docs/performance.md in, the page out.
+"""Puts measured figures into the capacity page and the README. Pure: a page and docs/performance.md
+in, the page out.
 
-A cell of the page's table that reads `figure: NAME` in a comment is followed by that figure, word for word as `make bench` wrote it.
+A cell of the page's table that reads `figure: NAME` in a comment is followed by that figure, word
+for word as `make bench` wrote it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ _ROW = re.compile(r"^\| (?P<name>[^|]+?) \| (?P<measured>[^|]+?) \|", re.MULTILI
 
 def figures(performance: str) -> dict[str, str]:
     """What was measured, by its name there."""
-    return {row["name"]: row["measured"] for row in _ROW.finditer(performance) if row["name"] not in ("figure", "---")}
+    return {
+        row["name"]: row["measured"]
+        for row in _ROW.finditer(performance)
+        if row["name"] not in ("figure", "---")
+    }
 
 
 def with_figures(page: str, performance: str) -> str:

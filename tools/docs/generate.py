@@ -33,9 +33,15 @@ REFERENCE = DOCS / "reference"
 
 def made() -> dict[Path, str]:
     """Every generated file with its text."""
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in (ROOT / "watchrelay").rglob("*.py")}
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text()
+        for path in (ROOT / "watchrelay").rglob("*.py")
+    }
     performance = (DOCS / "performance.md").read_text()
-    measured = {page: with_figures(page.read_text(), performance) for page in (DOCS / "capacity.md", ROOT / "README.md")}
+    measured = {
+        page: with_figures(page.read_text(), performance)
+        for page in (DOCS / "capacity.md", ROOT / "README.md")
+    }
     return {
         REFERENCE / "config.md": reference.config(),
         REFERENCE / "cli.md": reference.cli(),
@@ -51,7 +57,11 @@ def made() -> dict[Path, str]:
 
 def drifted() -> list[str]:
     """The generated files that are not what they would be now."""
-    return [str(path.relative_to(ROOT)) for path, text in made().items() if not path.is_file() or path.read_text() != text]
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in made().items()
+        if not path.is_file() or path.read_text() != text
+    ]
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Which file of the tree is which page of the site, and how its links read there.
 
-Pages keep their links as they work in the tree. On the site a link to another page follows that page; a link to a file that is no page
-(a test, an example) becomes its name, as the site does not know where the tree is kept.
+Pages keep their links as they work in the tree. On the site a link to another page follows that
+page; a link to a file that is no page (a test, an example) becomes its name, as the site does not
+know where the tree is kept.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ class BrokenLink(Exception):
 
 def sources() -> dict[str, str]:
     """Place on the site by path in the tree, of every page."""
-    inside = {path.relative_to(ROOT).as_posix(): path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))}
+    inside = {
+        path.relative_to(ROOT).as_posix(): path.relative_to(DOCS).as_posix()
+        for path in sorted(DOCS.rglob("*.md"))
+    }
     beside = {name: place for name, place in ELSEWHERE.items() if (ROOT / name).is_file()}
     clash = set(inside.values()) & set(beside.values())
     assert not clash, f"two pages for {sorted(clash)}"
-    return {name: "runbooks/index.md" if place == "runbooks/README.md" else place for name, place in (inside | beside).items()}
+    return {
+        name: "runbooks/index.md" if place == "runbooks/README.md" else place
+        for name, place in (inside | beside).items()
+    }
 
 
 def lines_outside_fences(text: str) -> Iterator[tuple[int, str, bool]]:
@@ -110,11 +117,17 @@ def rewritten(name: str, text: str, pages: dict[str, str]) -> str:
 
 
 def _spaced(text: str) -> Iterator[tuple[str, bool]]:
-    """Lines, with an empty one before each list and table that follows text at once: the site's Markdown asks for it, others do not."""
+    """Lines, with an empty one before each list and table that follows text at once: the site's
+    Markdown asks for it, others do not."""
     before = ""
     for _, line, outside in lines_outside_fences(text):
         started = _BLOCK.match(line) if outside else None
-        if started and before.strip() and not before.startswith((" ", "#", "<!--")) and not _BLOCK.match(before):
+        if (
+            started
+            and before.strip()
+            and not before.startswith((" ", "#", "<!--"))
+            and not _BLOCK.match(before)
+        ):
             yield "\n", True
         yield (line.lstrip(" ") if started and started[1] == "|" else line), outside
         before = line if outside else ""

@@ -1,4 +1,5 @@
-"""The reference pages, each made from the one place where its facts stand. Pure: values in, Markdown out."""
+"""The reference pages, each made from the one place where its facts stand. Pure: values in,
+Markdown out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tools.docs.loglines import Line
-from watchrelay.admin.asyncapi_headers import HEADERS, MARKER_TYPES, OBJECT_TYPES, OPTIONAL, REQUIRED, TYPES
+from watchrelay.admin.asyncapi_headers import (
+    HEADERS,
+    MARKER_TYPES,
+    OBJECT_TYPES,
+    OPTIONAL,
+    REQUIRED,
+    TYPES,
+)
 from watchrelay.cli.main import EXIT_CODES, build_parser
 from watchrelay.config.edits import COLD
 from watchrelay.config.refusals import LATER
@@ -16,12 +24,16 @@ from watchrelay.config.schema import json_schema
 from watchrelay.kafka.topic_config import TopicKind, TopicSpec
 from watchrelay.observe.metrics import CATALOGUE, Described
 
-MADE = "<!-- Made by tools/docs/generate.py from {source}: `make generate-docs` writes it anew. -->\n"
+MADE = (
+    "<!-- Made by tools/docs/generate.py from {source}: `make generate-docs` writes it anew. -->\n"
+)
 
 
 def page(title: str, source: str, *parts: str) -> str:
     """One page, its source named on top."""
-    return "\n".join([MADE.format(source=source), f"# {title}\n", *(part.rstrip("\n") + "\n" for part in parts)])
+    return "\n".join(
+        [MADE.format(source=source), f"# {title}\n", *(part.rstrip("\n") + "\n" for part in parts)]
+    )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -33,7 +45,10 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _cell(text: str) -> str:
     parts = text.replace("|", "\\|").split("`")
-    return "`".join(part if index % 2 else part.replace("<", "&lt;").replace(">", "&gt;") for index, part in enumerate(parts))
+    return "`".join(
+        part if index % 2 else part.replace("<", "&lt;").replace(">", "&gt;")
+        for index, part in enumerate(parts)
+    )
 
 
 def code(text: object) -> str:
@@ -41,7 +56,7 @@ def code(text: object) -> str:
     return f"`{text}`" if text != "" else ""
 
 
-# ---- config ---------------------------------------------------------------------------------------------------------
+# ---- config --------------------------------------------------------------------------------------
 
 
 def takes(key: Mapping[str, Any]) -> str:
@@ -49,7 +64,9 @@ def takes(key: Mapping[str, Any]) -> str:
     if "enum" in key:
         return ", ".join(code(value) for value in key["enum"])
     if "examples" in key:
-        return "size, such as `64MiB`" if key["examples"] == ["64MiB"] else "duration, such as `10s`"
+        return (
+            "size, such as `64MiB`" if key["examples"] == ["64MiB"] else "duration, such as `10s`"
+        )
     kinds = key.get("type", "string")
     if "array" in kinds:
         return "list of strings" if kinds == "array" else "string or list of strings"
@@ -80,7 +97,14 @@ def keys(section: Mapping[str, Any], at: tuple[str, ...], definitions: Mapping[s
         inner = definition(key, definitions) or definition(key.get("items", {}), definitions)
         if inner is not None:
             said = said or str(inner.get("description", ""))
-            rows.append([f"[`{name}`](#{anchor('.'.join(path))})", "list of entries" if "items" in key else "section", "", said])
+            rows.append(
+                [
+                    f"[`{name}`](#{anchor('.'.join(path))})",
+                    "list of entries" if "items" in key else "section",
+                    "",
+                    said,
+                ]
+            )
         else:
             rows.append([code(name), takes(key), when(path), said])
     return table(("key", "value", "an edit takes effect", "meaning"), rows)
@@ -108,11 +132,29 @@ def config() -> str:
             inner = definition(key, definitions)
             entry = definition(key.get("items", {}), definitions)
             if inner is not None:
-                parts.extend([f"## {'.'.join(path)}\n", inner["description"] + "\n", keys(inner, path, definitions)])
+                parts.extend(
+                    [
+                        f"## {'.'.join(path)}\n",
+                        inner["description"] + "\n",
+                        keys(inner, path, definitions),
+                    ]
+                )
                 sections(inner, path)
             elif entry is not None:
-                own = {each: key for each, key in entry["properties"].items() if each not in definitions["Defaults"]["properties"]}
-                parts.extend([f"## {'.'.join(path)}\n", f"{entry['description']} Besides these, each key of [`defaults`](#defaults).\n"])
+                own = {
+                    each: key
+                    for each, key in entry["properties"].items()
+                    if each not in definitions["Defaults"]["properties"]
+                }
+                parts.extend(
+                    [
+                        f"## {'.'.join(path)}\n",
+                        (
+                            f"{entry['description']} Besides these, each key of "
+                            "[`defaults`](#defaults).\n"
+                        ),
+                    ]
+                )
                 parts.append(keys({"properties": own}, path, definitions))
 
     sections(schema, ())
@@ -130,23 +172,32 @@ Unknown keys, wrong types and combinations that cannot work are refused together
 - **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
 
 Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 turns a period off.
-"""
+"""  # noqa: E501
 
-# ---- command line ---------------------------------------------------------------------------------------------------
+# ---- command line --------------------------------------------------------------------------------
 
 
 def cli() -> str:
     """Every command with its arguments."""
     parser = build_parser()
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    commands = next(
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
     said = {choice.dest: choice.help or "" for choice in commands._choices_actions}
-    parts = [CLI_INTRODUCTION, table(("command", "does"), ([f"[`{name}`](#{name})", said[name]] for name in commands.choices))]
+    parts = [
+        CLI_INTRODUCTION,
+        table(
+            ("command", "does"), ([f"[`{name}`](#{name})", said[name]] for name in commands.choices)
+        ),
+    ]
     shared = {"-c", "--set"}
     for name, command in commands.choices.items():
         parts.append(f"## {name}\n")
         parts.append(f"`{usage(command)}`\n")
         parts.append((command.description or "") + "\n")
-        own = [action for action in command._actions if not isinstance(action, argparse._HelpAction)]
+        own = [
+            action for action in command._actions if not isinstance(action, argparse._HelpAction)
+        ]
         if rows := [argument(action) for action in own if not shared & set(action.option_strings)]:
             parts.append(table(("argument", "meaning"), rows))
         if any(shared & set(action.option_strings) for action in own):
@@ -163,7 +214,7 @@ def cli() -> str:
 CLI_INTRODUCTION = """\
 stdout is data, stderr is messages. A command that needs the config finds it as [Configuration](config.md) says, and takes
 `-c FILE` (`--config FILE`) and `--set PATH=VALUE`. What the process returns: [Exit codes](exit-codes.md).
-"""
+"""  # noqa: E501
 
 
 CLI_JSON = """\
@@ -172,25 +223,37 @@ CLI_JSON = """\
 `validate --output json` and `topics --output json` print one object on one line, `snapshot --output json` one line for each stream, as soon
 as its snapshot is complete. Keys are only added from release to release. What is not known is `null`. The exit code is the same as without
 `--output`.
-"""
+"""  # noqa: E501
 CLI_JSON_KEYS = (
     (
         "`validate`",
         "`valid`",
-        "`false` where the config is refused: then `problems` is the only other key, and the same lines are on stderr",
+        (
+            "`false` where the config is refused: then `problems` is the only other key, and the "
+            "same lines are on stderr"
+        ),
     ),
     (
         "",
         "`problems`, `warnings`",
-        "`message`, `hint`, `path` (such as `resources[0].topic`), `source` (file, variable or `--set`), `line`",
+        (
+            "`message`, `hint`, `path` (such as `resources[0].topic`), `source` (file, variable or "
+            "`--set`), `line`"
+        ),
     ),
-    ("", "`config`, `cluster`, `kafka`", "the file; the name of the cluster; `bootstrapServers` and `protocol`"),
+    (
+        "",
+        "`config`, `cluster`, `kafka`",
+        "the file; the name of the cluster; `bootstrapServers` and `protocol`",
+    ),
     (
         "",
         "`streams`",
         (
-            "`stream` (its id), `provisional` (only the cluster can tell the id), `entry` (index in `resources`), `resource`, `namespaces` "
-            "(empty: all), `excludeNamespaces`, `name`, `labelSelector`, `fieldSelector`, `topic`, `partitions`"
+            "`stream` (its id), `provisional` (only the cluster can tell the id), `entry` "
+            "(index in `resources`), `resource`, `namespaces` "
+            "(empty: all), `excludeNamespaces`, `name`, `labelSelector`, `fieldSelector`, "
+            "`topic`, `partitions`"
         ),
     ),
     ("", "`topics`", "`topic`, `partitions`"),
@@ -199,13 +262,22 @@ CLI_JSON_KEYS = (
         "`topics`",
         "`topics`",
         (
-            "`topic`, `kind` (`state`, `control`, `signal`), `exists`, `created`, `partitions`, `replicationFactor`, `level` (the worst), "
+            "`topic`, `kind` (`state`, `control`, `signal`), `exists`, `created`, "
+            "`partitions`, `replicationFactor`, `level` (the worst), "
             "`messages` (warnings and errors)"
         ),
     ),
     ("", "`checks`", "`level`, `subject`, `message` of all that is not about one topic"),
-    ("`snapshot`", "`stream`, `snapshot`, `epoch`", "the stream's id, the id of its snapshot, the epoch in which it was made"),
-    ("", "`resourceVersion`, `time`, `count`", "the version of the state, when the snapshot ended, how many objects it has"),
+    (
+        "`snapshot`",
+        "`stream`, `snapshot`, `epoch`",
+        "the stream's id, the id of its snapshot, the epoch in which it was made",
+    ),
+    (
+        "",
+        "`resourceVersion`, `time`, `count`",
+        "the version of the state, when the snapshot ended, how many objects it has",
+    ),
     ("", "`partitions`", "`partition`, `begin`, `end` (offsets of its markers), `count`, `digest`"),
 )
 
@@ -226,7 +298,11 @@ def usage(command: argparse.ArgumentParser) -> str:
 
 def value_name(action: argparse.Action) -> str:
     """How the value of an argument is called."""
-    return "|".join(map(str, action.choices)) if action.choices else str(action.metavar or action.dest.upper())
+    return (
+        "|".join(map(str, action.choices))
+        if action.choices
+        else str(action.metavar or action.dest.upper())
+    )
 
 
 def argument(action: argparse.Action) -> list[str]:
@@ -240,7 +316,9 @@ def argument(action: argparse.Action) -> list[str]:
 def exit_codes() -> str:
     """What the process returns."""
     rows = [[code(number), said] for number, said in EXIT_CODES.items()]
-    return page("Exit codes", "watchrelay/cli/main.py", table(("code", "meaning"), rows), EXIT_NOTES)
+    return page(
+        "Exit codes", "watchrelay/cli/main.py", table(("code", "meaning"), rows), EXIT_NOTES
+    )
 
 
 EXIT_NOTES = """\
@@ -253,16 +331,22 @@ end it.
 
 `validate --connect` returns 69 when something cannot be reached, 78 when a person must change something (rights, topic, replication
 factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only when everything holds.
-"""
+"""  # noqa: E501
 
-# ---- metrics, alerts ------------------------------------------------------------------------------------------------
+# ---- metrics, alerts -----------------------------------------------------------------------------
 
 
 def metrics() -> str:
     """Every metric."""
-    rows = [[code(exported(each)), each.kind, ", ".join(map(code, each.labels)), each.help] for each in CATALOGUE.values()]
+    rows = [
+        [code(exported(each)), each.kind, ", ".join(map(code, each.labels)), each.help]
+        for each in CATALOGUE.values()
+    ]
     return page(
-        "Metrics", "the catalogue (watchrelay/observe/metrics.py)", METRICS_INTRODUCTION, table(("name", "kind", "labels", "meaning"), rows)
+        "Metrics",
+        "the catalogue (watchrelay/observe/metrics.py)",
+        METRICS_INTRODUCTION,
+        table(("name", "kind", "labels", "meaning"), rows),
     )
 
 
@@ -276,10 +360,10 @@ Beside them stand, on Linux, CPU, memory, open files and start of the process, n
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
 `process_start_time_seconds`; and of Python's collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
 `python_gc_objects_uncollectable_total`, by generation.
-"""
+"""  # noqa: E501
 
 
-# ---- logs -----------------------------------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 LOGS_INTRODUCTION = """\
@@ -287,17 +371,24 @@ One line a message on stderr, as JSON where that is no terminal: `time`, `level`
 `...` stands for more. The words of a message never change with what it speaks of: search and count by them. `error` as a field is one line
 that names what is wrong and, where one is known, the cure; a traceback stands beside it at `debug` alone. Of several levels the worst is
 for what is new or grave. What libraries say comes under their own names, at `warning` and above. Objects and credentials are never logged.
-"""
+"""  # noqa: E501
 
 
 def logs(lines: Iterable[Line]) -> str:
     """Every line that the daemon and its commands log."""
     rows = [
-        [", ".join(line.levels), line.message, ", ".join(map(code, line.fields)), code(line.logger.removeprefix("watchrelay."))]
+        [
+            ", ".join(line.levels),
+            line.message,
+            ", ".join(map(code, line.fields)),
+            code(line.logger.removeprefix("watchrelay.")),
+        ]
         for line in lines
     ]
     head = ("level", "message", "fields", "logger, behind `watchrelay.`")
-    return page("Log lines", "the calls of the loggers in watchrelay/", LOGS_INTRODUCTION, table(head, rows))
+    return page(
+        "Log lines", "the calls of the loggers in watchrelay/", LOGS_INTRODUCTION, table(head, rows)
+    )
 
 
 def exported(metric: Described) -> str:
@@ -311,9 +402,24 @@ def alerts(rules: Mapping[str, Any]) -> str:
     rows, details = [], []
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
         name, said = rule["alert"], rule["annotations"]
-        rows.append([f"[{name}](../runbooks/{name}.md)", rule["labels"]["severity"], rule.get("for", "at once"), plain(said["summary"])])
-        details += [f"### {name}\n", plain(said["description"]) + "\n", "```promql\n" + rule["expr"].strip() + "\n```\n"]
-    parts += [table(("alert, runbook", "severity", "after", "says"), rows), "## Expressions\n", *details]
+        rows.append(
+            [
+                f"[{name}](../runbooks/{name}.md)",
+                rule["labels"]["severity"],
+                rule.get("for", "at once"),
+                plain(said["summary"]),
+            ]
+        )
+        details += [
+            f"### {name}\n",
+            plain(said["description"]) + "\n",
+            "```promql\n" + rule["expr"].strip() + "\n```\n",
+        ]
+    parts += [
+        table(("alert, runbook", "severity", "after", "says"), rows),
+        "## Expressions\n",
+        *details,
+    ]
     return page("Alerts", "helm/watchrelay/files/rules/watchrelay.yaml", *parts)
 
 
@@ -322,16 +428,18 @@ The chart makes them with `prometheusRule.enabled: true`; `prometheusRule.disabl
 Prometheus, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
 fires and one in which it does not. A number before a comment is the default of that name in the chart's `prometheusRule.thresholds`;
 `prometheusRule.for` says by name how long an alert must hold.
-"""
+"""  # noqa: E501
 
 
 def plain(text: str) -> str:
     """An annotation without its templates."""
     text = re.sub(r"{{ with \$labels\.instance }}.*?{{ end }}", "", text)
-    return re.sub(r"{{ ?\$labels\.(\w+) ?}}", r"*\1*", re.sub(r"{{ ?\$value[^}]*}}", "*value*", text))
+    return re.sub(
+        r"{{ ?\$labels\.(\w+) ?}}", r"*\1*", re.sub(r"{{ ?\$value[^}]*}}", "*value*", text)
+    )
 
 
-# ---- records --------------------------------------------------------------------------------------------------------
+# ---- records -------------------------------------------------------------------------------------
 
 
 def headers() -> str:
@@ -339,7 +447,14 @@ def headers() -> str:
     order = (*OBJECT_TYPES, *MARKER_TYPES)
     mark = {True: "yes"}
     rows = [
-        [code(name), *(mark.get(name in REQUIRED[said], "maybe" if name in OPTIONAL[said] else "") for said in order), about["description"]]
+        [
+            code(name),
+            *(
+                mark.get(name in REQUIRED[said], "maybe" if name in OPTIONAL[said] else "")
+                for said in order
+            ),
+            about["description"],
+        ]
         for name, about in HEADERS.items()
     ]
     kinds = table(("in the table", "`ce_type`"), ([said, code(TYPES[said])] for said in order))
@@ -357,29 +472,42 @@ HEADERS_INTRODUCTION = """\
 What each header means, precisely, stands in [section 3 of the record contract](../record-contract.md#3-records-of-a-state-topic); this
 table shows which record carries it. "yes": always; "maybe": where it applies; empty: never. `watchrelay asyncapi` prints the same for the
 topics of your config, as an AsyncAPI 3.0 document.
-"""
+"""  # noqa: E501
 
-TOPIC_KINDS: dict[TopicKind, str] = {"state": "state topic", "control": "control topic", "signal": "signal topic"}
+TOPIC_KINDS: dict[TopicKind, str] = {
+    "state": "state topic",
+    "control": "control topic",
+    "signal": "signal topic",
+}
 
 
 def topics() -> str:
     """What topics are created with."""
-    specs = {kind: TopicSpec(name="", kind=kind, snapshot_interval_s=3600.0).configs() for kind in TOPIC_KINDS}
+    specs = {
+        kind: TopicSpec(name="", kind=kind, snapshot_interval_s=3600.0).configs()
+        for kind in TOPIC_KINDS
+    }
     names = list(dict.fromkeys(name for configs in specs.values() for name in configs))
-    rows = [[code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names]
+    rows = [
+        [code(name), *(code(configs.get(name, "")) for configs in specs.values())] for name in names
+    ]
     return page(
-        "Topics", "watchrelay/kafka/topic_config.py", TOPICS_INTRODUCTION, table(("setting", *TOPIC_KINDS.values()), rows), TOPICS_NOTES
+        "Topics",
+        "watchrelay/kafka/topic_config.py",
+        TOPICS_INTRODUCTION,
+        table(("setting", *TOPIC_KINDS.values()), rows),
+        TOPICS_NOTES,
     )
 
 
 TOPICS_INTRODUCTION = """\
 What a topic is created with where `kafka.createTopics` is true, for a snapshot interval of one hour and the other defaults. `watchrelay
 topics` lists the topics of your config and checks them, `watchrelay topics --create` makes those that are missing.
-"""
+"""  # noqa: E501
 TOPICS_NOTES = """\
 Whoever makes the topics otherwise should give them these settings. A topic with compaction whose `min.compaction.lag.ms` or
 `delete.retention.ms` is under twice the snapshot interval is refused, and so is one with deletion whose `retention.ms` is; one with fewer
 partitions than the stream was begun with; one whose `min.insync.replicas` is over its replication factor. A refused topic stops its
 stream alone, and the message names the setting and the command that mends it. Why: [record contract, section
 2](../record-contract.md#2-topics).
-"""
+"""  # noqa: E501

@@ -1,4 +1,5 @@
-"""What is wrong with a built site: links and anchors that lead nowhere, anything that a browser would fetch from elsewhere."""
+"""What is wrong with a built site: links and anchors that lead nowhere, anything that a browser
+would fetch from elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-FETCHED = {("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("video", "src"), ("audio", "src"), ("object", "data")}
+FETCHED = {
+    ("script", "src"),
+    ("img", "src"),
+    ("source", "src"),
+    ("iframe", "src"),
+    ("video", "src"),
+    ("audio", "src"),
+    ("object", "data"),
+}
 """What a browser gets by itself, apart from `link`, some of whose kinds it does not."""
 _STYLED = re.compile(r"""(?:url\(\s*|@import\s+)["']?(https?:)?//""")
 
@@ -28,7 +37,14 @@ class _Page(HTMLParser):
         self.ids |= {said[name] for name in ("id", "name") if said.get(name)}
         if tag == "a" and "href" in said:
             self.links.append(said["href"])
-        if tag == "link" and said.get("rel") not in ("canonical", "alternate", "prev", "next", "author", "license"):
+        if tag == "link" and said.get("rel") not in (
+            "canonical",
+            "alternate",
+            "prev",
+            "next",
+            "author",
+            "license",
+        ):
             self.fetched.append(said.get("href", ""))
         self.fetched += [said[name] for of, name in FETCHED if of == tag and said.get(name)]
 
@@ -40,7 +56,8 @@ def complaints(site: Path) -> list[str]:
     for path, page in pages.items():
         here = path.relative_to(site)
         if path.name == "404.html":
-            continue  # its links start at the place that the site is served from, which is not known here
+            # its links start at the place that the site is served from, which is not known here
+            continue
         for target in [*page.links, *page.fetched]:
             parts = urlsplit(target)
             if parts.scheme == "data" or (parts.scheme and target in page.links):
@@ -60,6 +77,12 @@ def complaints(site: Path) -> list[str]:
             ):
                 found.append(f"{here}: {target} has no such place")
     raw = ((path.relative_to(site), _RAW.search(path.read_text())) for path in pages)
-    found += [f"{path}: not shown as a list or table: {lost[1][:60]!r}" for path, lost in raw if lost]
-    styles = [style.relative_to(site) for style in sorted(site.rglob("*.css")) if _STYLED.search(style.read_text())]
+    found += [
+        f"{path}: not shown as a list or table: {lost[1][:60]!r}" for path, lost in raw if lost
+    ]
+    styles = [
+        style.relative_to(site)
+        for style in sorted(site.rglob("*.css"))
+        if _STYLED.search(style.read_text())
+    ]
     return found + [f"{style}: gets something from elsewhere" for style in styles]

@@ -1,4 +1,5 @@
-"""The config's topics as an AsyncAPI 3.0 document: what a consumer can expect, readable by machines.
+"""The config's topics as an AsyncAPI 3.0 document: what a consumer can expect, readable by
+machines.
 
 Room: app. In: settings. Out: a document of plain values. Neither a cluster nor Kafka is asked.
 """
@@ -47,9 +48,13 @@ def document(settings: Settings) -> dict[str, Any]:
         receives = channel["bindings"]["kafka"].get("topic") == signal_spec(settings).name
         operations[f"{'read' if receives else 'write'}.{key}"] = {
             "action": "receive" if receives else "send",
-            "title": f"the relay {'reads requests from' if receives else 'writes'} {channel['title']}",
+            "title": (
+                f"the relay {'reads requests from' if receives else 'writes'} {channel['title']}"
+            ),
             "channel": {"$ref": f"#/channels/{key}"},
-            "messages": [{"$ref": f"#/channels/{key}/messages/{name}"} for name in channel["messages"]],
+            "messages": [
+                {"$ref": f"#/channels/{key}/messages/{name}"} for name in channel["messages"]
+            ],
         }
     return {
         "asyncapi": ASYNCAPI,
@@ -57,7 +62,8 @@ def document(settings: Settings) -> dict[str, Any]:
             "title": f"watchrelay {settings.cluster}",
             "version": __version__,
             "description": (
-                f"Changes of Kubernetes resources of cluster {settings.cluster}, in order, with snapshots. "
+                f"Changes of Kubernetes resources of cluster {settings.cluster}, in order, "
+                "with snapshots. "
                 f"Record contract version 1, format {settings.kafka.format}."
             ),
             "license": {"name": "Apache-2.0"},
@@ -74,12 +80,16 @@ def _servers(settings: Settings) -> dict[str, Any]:
     secure = settings.kafka.security.protocol != "PLAINTEXT"
     protocol = "kafka-secure" if secure else "kafka"
     return {
-        f"kafka-{number}": {"host": host, "protocol": protocol, "description": f"Reached by {settings.kafka.security.protocol}."}
+        f"kafka-{number}": {
+            "host": host,
+            "protocol": protocol,
+            "description": f"Reached by {settings.kafka.security.protocol}.",
+        }
         for number, host in enumerate(settings.kafka.bootstrap_servers)
     }
 
 
-# ---- channels -------------------------------------------------------------------------------------------------------
+# ---- channels ------------------------------------------------------------------------------------
 
 
 def _channels(settings: Settings) -> dict[str, Any]:
@@ -87,10 +97,23 @@ def _channels(settings: Settings) -> dict[str, Any]:
     shared = shared_topics(settings, ((entry, ()) for entry in settings.resources))
     for planned in plan(settings):
         by_topic.setdefault(planned.topic or f"unresolved-{_key(planned.id)}", []).append(planned)
-    channels = {_key(name): _state_channel(settings, streams, shared=name in shared) for name, streams in by_topic.items()}
+    channels = {
+        _key(name): _state_channel(settings, streams, shared=name in shared)
+        for name, streams in by_topic.items()
+    }
     control, signal = control_spec(settings), signal_spec(settings)
-    channels[control.name] = _channel(control, "the control topic", "Claims, descriptions of streams, index of snapshots.", _CONTROL)
-    channels[signal.name] = _channel(signal, "the signal topic", "Requests of consumers to the relay; the key is the cluster.", ("signal",))
+    channels[control.name] = _channel(
+        control,
+        "the control topic",
+        "Claims, descriptions of streams, index of snapshots.",
+        _CONTROL,
+    )
+    channels[signal.name] = _channel(
+        signal,
+        "the signal topic",
+        "Requests of consumers to the relay; the key is the cluster.",
+        ("signal",),
+    )
     return channels
 
 
@@ -105,8 +128,14 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
     )
     said = ", ".join(_about(each) for each in streams)
     what = ", ".join(dict.fromkeys(each.what for each in streams))
-    names = "pods/<namespace>/<name> and the like" if shared else "<namespace>/<name>, or /<name> of what is cluster-scoped"
-    channel = _channel(spec, what, f"Streams: {said}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES))
+    names = (
+        "pods/<namespace>/<name> and the like"
+        if shared
+        else "<namespace>/<name>, or /<name> of what is cluster-scoped"
+    )
+    channel = _channel(
+        spec, what, f"Streams: {said}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES)
+    )
     if topic is None:
         channel["description"] += " Its topic is known once the cluster was asked."
     return channel
@@ -114,15 +143,22 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
 
 def _about(stream: Planned) -> str:
     interval = stream.entry.snapshot_interval_s
-    return f"{stream.id} ({f'snapshot every {duration_text(interval)}' if interval else 'no periodic snapshot'})"
+    return (
+        f"{stream.id} "
+        f"({f'snapshot every {duration_text(interval)}' if interval else 'no periodic snapshot'})"
+    )
 
 
-def _channel(spec: TopicSpec, title: str, description: str, messages: Iterable[str]) -> dict[str, Any]:
+def _channel(
+    spec: TopicSpec, title: str, description: str, messages: Iterable[str]
+) -> dict[str, Any]:
     kinds = {"state": "", "control": "control.", "signal": ""}
     kafka: dict[str, Any] = {
         "partitions": spec.partitions,
         "replicas": spec.replication_factor,
-        "topicConfiguration": {name: _setting(name, value) for name, value in spec.configs().items()},
+        "topicConfiguration": {
+            name: _setting(name, value) for name, value in spec.configs().items()
+        },
         "bindingVersion": BINDING,
     }
     if spec.name:
@@ -131,7 +167,9 @@ def _channel(spec: TopicSpec, title: str, description: str, messages: Iterable[s
         "address": spec.name or None,
         "title": title,
         "description": description,
-        "messages": {name: {"$ref": f"#/components/messages/{kinds[spec.kind]}{name}"} for name in messages},
+        "messages": {
+            name: {"$ref": f"#/components/messages/{kinds[spec.kind]}{name}"} for name in messages
+        },
         "bindings": {"kafka": kafka},
     }
 
@@ -146,7 +184,7 @@ def _key(text: str) -> str:
     return re.sub(r"[^\w.-]", "_", text)
 
 
-# ---- messages -------------------------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
 def _messages(settings: Settings) -> dict[str, Any]:
@@ -159,7 +197,9 @@ def _messages(settings: Settings) -> dict[str, Any]:
             "name": said,
             "title": _TITLES[said],
             **({} if marker else {"contentType": content_type}),
-            "headers": headers_schema(said, content_type, enveloped=settings.kafka.format != "cloudevents"),
+            "headers": headers_schema(
+                said, content_type, enveloped=settings.kafka.format != "cloudevents"
+            ),
             "payload": {"$ref": f"#/components/schemas/{payload}"},
             "bindings": _key_of("markerKey" if marker else "objectKey"),
         }
@@ -169,14 +209,24 @@ def _messages(settings: Settings) -> dict[str, Any]:
             "title": title,
             "contentType": _JSON,
             "payload": {"$ref": f"#/components/schemas/{kind}"},
-            "bindings": {"kafka": {"key": {"type": "string", "pattern": f"^{kind}/"}, "bindingVersion": BINDING}},
+            "bindings": {
+                "kafka": {
+                    "key": {"type": "string", "pattern": f"^{kind}/"},
+                    "bindingVersion": BINDING,
+                }
+            },
         }
     messages["signal"] = {
         "name": "signal",
         "title": "a request for snapshots; the index record of each names its id",
         "contentType": _JSON,
         "payload": {"$ref": "#/components/schemas/signal"},
-        "bindings": {"kafka": {"key": {"type": "string", "const": settings.cluster}, "bindingVersion": BINDING}},
+        "bindings": {
+            "kafka": {
+                "key": {"type": "string", "const": settings.cluster},
+                "bindingVersion": BINDING,
+            }
+        },
     }
     return messages
 
@@ -185,23 +235,38 @@ def _key_of(schema: str) -> dict[str, Any]:
     return {"kafka": {"key": {"$ref": f"#/components/schemas/{schema}"}, "bindingVersion": BINDING}}
 
 
-# ---- schemas --------------------------------------------------------------------------------------------------------
+# ---- schemas -------------------------------------------------------------------------------------
 
 
 def _schemas(settings: Settings) -> dict[str, Any]:
     value, delete = _values(settings.kafka.format)
     return {
         "object": _object(
-            {"apiVersion": _STRING, "kind": _STRING, "metadata": {"type": "object"}}, "The object, as the API server has it."
+            {"apiVersion": _STRING, "kind": _STRING, "metadata": {"type": "object"}},
+            "The object, as the API server has it.",
         ),
         "value": value,
         "delete": delete,
         "nothing": {"type": "null", "description": "No value: a tombstone."},
-        "objectKey": {"type": "string", "pattern": "^[^%]*/[^/%]+$", "description": "<namespace>/<name>, prefixed on shared topics."},
-        "markerKey": {"type": "string", "pattern": "^%wr/(claim|begin|end|heartbeat)/[^/]+/[0-9]+$"},
+        "objectKey": {
+            "type": "string",
+            "pattern": "^[^%]*/[^/%]+$",
+            "description": "<namespace>/<name>, prefixed on shared topics.",
+        },
+        "markerKey": {
+            "type": "string",
+            "pattern": "^%wr/(claim|begin|end|heartbeat)/[^/]+/[0-9]+$",
+        },
         "claim": _object(
-            {"holder": _STRING, "instance": _STRING, "version": _STRING, "time": _STRING, "from": {"type": ["object", "null"]}},
-            "Epoch: epochBase of the stream's description plus the offset of the first record with this instance.",
+            {
+                "holder": _STRING,
+                "instance": _STRING,
+                "version": _STRING,
+                "time": _STRING,
+                "from": {"type": ["object", "null"]},
+            },
+            "Epoch: epochBase of the stream's description plus the offset of the first record "
+            "with this instance.",
         ),
         "stream": _object(
             {
@@ -219,16 +284,30 @@ def _schemas(settings: Settings) -> dict[str, Any]:
                 "epoch": _INTEGER,
                 "count": _INTEGER,
                 "requests": {"type": "array", "items": _STRING},
-                "partitions": {"type": "array", "items": {"$ref": "#/components/schemas/snapshotPartition"}},
+                "partitions": {
+                    "type": "array",
+                    "items": {"$ref": "#/components/schemas/snapshotPartition"},
+                },
             },
             "A complete snapshot; it counts if its epoch is that of the newest claim.",
         ),
-        "snapshotPartition": _object({"partition": _INTEGER, "begin": _INTEGER, "end": _INTEGER, "count": _INTEGER, "digest": _STRING}, ""),
+        "snapshotPartition": _object(
+            {
+                "partition": _INTEGER,
+                "begin": _INTEGER,
+                "end": _INTEGER,
+                "count": _INTEGER,
+                "digest": _STRING,
+            },
+            "",
+        ),
         "signal": _object(
             {
                 "id": {"type": "string", "minLength": 1, "maxLength": 200},
                 "type": {"type": "string", "const": EXECUTE_SNAPSHOT},
-                "data": _object({"streams": {"type": "array", "items": _STRING, "minItems": 1}}, "Stream ids."),
+                "data": _object(
+                    {"streams": {"type": "array", "items": _STRING, "minItems": 1}}, "Stream ids."
+                ),
             },
             "Shaped as Debezium's signals.",
         ),
@@ -251,17 +330,30 @@ def _object(properties: dict[str, Any], description: str) -> dict[str, Any]:
 
 def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of an upsert and of a delete."""
-    null: dict[str, Any] = {"type": "null", "description": "The tombstone behind the delete, a record of its own."}
+    null: dict[str, Any] = {
+        "type": "null",
+        "description": "The tombstone behind the delete, a record of its own.",
+    }
     match form:
         case "structured":
-            event = dict.fromkeys(("specversion", "type", "source", "id", "time", "subject"), _STRING)
+            event = dict.fromkeys(
+                ("specversion", "type", "source", "id", "time", "subject"), _STRING
+            )
             about = "A CloudEvent with the attributes of the headers"
             gone = _object(event, f"{about}, without data.")
-            return _object({**event, "datacontenttype": _STRING, "data": _THE_OBJECT}, f"{about}."), {"oneOf": [gone, null]}
+            return _object(
+                {**event, "datacontenttype": _STRING, "data": _THE_OBJECT}, f"{about}."
+            ), {"oneOf": [gone, null]}
         case "debezium":
             said = {"before": {"type": "null"}, "source": {"type": "object"}, "ts_ms": _INTEGER}
-            kept = _object({**said, "after": _THE_OBJECT, "op": {"enum": ["c", "u", "r"]}}, "A change as Debezium writes it.")
-            gone = _object({**said, "after": {"type": "null"}, "op": {"const": "d"}}, "A delete as Debezium writes it.")
+            kept = _object(
+                {**said, "after": _THE_OBJECT, "op": {"enum": ["c", "u", "r"]}},
+                "A change as Debezium writes it.",
+            )
+            gone = _object(
+                {**said, "after": {"type": "null"}, "op": {"const": "d"}},
+                "A delete as Debezium writes it.",
+            )
             return kept, {"oneOf": [gone, null]}
         case _:
             return _THE_OBJECT, {"$ref": "#/components/schemas/nothing"}

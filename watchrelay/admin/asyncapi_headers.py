@@ -1,4 +1,5 @@
-"""The headers of the record contract, as data: which stand on what, and what their text looks like. Source: record contract 3.
+"""The headers of the record contract, as data: which stand on what, and what their text looks like.
+Source: record contract 3.
 
 Room: app. In: nothing. Out: JSON Schemas of headers, for documents that describe the topics.
 """
@@ -25,13 +26,21 @@ _SNAPSHOT = "^[0-9]+-[0-9]+$"
 
 
 def _text(description: str, pattern: str = "", **more: Any) -> dict[str, Any]:
-    return {"type": "string", "description": description, **({"pattern": pattern} if pattern else {}), **more}
+    return {
+        "type": "string",
+        "description": description,
+        **({"pattern": pattern} if pattern else {}),
+        **more,
+    }
 
 
 HEADERS: Final[dict[str, dict[str, Any]]] = {
     "ce_specversion": _text("Version of CloudEvents.", const="1.0"),
     "ce_type": _text("What the record is; its effect follows from this alone."),
-    "ce_source": _text("/clusters/<cluster>/apis/<group>/<version>/<resource>, or /clusters/<cluster>/api/v1/<resource>."),
+    "ce_source": _text(
+        "/clusters/<cluster>/apis/<group>/<version>/<resource>, or "
+        "/clusters/<cluster>/api/v1/<resource>."
+    ),
     "ce_subject": _text("<namespace>/<name>, or <name> of what is cluster-scoped."),
     "ce_id": _text("<stream>.<epoch>.<partition>.<sequence>; a resend has the same."),
     "ce_time": _text("When the record was queued.", _TIME),
@@ -41,13 +50,21 @@ HEADERS: Final[dict[str, dict[str, Any]]] = {
     "ce_name": _text("Name of the object."),
     "ce_namespace": _text("Namespace of the object; absent of what is cluster-scoped."),
     "ce_wruid": _text("uid of the object; absent on a healed null."),
-    "ce_wrrv": _text("resourceVersion of the object; on markers the frontier, of which 0 claims nothing."),
+    "ce_wrrv": _text(
+        "resourceVersion of the object; on markers the frontier, of which 0 claims nothing."
+    ),
     "ce_wrstream": _text("Stream id."),
     "ce_wrepoch": _text("Epoch: the tenure of one writer.", _NUMBER),
-    "ce_sequence": _text("Place within stream, epoch and partition, from 1, without gaps.", r"^\d{20}$"),
+    "ce_sequence": _text(
+        "Place within stream, epoch and partition, from 1, without gaps.", r"^\d{20}$"
+    ),
     "ce_wrhash": _text("First 8 bytes of SHA-256(key, one zero byte, bytes of the object).", _SUM),
-    "ce_wrreason": _text("Why it was said.", enum=["watch", "relist", "resume", "conflated", "snapshot", "healed"]),
-    "ce_wrtrimmed": _text("What is left of an object too large for the topic.", enum=["fields", "stub"]),
+    "ce_wrreason": _text(
+        "Why it was said.", enum=["watch", "relist", "resume", "conflated", "snapshot", "healed"]
+    ),
+    "ce_wrtrimmed": _text(
+        "What is left of an object too large for the topic.", enum=["fields", "stub"]
+    ),
     "ce_wrcount": _text("Live objects of the stream in this partition.", _NUMBER),
     "ce_wrdigest": _text("Sum of their hashes mod 2^64.", _SUM),
     "ce_wrconfig": _text("Hash of what decides which objects and which content the stream holds."),
@@ -56,11 +73,22 @@ HEADERS: Final[dict[str, dict[str, Any]]] = {
     "ce_wrsnap": _text("Id of the snapshot.", _SNAPSHOT),
     "ce_wrbegin": _text("Sequence of this snapshot's begin in this partition.", _NUMBER),
     "ce_wrbeginoff": _text("Offset of this snapshot's begin in this partition.", _NUMBER),
-    "ce_wrlastsnap": _text("Id of the last snapshot that is complete in this partition.", _SNAPSHOT),
+    "ce_wrlastsnap": _text(
+        "Id of the last snapshot that is complete in this partition.", _SNAPSHOT
+    ),
     "ce_wrlastsnapoff": _text("Offset of its begin in this partition.", _NUMBER),
 }
 
-_ALL = ("ce_specversion", "ce_type", "ce_source", "ce_id", "ce_time", "ce_wrstream", "ce_wrepoch", "ce_sequence")
+_ALL = (
+    "ce_specversion",
+    "ce_type",
+    "ce_source",
+    "ce_id",
+    "ce_time",
+    "ce_wrstream",
+    "ce_wrepoch",
+    "ce_sequence",
+)
 _OBJECT = (*_ALL, "ce_subject", "ce_kind", "ce_apiversion", "ce_name", "ce_wrrv", "ce_wrreason")
 _MARKER = (*_ALL, "ce_wrconfig", "ce_wrpartitions")
 _STATE = (*_MARKER, "ce_wrrv", "ce_wrcount", "ce_wrdigest")
@@ -85,10 +113,15 @@ OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
 
 
 def headers_schema(said: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
-    """The schema of the headers of one type of record. Shape: `content_type` is that of the stream's format; `enveloped`: a delete is a
-    value in it, and its tombstone a record of its own."""
+    """The schema of the headers of one type of record. Shape: `content_type` is that of the
+    stream's format; `enveloped`: a delete is a value in it, and its tombstone a record of its
+    own."""
     fixed = {"ce_type": {"const": TYPES[said]}, "content-type": {"const": content_type}}
-    names = [*REQUIRED[said], *OPTIONAL[said], *(("content-type",) if said == "deleted" and enveloped else ())]
+    names = [
+        *REQUIRED[said],
+        *OPTIONAL[said],
+        *(("content-type",) if said == "deleted" and enveloped else ()),
+    ]
     return {
         "type": "object",
         "required": list(REQUIRED[said]),

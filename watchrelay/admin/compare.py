@@ -1,10 +1,12 @@
 """What a topic holds against what the API server lists, while both go on changing.
 
-Room: app. In: an auditor that has read to the end, a client of the API server, the planned stream. Out: problems, on the audits.
+Room: app. In: an auditor that has read to the end, a client of the API server, the planned stream.
+Out: problems, on the audits.
 
-The list is of one instant of the server, its resourceVersion. The log is read no further while the list runs, and behind it every change
-that is newer than the list is set aside; so what the log held at that instant can be told, however busy the cluster is. A difference
-counts once the log's frontier has passed the list's version, and only if a second list shows it again.
+The list is of one instant of the server, its resourceVersion. The log is read no further while the
+list runs, and behind it every change that is newer than the list is set aside; so what the log held
+at that instant can be told, however busy the cluster is. A difference counts once the log's
+frontier has passed the list's version, and only if a second list shows it again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
 
 DEADLINE_S = 30.0
-"""For what is on its way: a change takes less than a second; the frontier of a quiet stream waits for a bookmark, about one a minute."""
+"""For what is on its way: a change takes less than a second; the frontier of a quiet stream waits
+for a bookmark, about one a minute."""
 
 _CONFIRM_S = 5.0
 
@@ -35,8 +38,8 @@ _PAGE = 500
 
 @dataclass(slots=True)
 class Listed:
-    """One list. Shape: `objects` by record key; `unreadable` counts items that nobody can decode. `damaged` are the keys of those that
-    name themselves, `nameless` counts the others."""
+    """One list. Shape: `objects` by record key; `unreadable` counts items that nobody can decode.
+    `damaged` are the keys of those that name themselves, `nameless` counts the others."""
 
     version: str
     objects: dict[bytes, bytes] = field(default_factory=dict)
@@ -45,7 +48,9 @@ class Listed:
     nameless: int = 0
 
 
-async def compare_with_cluster(auditor: Auditor, client: KubeClient, planned: PlannedStream, *, deadline_s: float = DEADLINE_S) -> None:
+async def compare_with_cluster(
+    auditor: Auditor, client: KubeClient, planned: PlannedStream, *, deadline_s: float = DEADLINE_S
+) -> None:
     """Add to the stream's audits what the cluster and the topic do not have alike.
 
     Raises: KubeError; SinkUnavailable.
@@ -56,18 +61,30 @@ async def compare_with_cluster(auditor: Auditor, client: KubeClient, planned: Pl
     for wait_s in (deadline_s, min(deadline_s, _CONFIRM_S)):
         listed = await _list(client, planned, audits)
         found = await _settled(auditor, stream, listed, wait_s)
-        confirmed = found if confirmed is None else {key: kind for key, kind in found.items() if key in confirmed}
+        confirmed = (
+            found
+            if confirmed is None
+            else {key: kind for key, kind in found.items() if key in confirmed}
+        )
         if not confirmed:
             break
     for key, kind in sorted((confirmed or {}).items()):
         _say(audits, planned, key, kind, listed)
     if listed.unreadable:
         audits[0].add(
-            Problem("unreadable", None, None, f"{counted(listed.unreadable, 'object')} of the API server's list cannot be decoded")
+            Problem(
+                "unreadable",
+                None,
+                None,
+                f"{counted(listed.unreadable, 'object')} of the API server's list cannot be "
+                "decoded",
+            )
         )
 
 
-async def _settled(auditor: Auditor, stream: str, listed: Listed, deadline_s: float) -> dict[bytes, Kind]:
+async def _settled(
+    auditor: Auditor, stream: str, listed: Listed, deadline_s: float
+) -> dict[bytes, Kind]:
     """What differs once the log has passed the list's version; nothing as soon as nothing does."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
@@ -81,17 +98,24 @@ async def _settled(auditor: Auditor, stream: str, listed: Listed, deadline_s: fl
 
 
 async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit]) -> Listed:
-    """The state of the cluster, as the stream would publish it; the audits are frozen at its version."""
-    listed, trimmed = Listed(""), {key: kind for audit in audits for key, kind in audit.trimmed.items()}
+    """The state of the cluster, as the stream would publish it; the audits are frozen at its
+    version."""
+    listed, trimmed = (
+        Listed(""),
+        {key: kind for audit in audits for key, kind in audit.trimmed.items()},
+    )
     token, limit = "", planned.spec.plan.page_size or _PAGE
     while True:
         query = ListQuery(limit=limit, continue_token=token)
         try:
-            page = await client.list_page(planned.spec.plan.selection, query, stream=planned.spec.id)
+            page = await client.list_page(
+                planned.spec.plan.selection, query, stream=planned.spec.id
+            )
         except Expired:
             if not limit:
                 raise
-            listed, token, limit = Listed(""), "", 0  # the pages took longer than the server remembers: all at once then
+            # the pages took longer than the server remembers: all at once then
+            listed, token, limit = Listed(""), "", 0
             continue
         listed.version = listed.version or page.resource_version
         listed.unreadable += len(page.failures)
@@ -110,16 +134,22 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
     return listed
 
 
-def _take(listed: Listed, planned: PlannedStream, frame: ObjectFrame, trimmed: dict[bytes, Trimmed]) -> None:
+def _take(
+    listed: Listed, planned: PlannedStream, frame: ObjectFrame, trimmed: dict[bytes, Trimmed]
+) -> None:
     arrival = planned.spec.plan.arrival_namespaces
     if arrival and frame.namespace not in arrival:
         return
     key = planned.spec.key_prefix + f"{frame.namespace}/{frame.name}".encode()
-    listed.objects[key] = b"".join(bare_hash(value, frame.resource_version) for value in _forms(planned, frame, trimmed.get(key, "")))
+    listed.objects[key] = b"".join(
+        bare_hash(value, frame.resource_version)
+        for value in _forms(planned, frame, trimmed.get(key, ""))
+    )
 
 
 def _forms(planned: PlannedStream, frame: ObjectFrame, trimmed: Trimmed) -> list[bytes]:
-    """What may stand on the topic for this object: one form, or those of an object that is too large for it."""
+    """What may stand on the topic for this object: one form, or those of an object that is too
+    large for it."""
     value = planned.transform.apply(frame)
     if trimmed == "fields":
         return [without_fields(value)]
@@ -145,7 +175,9 @@ def _differing(audits: list[Audit], listed: Listed) -> dict[bytes, Kind]:
     return found
 
 
-def _say(audits: list[Audit], planned: PlannedStream, key: bytes, kind: Kind, listed: Listed) -> None:
+def _say(
+    audits: list[Audit], planned: PlannedStream, key: bytes, kind: Kind, listed: Listed
+) -> None:
     said = {
         "missing": "the API server lists it, the topic does not have it",
         "extra": "the topic has it, the API server does not list it",
@@ -155,5 +187,16 @@ def _say(audits: list[Audit], planned: PlannedStream, key: bytes, kind: Kind, li
     audit = next(each for each in audits if each.partition == home)
     held = audit.held_as_of().get(key) if kind != "missing" else None
     at = f" (resourceVersion {held.version} on the topic)" if held is not None else ""
-    behind = "" if compare(audit.frontier, listed.version) in {0, 1} else f"; the relay is at {audit.frontier or 'nothing yet'}"
-    audit.add(Problem(kind, None, key.decode(errors="replace"), f"{said}{at}, list at {listed.version}{behind}"))
+    behind = (
+        ""
+        if compare(audit.frontier, listed.version) in {0, 1}
+        else f"; the relay is at {audit.frontier or 'nothing yet'}"
+    )
+    audit.add(
+        Problem(
+            kind,
+            None,
+            key.decode(errors="replace"),
+            f"{said}{at}, list at {listed.version}{behind}",
+        )
+    )

@@ -1,9 +1,12 @@
-"""Taking a stream off its topic for good: a delete for each key, an empty last snapshot, its control records forgotten.
+"""Taking a stream off its topic for good: a delete for each key, an empty last snapshot, its
+control records forgotten.
 
-Room: app. In: settings, the id of a stream that is no longer in them. Out: records that leave every reader with nothing.
+Room: app. In: settings, the id of a stream that is no longer in them. Out: records that leave every
+reader with nothing.
 
-Why it may be stopped anywhere and run again (record contract 2): the stream's description goes last, and as long as it stands a second run
-claims anew, finds what is left, and does the rest. No marker of it claims a frontier, so a stream that comes back later lists.
+Why it may be stopped anywhere and run again (record contract 2): the stream's description goes
+last, and as long as it stands a second run claims anew, finds what is left, and does the rest. No
+marker of it claims a frontier, so a stream that comes back later lists.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ from watchrelay.observe.status import Board
 
 _BATCH_RECORDS = 500
 PATIENCE_S = 60.0
-"""How long Kafka may take nothing and tell nothing until a retirement gives up: a person waits for it, and may run it again at any time."""
+"""How long Kafka may take nothing and tell nothing until a retirement gives up: a person waits for
+it, and may run it again at any time."""
 
 
 class StillConfigured(WatchrelayError):
@@ -52,8 +56,8 @@ class StillConfigured(WatchrelayError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is about to be done. Shape: `objects` is the count of the last snapshot, None when there is none; `topic_exists` False: only
-    the control records are left."""
+    """What is about to be done. Shape: `objects` is the count of the last snapshot, None when there
+    is none; `topic_exists` False: only the control records are left."""
 
     stream: str
     topic: str
@@ -63,7 +67,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was done. Shape: `deletes` are objects, each of which got one delete; None: the topic is gone, nothing was to be written."""
+    """What was done. Shape: `deletes` are objects, each of which got one delete; None: the topic is
+    gone, nothing was to be written."""
 
     stream: str
     topic: str
@@ -74,22 +79,34 @@ def _in_silence(_topic: str, _seconds: float) -> None:
     """For whoever need not know."""
 
 
-async def look(settings: Settings, stream: str, *, force: bool = False, watching: Watching = _in_silence) -> Plan:
+async def look(
+    settings: Settings, stream: str, *, force: bool = False, watching: Watching = _in_silence
+) -> Plan:
     """What `retire` would do; changes nothing.
 
-    Shape: `force`: do not ask whether a relay writes the stream; `watching` is told when that takes a while.
-    Raises: StillConfigured; StillWritten; NotThere when the stream is not described (any more); SinkUnavailable, TopicRefused.
+    Shape: `force`: do not ask whether a relay writes the stream; `watching` is told when that takes
+    a while.
+    Raises: StillConfigured; StillWritten; NotThere when the stream is not described (any more);
+    SinkUnavailable, TopicRefused.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     try:
-        async with following(ControlTopic(connection, await checked_control(settings, connection), Mute())) as control:
+        async with following(
+            ControlTopic(connection, await checked_control(settings, connection), Mute())
+        ) as control:
             known(control, [stream])
             spec = spec_of(settings, stream, control.described_streams()[stream])
             count = (control.index(stream) or {}).get("count")
             exists = await _exists(connection, spec)
             if exists and not force:
-                await refuse_written(spec, connection, control, interval_s=settings.heartbeat_interval_s, watching=watching)
+                await refuse_written(
+                    spec,
+                    connection,
+                    control,
+                    interval_s=settings.heartbeat_interval_s,
+                    watching=watching,
+                )
             return Plan(stream, spec.topic, count if isinstance(count, int) else None, exists)
     except BaseExceptionGroup as group:
         raise only_error(group) from None
@@ -98,15 +115,20 @@ async def look(settings: Settings, stream: str, *, force: bool = False, watching
 async def retire(settings: Settings, stream: str) -> Retired:
     """Retire `stream`, whoever writes it: `look` first.
 
-    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile; SinkUnavailable also when Kafka went away
-    on the way and stayed so for `PATIENCE_S`.
+    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile;
+    SinkUnavailable also when Kafka went away on the way and stayed so for `PATIENCE_S`.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     name = await checked_control(settings, connection, writes=[control_spec(settings).name])
     try:
-        async with _sink(connection) as sink, following(ControlTopic(connection, name, sink, holder=retirer())) as control:
-            return await retire_by(settings, stream, connection=connection, sink=sink, control=control)
+        async with (
+            _sink(connection) as sink,
+            following(ControlTopic(connection, name, sink, holder=retirer())) as control,
+        ):
+            return await retire_by(
+                settings, stream, connection=connection, sink=sink, control=control
+            )
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 
@@ -129,19 +151,26 @@ async def retire_by(
             def went_on() -> None:
                 patience.reschedule(asyncio.get_running_loop().time() + patience_s)
 
-            deletes = await _Retirement(spec, connection, sink, control, went_on).run() if await _exists(connection, spec) else None
+            deletes = (
+                await _Retirement(spec, connection, sink, control, went_on).run()
+                if await _exists(connection, spec)
+                else None
+            )
             went_on()
             await control.forget(stream)
     except TimeoutError:
         raise SinkUnavailable(
-            f"kafka at {connection.servers} has taken nothing for {patience_s:g} s, so stream {stream} is not retired, or in part "
+            f"kafka at {connection.servers} has taken nothing for {patience_s:g} s, so "
+            f"stream {stream} is not retired, or in part "
             f"({sink.trouble or SILENCE}): run it again when Kafka is back, it does the rest"
         ) from None
     return Retired(stream, spec.topic, deletes)
 
 
 async def _exists(connection: KafkaConnection, spec: StreamSpec) -> bool:
-    wanted = TopicSpec(name=spec.topic, partitions=spec.partitions, replication_factor=1, min_insync_replicas=1)
+    wanted = TopicSpec(
+        name=spec.topic, partitions=spec.partitions, replication_factor=1, min_insync_replicas=1
+    )
     return await Topics(connection).check_topic(wanted) is not None
 
 
@@ -156,27 +185,38 @@ async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
             running.cancel()
 
 
-# ---- what is retired ------------------------------------------------------------------------------------------------
+# ---- what is retired -----------------------------------------------------------------------------
 
 
 def refuse_configured(settings: Settings, stream: str) -> None:
-    """Raises: StillConfigured when an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
+    """Raises: StillConfigured when an entry of the config means `stream`, or may mean it as far as
+    can be told without a cluster."""
     for planned in plan(settings):
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
             raise StillConfigured(
-                f"stream {stream} is still in the config, by {entry}: take it out there, which a relay notices by itself, then retire it"
+                f"stream {stream} is still in the config, by {entry}: take it out there, which a "
+                "relay notices by itself, then retire it"
             )
 
 
 def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> StreamSpec:
-    """The stream as its description on the control topic has it. Raises: RecordRefused when that is not of the contract."""
+    """The stream as its description on the control topic has it. Raises: RecordRefused when that is
+    not of the contract."""
     match description:
-        case {"topic": str(topic), "partitions": int(partitions), "keyFormat": str(key_format), "resource": str(named)}:
+        case {
+            "topic": str(topic),
+            "partitions": int(partitions),
+            "keyFormat": str(key_format),
+            "resource": str(named),
+        }:
             qualified, _, version = named.rpartition("/")
             plural, _, group = qualified.partition(".")
         case _:
-            raise RecordRefused(f"the description of stream {stream} on the control topic is not of this contract version")
+            raise RecordRefused(
+                f"the description of stream {stream} on the control topic is not of this "
+                "contract version"
+            )
     return StreamSpec(
         id=stream,
         cluster=settings.cluster,
@@ -190,12 +230,13 @@ def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> 
     )
 
 
-# ---- what is left of it ---------------------------------------------------------------------------------------------
+# ---- what is left of it --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Remains:
-    """The keys of one partition that any reader may still hold: by the rules of the contract, or as a plain table.
+    """The keys of one partition that any reader may still hold: by the rules of the contract, or as
+    a plain table.
 
     Law: too many rather than too few: keys that only a sweep removed are among them.
     """
@@ -228,13 +269,15 @@ class _Kind(msgspec.Struct):
 
 
 def kind_of(remains: Sequence[Remains]) -> str:
-    """The kind that the objects carry: the control topic does not tell it. "" when none is left that says it."""
+    """The kind that the objects carry: the control topic does not tell it. "" when none is left
+    that says it."""
     values = (record.value for each in remains for record in each.objects.values())
     return next((kind for value in values if value is not None and (kind := _said_kind(value))), "")
 
 
 def _said_kind(value: bytes) -> str:
-    """Shape: "" for what is no object, or says no kind: whoever may write to the topic may write anything."""
+    """Shape: "" for what is no object, or says no kind: whoever may write to the topic may write
+    anything."""
     try:
         kind = msgspec.json.decode(value, type=_Kind).kind
     except BROKEN:
@@ -246,9 +289,20 @@ class _Retirement:
     """The writing part: one epoch, begun with a claim, ended with an empty snapshot."""
 
     def __init__(
-        self, spec: StreamSpec, connection: KafkaConnection, sink: KafkaSink, control: ControlTopic, went_on: Callable[[], None]
+        self,
+        spec: StreamSpec,
+        connection: KafkaConnection,
+        sink: KafkaSink,
+        control: ControlTopic,
+        went_on: Callable[[], None],
     ) -> None:
-        self._spec, self._connection, self._sink, self._control, self._went_on = spec, connection, sink, control, went_on
+        self._spec, self._connection, self._sink, self._control, self._went_on = (
+            spec,
+            connection,
+            sink,
+            control,
+            went_on,
+        )
         self._epoch = 0
         self._sequence = [0] * spec.partitions
         self._remains = [Remains(spec.id) for _ in range(spec.partitions)]
@@ -278,7 +332,13 @@ class _Retirement:
         begins = await self._mark(encoder, lambda _: Marker("begin", "0", snapshot=snapshot))
         await self._mark(
             encoder,
-            lambda partition: Marker("end", "0", snapshot=snapshot, begin_sequence=begins[partition][0], begin_offset=begins[partition][1]),
+            lambda partition: Marker(
+                "end",
+                "0",
+                snapshot=snapshot,
+                begin_sequence=begins[partition][0],
+                begin_offset=begins[partition][1],
+            ),
         )
         return sum(len(each.objects) for each in self._remains)
 
@@ -292,15 +352,30 @@ class _Retirement:
             if isinstance(said, ObjectRecord) and said.stream == self._spec.id:
                 self._remains[partition].take(said)
 
-    def _deletes(self, encoder: CloudEvents, partition: int, objects: Iterable[ObjectRecord]) -> Iterator[WireRecord]:
+    def _deletes(
+        self, encoder: CloudEvents, partition: int, objects: Iterable[ObjectRecord]
+    ) -> Iterator[WireRecord]:
         now_ms = clock.wall_ms()
         for last in objects:
             for tombstone in (False, True) if self._spec.format != "cloudevents" else (False,):
                 yield encoder.object(
-                    partition, self._next(partition), last.key, None, "deleted", "resume", last.uid, last.version, 0, now_ms, "", tombstone
+                    partition,
+                    self._next(partition),
+                    last.key,
+                    None,
+                    "deleted",
+                    "resume",
+                    last.uid,
+                    last.version,
+                    0,
+                    now_ms,
+                    "",
+                    tombstone,
                 )
 
-    async def _mark(self, encoder: CloudEvents, said: Callable[[int], Marker]) -> list[tuple[int, int]]:
+    async def _mark(
+        self, encoder: CloudEvents, said: Callable[[int], Marker]
+    ) -> list[tuple[int, int]]:
         """A marker on every partition, acknowledged: its sequence and offset on each."""
         places: list[tuple[int, int]] = []
         for partition in range(self._spec.partitions):
@@ -315,7 +390,10 @@ class _Retirement:
 
     async def _deliver(self, partition: int, records: list[WireRecord]) -> list[int]:
         if self._control.outclaimed(self._spec.id, self._epoch):
-            raise Fenced(f"stream {self._spec.id}: a relay claimed it meanwhile: take it out of that relay's config first")
+            raise Fenced(
+                f"stream {self._spec.id}: a relay claimed it meanwhile: take it out of that "
+                "relay's config first"
+            )
         offsets = (await self._sink.deliver(Batch(self._spec.topic, partition, records))).offsets
         self._went_on()
         return offsets

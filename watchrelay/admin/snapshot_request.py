@@ -50,19 +50,31 @@ class Mute:
         raise AssertionError(f"nothing is written to {batch.topic} here")
 
 
-async def checked_control(settings: Settings, connection: KafkaConnection, *, writes: Sequence[str] = ()) -> str:
-    """The name of the control topic, which is there and may be read. `writes`: topics that are going to be written, too.
+async def checked_control(
+    settings: Settings, connection: KafkaConnection, *, writes: Sequence[str] = ()
+) -> str:
+    """The name of the control topic, which is there and may be read. `writes`: topics that are
+    going to be written, too.
 
-    Without the rights whoever goes on would try for ever, as a relay must. Raises: NotThere, SinkUnavailable, TopicRefused.
+    Without the rights whoever goes on would try for ever, as a relay must. Raises: NotThere,
+    SinkUnavailable, TopicRefused.
     """
     spec = control_spec(settings)
     topics = Topics(connection, create=True)
     if await topics.check_topic(spec) is None:
-        raise NotThere(f"topic {spec.name} does not exist: no relay ever ran here; start it, or check cluster and kafka.topicPrefix")
+        raise NotThere(
+            f"topic {spec.name} does not exist: no relay ever ran here; start it, or check "
+            "cluster and kafka.topicPrefix"
+        )
     told = await topics.rights({spec.name, *writes})
-    for topic, right, done in ((spec.name, "READ", "read"), *((each, "WRITE", "written") for each in writes)):
+    for topic, right, done in (
+        (spec.name, "READ", "read"),
+        *((each, "WRITE", "written") for each in writes),
+    ):
         if topic in told and right not in told[topic]:
-            raise SinkForbidden(f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix")
+            raise SinkForbidden(
+                f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix"
+            )
     return spec.name
 
 
@@ -76,18 +88,24 @@ async def following(control: ControlTopic) -> AsyncIterator[ControlTopic]:
                 async with asyncio.timeout(_READ_TIMEOUT_S):
                     await control.caught_up()
             except TimeoutError:
-                raise SinkUnavailable(f"topic {control.topic} could not be read within {_READ_TIMEOUT_S:g} s") from None
+                raise SinkUnavailable(
+                    f"topic {control.topic} could not be read within {_READ_TIMEOUT_S:g} s"
+                ) from None
             yield control
         finally:
             reading.cancel()
 
 
 def known(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
-    """The streams meant: those named, else all that are published. Raises: NotThere naming the first that is not, and all that are."""
+    """The streams meant: those named, else all that are published. Raises: NotThere naming the
+    first that is not, and all that are."""
     described = control.described_streams()
     for stream in streams:
         if stream not in described:
-            raise NotThere(f"stream {stream} is not published: {control.topic} describes {', '.join(described) or 'none'}")
+            raise NotThere(
+                f"stream {stream} is not published: {control.topic} describes "
+                f"{', '.join(described) or 'none'}"
+            )
     if not described:
         raise NotThere(f"no stream is published: {control.topic} describes none")
     return tuple(dict.fromkeys(streams)) or tuple(described)
@@ -101,11 +119,14 @@ async def ask_for_snapshots(
     asked: Callable[[str, Sequence[str]], None] = lambda _id, _streams: None,
     taken: Callable[[Taken], None] = lambda _: None,
 ) -> list[Taken]:
-    """Ask for a snapshot of each stream (none named: of all published); the answers, in the order of the streams.
+    """Ask for a snapshot of each stream (none named: of all published); the answers, in the order
+    of the streams.
 
-    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer as it comes. `timeout_s` is for all of
-    it: also for a Kafka that takes connections and says nothing.
-    Raises: NotThere; Unanswered, naming the streams that are still owed; SinkUnavailable; TopicRefused.
+    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer
+    as it comes. `timeout_s` is for all of it: also for a Kafka that takes connections and says
+    nothing.
+    Raises: NotThere; Unanswered, naming the streams that are still owed; SinkUnavailable;
+    TopicRefused.
     """
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
     asking = _Asking(asked, taken)
@@ -114,11 +135,16 @@ async def ask_for_snapshots(
             return await _ask(settings, streams, connection, asking)
     except TimeoutError:
         if asking.request is None:
-            raise SinkUnavailable(f"kafka at {connection.servers} let no request be written within {timeout_s:g} s ({SILENCE})") from None
+            raise SinkUnavailable(
+                f"kafka at {connection.servers} let no request be written within {timeout_s:g} s "
+                f"({SILENCE})"
+            ) from None
         owed = [stream for stream in asking.request.streams if stream not in asking.answers]
         raise Unanswered(
-            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running that has {'it' if len(owed) == 1 else 'them'} "
-            f"in its config? Request {asking.request.id} stands: a relay that starts within the hour answers"
+            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running "
+            f"that has {'it' if len(owed) == 1 else 'them'} "
+            f"in its config? Request {asking.request.id} stands: a relay that starts within "
+            "the hour answers"
         ) from None
 
 
@@ -141,9 +167,13 @@ class _Asking:
         return len(self.answers) == len(request.streams)
 
 
-async def _ask(settings: Settings, streams: Sequence[str], connection: KafkaConnection, asking: _Asking) -> list[Taken]:
+async def _ask(
+    settings: Settings, streams: Sequence[str], connection: KafkaConnection, asking: _Asking
+) -> list[Taken]:
     signal = signal_spec(settings)
-    control = ControlTopic(connection, await checked_control(settings, connection, writes=[signal.name]), Mute())
+    control = ControlTopic(
+        connection, await checked_control(settings, connection, writes=[signal.name]), Mute()
+    )
     try:
         async with following(control):
             wanted = known(control, streams)

@@ -1,8 +1,10 @@
 """Whether a relay still writes a stream that somebody wants to retire.
 
-Room: app. In: the stream's topic and newest claim. Out: nothing, or the reason why it must not be retired now.
+Room: app. In: the stream's topic and newest claim. Out: nothing, or the reason why it must not be
+retired now.
 
-A claim would stop that relay as a whole (exit 75), and its next start would publish again what was retired.
+A claim would stop that relay as a whole (exit 75), and its next start would publish again what was
+retired.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from watchrelay.kafka.writer_probe import Sign, signs_of
 from watchrelay.model.streams import StreamSpec
 
 _RECENT_S: Final = 300.0
-"""A record that is older was written by nobody who still lives, also where the clocks of two hosts differ.
+"""A record that is older was written by nobody who still lives, also where the clocks of two hosts
+differ.
 Source: 5 min, as much as Kerberos forgives."""
 _CLOCKS_S: Final = 86_400.0
-"""No clock is wrong by more, time zones included: what is older than this by the clock of its writer needs no look."""
+"""No clock is wrong by more, time zones included: what is older than this by the clock of its
+writer needs no look."""
 _BEATS: Final = 1.5
 _MARGIN_S: Final = 1.0
 _READING_BACK_S: Final = 600.0
-"""A relay that has claimed says nothing until it has read its log back, and listed what that log does not tell."""
+"""A relay that has claimed says nothing until it has read its log back, and listed what that log
+does not tell."""
 
 Watching = Callable[[str, float], None]
 """(topic, seconds): told before one looks for so long."""
@@ -36,10 +41,13 @@ class StillWritten(WatchrelayError):
     """A relay writes the stream: it is in that relay's config."""
 
 
-def sign_means(newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool) -> Literal["nobody", "claimed", "maybe"]:
+def sign_means(
+    newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool
+) -> Literal["nobody", "claimed", "maybe"]:
     """What a stream's newest record tells of its writer. Pure.
 
-    Shape: `cut`: not all of the partition was looked through, so that a busy neighbour may have put it out of sight.
+    Shape: `cut`: not all of the partition was looked through, so that a busy neighbour may have put
+    it out of sight.
     Units: `interval_s` between two heartbeats.
     """
     if newest is None:
@@ -51,7 +59,12 @@ def sign_means(newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool
 
 
 async def refuse_written(
-    spec: StreamSpec, connection: KafkaConnection, control: ControlTopic, *, interval_s: float, watching: Watching
+    spec: StreamSpec,
+    connection: KafkaConnection,
+    control: ControlTopic,
+    *,
+    interval_s: float,
+    watching: Watching,
 ) -> None:
     """Return when no relay seems to write the stream; may look for a heartbeat interval and a half.
 
@@ -68,15 +81,19 @@ async def refuse_written(
             case "claimed":
                 assert newest is not None
                 raise StillWritten(
-                    f"stream {spec.id} was claimed by relay {holder} {_ago(newest)} ago, which has said nothing since: it may be reading "
-                    f"its log back; take the stream out of its config and try again when it is done, or say --force if it is gone"
+                    f"stream {spec.id} was claimed by relay {holder} {_ago(newest)} ago, "
+                    "which has said nothing since: it may be reading "
+                    "its log back; take the stream out of its config and try again when it "
+                    "is done, or say --force if it is gone"
                 )
         wait_s = _BEATS * interval_s + _MARGIN_S
         watching(spec.topic, wait_s)
         if (found := await signs.more(within_s=wait_s)) is not None:
             raise StillWritten(
-                f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, a record {_ago(found)} ago on {spec.topic}): "
-                "take it out of that relay's config, which the relay notices by itself, then retire it; "
+                f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, "
+                f"a record {_ago(found)} ago on {spec.topic}): "
+                "take it out of that relay's config, which the relay notices by itself, then "
+                "retire it; "
                 "or say --force: that relay then stops all its streams and exits 75"
             )
 

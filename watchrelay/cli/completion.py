@@ -1,4 +1,5 @@
-"""`watchrelay completion`: a script with which a shell completes commands, options and their values."""
+"""`watchrelay completion`: a script with which a shell completes commands, options and their
+values."""
 
 from __future__ import annotations
 

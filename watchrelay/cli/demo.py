@@ -1,6 +1,8 @@
-"""`watchrelay demo`: a synthetic cluster, an embedded Kafka, and the relay between them exactly as in production.
+"""`watchrelay demo`: a synthetic cluster, an embedded Kafka, and the relay between them exactly as
+in production.
 
-Room: commands. In: parsed arguments. Out: decoded events on stdout, what is going on on stderr, the exit code of the relay's drain.
+Room: commands. In: parsed arguments. Out: decoded events on stdout, what is going on on stderr, the
+exit code of the relay's drain.
 """
 
 from __future__ import annotations
@@ -49,7 +51,14 @@ resources:
 {resources}"""
 _SAID = (("kafka", "bootstrapServers"), ("kubernetes", "kubeconfig"))
 """Keys that `--kafka` and `--kubeconfig` say."""
-_SHOP = ("namespaces", "deployments.apps", "pods", "configmaps", "secrets", "orders.shop.example.com")
+_SHOP = (
+    "namespaces",
+    "deployments.apps",
+    "pods",
+    "configmaps",
+    "secrets",
+    "orders.shop.example.com",
+)
 _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
 
@@ -65,9 +74,11 @@ class _Ends:
 def run(args: argparse.Namespace) -> int:
     """Run until Ctrl-C; 0 when everything was drained.
 
-    Raises: EmbeddedKafkaError when the extra `demo` is missing; SinkUnavailable when nobody answers at `--kafka`.
+    Raises: EmbeddedKafkaError when the extra `demo` is missing; SinkUnavailable when nobody answers
+    at `--kafka`.
     """
-    # The embedded broker cannot say how its topics are configured; the warnings about that are no news here.
+    # The embedded broker cannot say how its topics are configured; the warnings about that are no
+    # news here.
     logs.configure("console", "warning" if args.kafka else "error")
     return finish(_demo(args))
 
@@ -76,7 +87,10 @@ async def _demo(args: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(_own_directory()))
         ends = await _ends(args, directory, stack)
-        _say("the relay's config:\n\n" + "".join(f"    {line}\n" for line in ends.config.splitlines()))
+        _say(
+            "the relay's config:\n\n"
+            + "".join(f"    {line}\n" for line in ends.config.splitlines())
+        )
         daemon = Daemon(ends.settings)
         async with asyncio.TaskGroup() as tasks:
             relay = tasks.create_task(daemon.run(), name="relay")
@@ -86,7 +100,12 @@ async def _demo(args: argparse.Namespace) -> int:
             ]
             if ends.cluster is not None:
                 shop = ends.cluster.open_shop()
-                on_lookers.append(tasks.create_task(ends.cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=shop), name="shop"))
+                on_lookers.append(
+                    tasks.create_task(
+                        ends.cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=shop),
+                        name="shop",
+                    )
+                )
             await asyncio.wait((relay,))
             for task in on_lookers:
                 task.cancel()
@@ -99,7 +118,9 @@ def _own_directory() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="watchrelay-demo-")
     except OSError as error:
         reason = f"no directory for what the demo writes: {error.strerror or error}"
-        raise ConfigError([Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]) from error
+        raise ConfigError(
+            [Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]
+        ) from error
 
 
 async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> _Ends:
@@ -115,7 +136,9 @@ async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack
     return _Ends(cluster, settings, config)
 
 
-def _configure(args: argparse.Namespace, directory: Path, cluster: SyntheticCluster | None, kafka: str) -> tuple[str, Settings]:
+def _configure(
+    args: argparse.Namespace, directory: Path, cluster: SyntheticCluster | None, kafka: str
+) -> tuple[str, Settings]:
     """Write the config that an operator would write, and read it as `run` does."""
     if cluster is None:
         kubeconfig = _real_file(args.kubeconfig)
@@ -140,17 +163,26 @@ def _real_file(named: str) -> str:
     try:
         return os.path.realpath(named, strict=True)
     except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
+        reason = (
+            "there is no such file"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {error.strerror or error}"
+        )
         raise ConfigError([Problem(reason, source=named, hint="named by --kubeconfig")]) from error
 
 
 def _heeded(environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool) -> dict[str, str]:
-    """The variables that may speak of a demo: how it is observed and ends, and how to reach an end that is real.
+    """The variables that may speak of a demo: how it is observed and ends, and how to reach an end
+    that is real.
 
-    None says where an end is, or that this is another cluster: what is exported for a real relay must not turn a demo's lists into
-    deletes on its topics.
+    None says where an end is, or that this is another cluster: what is exported for a real relay
+    must not turn a demo's lists into deletes on its topics.
     """
-    sections = {"observe", "shutdown"} | ({"kafka"} if real_kafka else set()) | ({"kubernetes"} if real_cluster else set())
+    sections = (
+        {"observe", "shutdown"}
+        | ({"kafka"} if real_kafka else set())
+        | ({"kubernetes"} if real_cluster else set())
+    )
     heeded: dict[str, str] = {}
     passed_over: list[str] = []
     for name, value in environ.items():
@@ -165,13 +197,19 @@ def _heeded(environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool)
 
 
 def _make_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str, ...]) -> None:
-    """The embedded broker cannot create topics by request; a real one is asked by the relay itself."""
+    """The embedded broker cannot create topics by request; a real one is asked by the relay
+    itself."""
     broker.create_topic(control_topic(settings), 1)
     broker.create_topic(signal_topic(settings), 1)
     for resource in resources:
         plural, _, group = resource.partition(".")
         kafka = settings.kafka
-        name = kafka.topic_template.format(prefix=kafka.topic_prefix, cluster=settings.cluster, group=group or "core", resource=plural)
+        name = kafka.topic_template.format(
+            prefix=kafka.topic_prefix,
+            cluster=settings.cluster,
+            group=group or "core",
+            resource=plural,
+        )
         broker.create_topic(name, PARTITIONS)
 
 
@@ -191,7 +229,10 @@ async def _tell(daemon: Daemon) -> None:
     """Say where to look, and when the whole state is in Kafka."""
     await daemon.started.wait()
     base = f"http://127.0.0.1:{daemon.port}"
-    _say(f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends the demo)")
+    _say(
+        f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends "
+        "the demo)"
+    )
     await _until(lambda: daemon.readiness.check()[0])
     _say("ready: the whole state of every stream is in Kafka; what follows are live changes")
 

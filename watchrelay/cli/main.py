@@ -1,7 +1,8 @@
 """Arguments -> the command that does the work -> an exit code.
 
-Room: above all. In: argv. Out: 0 to 78, as --help says. Commands are imported only when they run, so that --help costs
-nothing; each is a module `watchrelay/commands/<name>.py` with `run(args: argparse.Namespace) -> int`.
+Room: above all. In: argv. Out: 0 to 78, as --help says. Commands are imported only when they run,
+so that --help costs nothing; each is a module `watchrelay/commands/<name>.py` with `run(args:
+argparse.Namespace) -> int`.
 """
 
 from __future__ import annotations
@@ -71,8 +72,12 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with messages that start like all others and end with what to do."""
 
     def error(self, message: str) -> NoReturn:
-        if message.startswith("unrecognized arguments"):  # one may be a setting without its --set, and that a password
-            message = " ".join(f"{name}=..." if equals else name for name, equals, _ in (word.partition("=") for word in message.split()))
+        # one may be a setting without its --set, and that a password
+        if message.startswith("unrecognized arguments"):
+            message = " ".join(
+                f"{name}=..." if equals else name
+                for name, equals, _ in (word.partition("=") for word in message.split())
+            )
         self.exit(USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -87,21 +92,46 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = _Parser(
         prog="watchrelay",
-        description="Relays every change of chosen Kubernetes resources, in order, to Kafka topics that prove themselves.",
+        description="Relays every change of chosen Kubernetes resources, in order, to Kafka topics "
+        "that "
+        "prove themselves.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"watchrelay {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
 
-    _add(commands, "run", "the daemon: watch, publish, serve metrics until SIGTERM", "Runs until SIGTERM or Ctrl-C, then drains.")
+    _add(
+        commands,
+        "run",
+        "the daemon: watch, publish, serve metrics until SIGTERM",
+        "Runs until SIGTERM or Ctrl-C, then drains.",
+    )
 
     _add_validate(commands)
 
-    demo = _add(commands, "demo", "see it work on this machine, with neither cluster nor Kafka", _DEMO, config=False)
-    demo.add_argument("--kubeconfig", metavar="FILE", type=_named, help="watch this real cluster instead of the synthetic one")
-    demo.add_argument("--kafka", metavar="HOST:PORT", type=_broker, help="publish to this real Kafka instead of the embedded one")
+    demo = _add(
+        commands,
+        "demo",
+        "see it work on this machine, with neither cluster nor Kafka",
+        _DEMO,
+        config=False,
+    )
+    demo.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        type=_named,
+        help="watch this real cluster instead of the synthetic one",
+    )
+    demo.add_argument(
+        "--kafka",
+        metavar="HOST:PORT",
+        type=_broker,
+        help="publish to this real Kafka instead of the embedded one",
+    )
 
     _add_readers(commands)
 
@@ -109,77 +139,209 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_rbac(commands)
 
-    asyncapi = _add(commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI)
-    asyncapi.add_argument("--output", choices=("json", "yaml"), default="json", help="how it is written (default: json)")
+    asyncapi = _add(
+        commands, "asyncapi", "describe topics and records as an AsyncAPI 3.0 document", _ASYNCAPI
+    )
+    asyncapi.add_argument(
+        "--output",
+        choices=("json", "yaml"),
+        default="json",
+        help="how it is written (default: json)",
+    )
 
     _add(
-        commands, "schema", "print the JSON Schema of the config file", "For editors and charts: JSON Schema, draft 2020-12.", config=False
+        commands,
+        "schema",
+        "print the JSON Schema of the config file",
+        "For editors and charts: JSON Schema, draft 2020-12.",
+        config=False,
     )
-    completion = _add(commands, "completion", "print what completes commands in your shell", _COMPLETION, config=False)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+    completion = _add(
+        commands,
+        "completion",
+        "print what completes commands in your shell",
+        _COMPLETION,
+        config=False,
+    )
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="the shell that reads it"
+    )
     completion.set_defaults(parser=parser)
     version = _add(commands, "version", "print the version", "Prints the version.", config=False)
-    version.add_argument("--json", action="store_true", help="with the versions of Python and of what matters")
+    version.add_argument(
+        "--json", action="store_true", help="with the versions of Python and of what matters"
+    )
     return parser
 
 
 def _add_readers(commands: Any) -> None:
     """The commands that read topics, and what they ask for."""
-    tail = _add(commands, "tail", "decode the topics for people or programs", "Follows the topics of some streams, or of all.")
-    tail.add_argument(
-        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
+    tail = _add(
+        commands,
+        "tail",
+        "decode the topics for people or programs",
+        "Follows the topics of some streams, or of all.",
     )
-    tail.add_argument("--from-beginning", action="store_true", help="start with the oldest record, not with the next")
+    tail.add_argument(
+        "streams",
+        metavar="STREAM",
+        nargs="*",
+        type=_named,
+        help="stream ids, such as pods or pods@shop; none: all that are published",
+    )
+    tail.add_argument(
+        "--from-beginning",
+        action="store_true",
+        help="start with the oldest record, not with the next",
+    )
     tail.add_argument("--until-end", action="store_true", help="stop at what is the end now")
-    tail.add_argument("--output", choices=("text", "json", "yaml", "name"), default="text", help=_TAIL_OUTPUT)
-    tail.add_argument("--markers", action="store_true", help="also markers: claims, begins and ends of snapshots, heartbeats")
     tail.add_argument(
-        "--key", metavar="KEY", action="append", default=[], type=_named, help="only these keys, such as shop/web or 'shop/*'"
+        "--output", choices=("text", "json", "yaml", "name"), default="text", help=_TAIL_OUTPUT
     )
     tail.add_argument(
-        "--type", action="append", default=[], choices=_TYPES, help="only these types, markers too; may be repeated, as --key may"
+        "--markers",
+        action="store_true",
+        help="also markers: claims, begins and ends of snapshots, heartbeats",
     )
-    tail.add_argument("--namespace", metavar="NAMESPACE", action="append", default=[], type=_named, help="only objects of these namespaces")
+    tail.add_argument(
+        "--key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        type=_named,
+        help="only these keys, such as shop/web or 'shop/*'",
+    )
+    tail.add_argument(
+        "--type",
+        action="append",
+        default=[],
+        choices=_TYPES,
+        help="only these types, markers too; may be repeated, as --key may",
+    )
+    tail.add_argument(
+        "--namespace",
+        metavar="NAMESPACE",
+        action="append",
+        default=[],
+        type=_named,
+        help="only objects of these namespaces",
+    )
 
-    snapshot = _add(commands, "snapshot", "ask the running relay for snapshots, and wait for them", _SNAPSHOT)
-    snapshot.add_argument(
-        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
+    snapshot = _add(
+        commands, "snapshot", "ask the running relay for snapshots, and wait for them", _SNAPSHOT
     )
-    snapshot.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
-    snapshot.add_argument("--timeout", metavar="DURATION", type=_duration, default=300.0, help="how long all of it may take (default: 5m)")
+    snapshot.add_argument(
+        "streams",
+        metavar="STREAM",
+        nargs="*",
+        type=_named,
+        help="stream ids, such as pods or pods@shop; none: all that are published",
+    )
+    snapshot.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="json: one object a line (default: text)",
+    )
+    snapshot.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=_duration,
+        default=300.0,
+        help="how long all of it may take (default: 5m)",
+    )
 
     retire = _add(commands, "retire", "take a stream off its topic, for good", _RETIRE)
-    retire.add_argument("stream", metavar="STREAM", type=_named, help="the id of a stream that is no longer in the config")
-    retire.add_argument("--yes", action="store_true", help="do not ask first; needed where stdin is no terminal")
-    retire.add_argument("--force", action="store_true", help="also while a relay writes the stream: that relay stops, with exit code 75")
-
-    verify = _add(commands, "verify", "replay the topics and check every digest; compare with the cluster", _VERIFY)
-    verify.add_argument(
-        "streams", metavar="STREAM", nargs="*", type=_named, help="stream ids, such as pods or pods@shop; none: all that are published"
+    retire.add_argument(
+        "stream",
+        metavar="STREAM",
+        type=_named,
+        help="the id of a stream that is no longer in the config",
     )
-    verify.add_argument("--cluster", action="store_true", help="also compare with what the API server lists now")
-    verify.add_argument("--partitions", action="store_true", help="a line for each partition, in place of one for each stream")
-    verify.add_argument("--output", choices=("text", "json"), default="text", help="json: one object a line (default: text)")
+    retire.add_argument(
+        "--yes", action="store_true", help="do not ask first; needed where stdin is no terminal"
+    )
+    retire.add_argument(
+        "--force",
+        action="store_true",
+        help="also while a relay writes the stream: that relay stops, with exit code 75",
+    )
+
+    verify = _add(
+        commands,
+        "verify",
+        "replay the topics and check every digest; compare with the cluster",
+        _VERIFY,
+    )
+    verify.add_argument(
+        "streams",
+        metavar="STREAM",
+        nargs="*",
+        type=_named,
+        help="stream ids, such as pods or pods@shop; none: all that are published",
+    )
+    verify.add_argument(
+        "--cluster", action="store_true", help="also compare with what the API server lists now"
+    )
+    verify.add_argument(
+        "--partitions",
+        action="store_true",
+        help="a line for each partition, in place of one for each stream",
+    )
+    verify.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="json: one object a line (default: text)",
+    )
 
 
-_TAIL_OUTPUT = "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web (default: text)"
+_TAIL_OUTPUT = (
+    "json: one object a line; yaml: as kubectl prints objects; name: such as pods/shop/web "
+    "(default: text)"
+)
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
 
 
 def _add_validate(commands: Any) -> None:
-    validate = _add(commands, "validate", "check the config, say what it means", "Prints the streams and topics, or every mistake.")
-    validate.add_argument("--connect", action="store_true", help="also reach out: API server, discovery, rights, brokers, topics")
+    validate = _add(
+        commands,
+        "validate",
+        "check the config, say what it means",
+        "Prints the streams and topics, or every mistake.",
+    )
+    validate.add_argument(
+        "--connect",
+        action="store_true",
+        help="also reach out: API server, discovery, rights, brokers, topics",
+    )
     validate.add_argument(
         "--as", metavar="ACCOUNT", type=_account, dest="act_as",
-        help="with --connect: check the rights of this service account, NS/NAME or system:serviceaccount:NS:NAME, instead of your own",
+        help="with --connect: check the rights of this service account, NS/NAME or "
+            "system:serviceaccount:NS:NAME, instead of your own",
     )  # fmt: skip
-    validate.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+    validate.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="json: one object on one line (default: text)",
+    )
 
 
 def _add_topics(commands: Any) -> None:
-    topics = _add(commands, "topics", "list and check the topics of the config", "Prints each topic and whether it is in order.")
+    topics = _add(
+        commands,
+        "topics",
+        "list and check the topics of the config",
+        "Prints each topic and whether it is in order.",
+    )
     topics.add_argument("--create", action="store_true", help="create those that are missing")
-    topics.add_argument("--output", choices=("text", "json"), default="text", help="json: one object on one line (default: text)")
+    topics.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="json: one object on one line (default: text)",
+    )
 
 
 def _add_rbac(commands: Any) -> None:
@@ -228,7 +390,9 @@ A Role per namespace for entries with namespaces, a ClusterRole for the others. 
 must be written as plural.group, such as widgets.example.com."""
 
 
-def _add(commands: Any, name: str, summary: str, description: str, *, config: bool = True) -> argparse.ArgumentParser:
+def _add(
+    commands: Any, name: str, summary: str, description: str, *, config: bool = True
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=description, epilog=_CONFIG_EPILOG if config else None,
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
@@ -237,13 +401,15 @@ def _add(commands: Any, name: str, summary: str, description: str, *, config: bo
         parser.add_argument("-c", "--config", metavar="FILE", help="the config file")
         parser.add_argument(
             "--set", metavar="PATH=VALUE", action="append", default=[], dest="sets", type=_set,
-            help="one setting, such as kafka.partitions=3; wins over file and environment; may be repeated",
+            help="one setting, such as kafka.partitions=3; wins over file and environment; may be "
+                "repeated",
         )  # fmt: skip
     return parser
 
 
 def _duration(text: str) -> float:
-    from watchrelay.config.units import duration_s  # here, so that --help needs no part of the config
+    # here, so that --help needs no part of the config
+    from watchrelay.config.units import duration_s
 
     try:
         seconds = duration_s(text)
@@ -255,13 +421,15 @@ def _duration(text: str) -> float:
 
 
 def _named(text: str) -> str:
-    if not text.strip():  # a script's variable that was not set must not come to mean "all", or "none"
+    # a script's variable that was not set must not come to mean "all", or "none"
+    if not text.strip():
         raise argparse.ArgumentTypeError("must not be empty: write it, or leave the argument out")
     return text
 
 
 def _broker(text: str) -> str:
-    from watchrelay.config.grammar import check_address  # here, so that --help needs no part of the config
+    # here, so that --help needs no part of the config
+    from watchrelay.config.grammar import check_address
 
     try:
         check_address(text, host_needed=True)
@@ -271,7 +439,8 @@ def _broker(text: str) -> str:
 
 
 def _set(text: str) -> str:
-    from watchrelay.config.overrides import parse_set  # here, so that --help needs no part of the config
+    # here, so that --help needs no part of the config
+    from watchrelay.config.overrides import parse_set
 
     try:
         parse_set(text)
@@ -284,18 +453,27 @@ def _service_account(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
     legal = "abcdefghijklmnopqrstuvwxyz0123456789-."
     fits = slash and "." not in namespace and len(namespace) <= 63 and len(name) <= 253
-    if not fits or not all(part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal) for part in (namespace, name)):
-        raise argparse.ArgumentTypeError(f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay')
+    if not fits or not all(
+        part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal)
+        for part in (namespace, name)
+    ):
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay'
+        )
     return namespace, name
 
 
 def _account(text: str) -> str:
-    """`system:serviceaccount:NS:NAME`, which may be written `NS/NAME`, or with a slash for the last colon."""
+    """`system:serviceaccount:NS:NAME`, which may be written `NS/NAME`, or with a slash for the last
+    colon."""
     named = text.removeprefix("system:serviceaccount:")
     try:
         namespace, name = _service_account(named if "/" in named else named.replace(":", "/", 1))
     except argparse.ArgumentTypeError:
-        message = f'"{text}" is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME'
+        message = (
+            f'"{text}" is not a service account: write NAMESPACE/NAME or '
+            "system:serviceaccount:NAMESPACE:NAME"
+        )
         raise argparse.ArgumentTypeError(message) from None
     return f"system:serviceaccount:{namespace}:{name}"
 
@@ -337,10 +515,11 @@ def _parse_and_dispatch(argv: Sequence[str] | None) -> int:
 
 
 def _open_streams() -> None:
-    """A process started with a standard stream closed (`>&-`) has None there: what is said goes nowhere, not to the other one, and
-    nothing is there to be read.
+    """A process started with a standard stream closed (`>&-`) has None there: what is said goes
+    nowhere, not to the other one, and nothing is there to be read.
 
-    What stdout's encoding has no sign for (a file name in a locale of ASCII) is written as an escape, as stderr does.
+    What stdout's encoding has no sign for (a file name in a locale of ASCII) is written as an
+    escape, as stderr does.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -350,7 +529,14 @@ def _open_streams() -> None:
 
 
 def _dispatch(args: argparse.Namespace) -> int:
-    from watchrelay.core.errors import PERSON, ConfigError, Fenced, SinkUnavailable, Unavailable, WatchrelayError
+    from watchrelay.core.errors import (
+        PERSON,
+        ConfigError,
+        Fenced,
+        SinkUnavailable,
+        Unavailable,
+        WatchrelayError,
+    )
 
     try:
         return _command(args)
@@ -371,19 +557,24 @@ def _dispatch(args: argparse.Namespace) -> int:
     except WatchrelayError as error:
         _say(f"watchrelay: {error}")
         return FAILED
-    except Exception as error:  # (the last resort: no traceback reaches an operator who did not ask for one)
+    except Exception as error:
+        # (the last resort: no traceback reaches an operator who did not ask for one)
         if isinstance(error, OSError) and _unwritable(error):
             raise
         if _debugging(args):
             import traceback
 
             traceback.print_exc()
-        _say(f"watchrelay: internal error: {_one_line(error)}; please report it, with what --set observe.logLevel=debug prints")
+        _say(
+            f"watchrelay: internal error: {_one_line(error)}; please report it, with what --set "
+            "observe.logLevel=debug prints"
+        )
         return FAILED
 
 
 def _command(args: argparse.Namespace) -> int:
-    """Run it. Of errors that tasks raised together the one behind the others is told, as if it had come alone."""
+    """Run it. Of errors that tasks raised together the one behind the others is told, as if it had
+    come alone."""
     command = importlib.import_module(f"watchrelay.cli.{args.command}")
     try:
         return int(command.run(args))
@@ -394,14 +585,23 @@ def _command(args: argparse.Namespace) -> int:
 
 
 def _unwritable(error: OSError) -> bool:
-    """True for what only a write can end in, where it names no file: nothing but stdout is written so."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    """True for what only a write can end in, where it names no file: nothing but stdout is written
+    so."""
+    return error.filename is None and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+    )
 
 
 def _debugging(args: argparse.Namespace) -> bool:
-    """True when the log level was set to debug, wherever; the file is not asked, it may be what is broken."""
+    """True when the log level was set to debug, wherever; the file is not asked, it may be what is
+    broken."""
     logging = sys.modules.get("logging")
-    asked = os.environ.get("WATCHRELAY_OBSERVE__LOG_LEVEL") == "debug" or "observe.logLevel=debug" in getattr(args, "sets", ())
+    asked = os.environ.get(
+        "WATCHRELAY_OBSERVE__LOG_LEVEL"
+    ) == "debug" or "observe.logLevel=debug" in getattr(args, "sets", ())
     return asked or (logging is not None and logging.getLogger().level == logging.DEBUG)
 
 
@@ -422,7 +622,8 @@ def _say(*lines: str) -> None:
 
 
 def _settle_stderr() -> None:
-    """What could not be written to stderr is given up here: at its end the interpreter would try again, and exit with 120."""
+    """What could not be written to stderr is given up here: at its end the interpreter would try
+    again, and exit with 120."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -430,5 +631,6 @@ def _settle_stderr() -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Whoever read our output has left: nothing may be written at exit either. Source: Python docs, "Note on SIGPIPE"."""
+    """Whoever read our output has left: nothing may be written at exit either. Source: Python docs,
+    "Note on SIGPIPE"."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -19,7 +19,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 
 def _text(dumper: Any, value: str) -> Any:
-    """Several lines as a block; in double quotes what would be read as another type, and what a terminal may not show: it is escaped."""
+    """Several lines as a block; in double quotes what would be read as another type, and what a
+    terminal may not show: it is escaped."""
     if not value.replace("\n", "").isprintable():
         style = '"'
     elif "\n" in value:
@@ -33,17 +34,28 @@ _Dumper.add_representer(str, _text)
 
 
 def yaml_of(value: bytes) -> str:
-    """The object in `value` as a YAML document without its last line end. Raises: RecordRefused: the value is not JSON."""
+    """The object in `value` as a YAML document without its last line end. Raises: RecordRefused:
+    the value is not JSON."""
     try:
         found = msgspec.json.decode(value)
-        text = yaml.dump(found, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=1 << 30, default_flow_style=False)
+        text = yaml.dump(
+            found,
+            Dumper=_Dumper,
+            sort_keys=True,
+            allow_unicode=True,
+            width=1 << 30,
+            default_flow_style=False,
+        )
     except (*BROKEN, yaml.YAMLError) as error:
         raise RecordRefused(f"the value is not JSON: {why_broken(error, value)}") from error
-    return "\n".join(printable(line) for line in text.removesuffix("\n...\n").rstrip("\n").split("\n"))
+    return "\n".join(
+        printable(line) for line in text.removesuffix("\n...\n").rstrip("\n").split("\n")
+    )
 
 
 def name_of(source: str, stream: str, key: str) -> str:
-    """`pods/shop/web`, `deployments.apps/shop/web`, `nodes/n1`: the resource by `source`, else by the stream's id; then the object."""
+    """`pods/shop/web`, `deployments.apps/shop/web`, `nodes/n1`: the resource by `source`, else by
+    the stream's id; then the object."""
     _, _, path = source.partition("/clusters/")
     match path.split("/")[1:]:
         case ["api", _, resource]:

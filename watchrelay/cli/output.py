@@ -1,4 +1,5 @@
-"""What `validate` and `topics` print with `--output json`: one object on one line; keys are only ever added.
+"""What `validate` and `topics` print with `--output json`: one object on one line; keys are only
+ever added.
 
 Room: commands. In: problems and facts. Out: JSON on stdout.
 """

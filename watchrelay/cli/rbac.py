@@ -1,6 +1,7 @@
 """`watchrelay rbac`.
 
-Room: commands. In: parsed arguments, the config. Out: manifests on stdout that grant what the config needs, and nothing else.
+Room: commands. In: parsed arguments, the config. Out: manifests on stdout that grant what the
+config needs, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,16 +19,28 @@ from watchrelay.core.errors import ConfigError
 def run(args: argparse.Namespace) -> int:
     """Print the manifests.
 
-    Raises: ConfigError when the config is wrong, or names a resource that RBAC cannot be told of without asking a cluster.
+    Raises: ConfigError when the config is wrong, or names a resource that RBAC cannot be told of
+    without asking a cluster.
     """
     loaded = load(args.config, args.sets)
     granted, unresolved = rights(loaded.settings)
     if unresolved:
-        raise ConfigError([loaded.problem(("resources", entry.index, "resource"), entry.message, entry.hint) for entry in unresolved])
+        raise ConfigError(
+            [
+                loaded.problem(("resources", entry.index, "resource"), entry.message, entry.hint)
+                for entry in unresolved
+            ]
+        )
     namespace, name = args.service_account
-    print(f"# The rights of watchrelay for cluster {loaded.settings.cluster}: list and watch, nothing else.")
+    print(
+        f"# The rights of watchrelay for cluster {loaded.settings.cluster}: list and watch, "
+        "nothing else."
+    )
     needed = list(dict.fromkeys((namespace, *granted.namespaced)))
-    print(f"# {'This namespace' if len(needed) == 1 else 'These namespaces'} must exist before: {', '.join(needed)}")
+    print(
+        f"# {'This namespace' if len(needed) == 1 else 'These namespaces'} must exist before: "
+        f"{', '.join(needed)}"
+    )
     print("# " + "; ".join(f"kubectl create namespace {each}" for each in needed))
     for manifest in manifests(granted, namespace=namespace, name=name):
         print("---")
@@ -37,9 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _yaml(manifest: dict[str, Any]) -> str:
     text = yaml.dump(manifest, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=1000)
-    groups = {rule["apiGroups"][0] for rule in manifest.get("rules", []) if rule["resources"] == ["*"]}
+    groups = {
+        rule["apiGroups"][0] for rule in manifest.get("rules", []) if rule["resources"] == ["*"]
+    }
     return (
-        "".join(f'# "*.{group}" in the config: every resource of {group}, also those that come later\n' for group in sorted(groups)) + text
+        "".join(
+            f'# "*.{group}" in the config: every resource of {group}, also those that come later\n'
+            for group in sorted(groups)
+        )
+        + text
     )
 
 

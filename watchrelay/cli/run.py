@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     with _told_early() as begun:
         begun.reader = ConfigReader.start(Asked(args.config, args.sets))
         with lean_import():
-            from watchrelay.daemon.daemon import Daemon  # the rooms are imported while another process reads the config
+            # the rooms are imported while another process reads the config
+            from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
         settings = begun.reader.settings()
         logs.configure(settings.observe.log_format, settings.observe.log_level)
@@ -53,7 +54,8 @@ async def _run(daemon: Daemon) -> int:
 
 @contextlib.contextmanager
 def _told_early() -> Iterator[_Begun]:
-    """SIGTERM and Ctrl-C before the daemon hears them itself: nothing was begun, so nothing is drained. After its end they change nothing.
+    """SIGTERM and Ctrl-C before the daemon hears them itself: nothing was begun, so nothing is
+    drained. After its end they change nothing.
 
     The first process of a container must do this itself: no signal ends it that it does not handle.
     """

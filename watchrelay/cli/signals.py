@@ -1,10 +1,11 @@
 """Ctrl-C and SIGTERM: an exit code, and never a traceback.
 
-Room: below all others. In: the command line, signals. Out: the process ends at once where nothing needs an end; what runs in an event
-loop is cancelled, and cleans up first.
-No handler here raises: an exception out of nowhere, such as in the middle of an import, is printed by the interpreter where nobody can
-catch it. Each handler is set by the program itself, for the first process of a container is ended by no signal that it does not handle.
-What comes before `heed()` is the interpreter's own start: there Python answers Ctrl-C with a traceback of its own.
+Room: below all others. In: the command line, signals. Out: the process ends at once where nothing
+needs an end; what runs in an event loop is cancelled, and cleans up first.
+No handler here raises: an exception out of nowhere, such as in the middle of an import, is printed
+by the interpreter where nobody can catch it. Each handler is set by the program itself, for the
+first process of a container is ended by no signal that it does not handle. What comes before
+`heed()` is the interpreter's own start: there Python answers Ctrl-C with a traceback of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class ToldToStop(KeyboardInterrupt):
 def exit_code(argv: Sequence[str], number: int) -> int:
     """How the command line `argv` ends when it is told to stop.
 
-    Shape: 0 for what goes on until then, 128 and the signal's number for what had something to bring to an end.
+    Shape: 0 for what goes on until then, 128 and the signal's number for what had something to
+    bring to an end.
     """
     command = next(iter(argv), "")
     endless = command in ("run", "demo") or (command == "tail" and "--until-end" not in argv)
@@ -41,7 +43,8 @@ def exit_code(argv: Sequence[str], number: int) -> int:
 
 
 def heed(argv: Sequence[str]) -> None:
-    """From now on both signals end the process in silence. One that the parent has turned off (`nohup`, `&`) stays so."""
+    """From now on both signals end the process in silence. One that the parent has turned off
+    (`nohup`, `&`) stays so."""
     _on_signals(lambda number, _: os._exit(exit_code(argv, number)))
 
 
@@ -51,7 +54,8 @@ def settle(code: int) -> None:
 
 
 def finish(work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns, in an event loop of its own. A second signal does not wait for its cleaning up.
+    """What `work` returns, in an event loop of its own. A second signal does not wait for its
+    cleaning up.
 
     Raises: ToldToStop when a signal came first; whatever `work` raises.
     """

@@ -1,4 +1,5 @@
-"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they are complete."""
+"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they
+are complete."""
 
 from __future__ import annotations
 
@@ -15,14 +16,22 @@ from watchrelay.config import Settings, load_settings
 from watchrelay.core.text import counted, printable
 from watchrelay.observe import logs
 
-_FIELDS = {"snapshot": "snapshot", "epoch": "epoch", "resourceVersion": "rv", "time": "time", "count": "count", "partitions": "partitions"}
+_FIELDS = {
+    "snapshot": "snapshot",
+    "epoch": "epoch",
+    "resourceVersion": "rv",
+    "time": "time",
+    "count": "count",
+    "partitions": "partitions",
+}
 """What is printed as JSON, by the name that the index record has for it."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, wait, print.
 
-    Raises: ConfigError, NotThere, Unanswered, SinkUnavailable, TopicRefused: one line for the operator each.
+    Raises: ConfigError, NotThere, Unanswered, SinkUnavailable, TopicRefused: one line for the
+    operator each.
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
@@ -32,7 +41,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _snapshot(
-    settings: Settings, streams: Sequence[str], timeout_s: float, progress: Progress, printer: Callable[[Taken], str]
+    settings: Settings,
+    streams: Sequence[str],
+    timeout_s: float,
+    progress: Progress,
+    printer: Callable[[Taken], str],
 ) -> None:
     def taken(answer: Taken) -> None:
         progress.clear()
@@ -40,7 +53,9 @@ async def _snapshot(
         progress.taken()
 
     try:
-        await ask_for_snapshots(settings, streams, timeout_s=timeout_s, asked=progress.asked, taken=taken)
+        await ask_for_snapshots(
+            settings, streams, timeout_s=timeout_s, asked=progress.asked, taken=taken
+        )
     finally:
         progress.clear()
 
@@ -70,22 +85,34 @@ class Progress:
 
     def _show(self) -> None:
         if self._shown and self._done < self._wanted:
-            print(f"\rwaiting for snapshots: {self._done} of {self._wanted} complete", end="", file=self._out, flush=True)
+            print(
+                f"\rwaiting for snapshots: {self._done} of {self._wanted} complete",
+                end="",
+                file=self._out,
+                flush=True,
+            )
 
 
 def as_json(answer: Taken) -> str:
-    """One JSON object on one line: the stream and what its index record has (record contract 7); null for what that lacks."""
+    """One JSON object on one line: the stream and what its index record has (record contract 7);
+    null for what that lacks."""
     index = answer.index
     fields = {name: index.get(key) for name, key in _FIELDS.items()}
     return printable(msgspec.json.encode({"stream": answer.stream, **fields}).decode())
 
 
 def line(answer: Taken) -> str:
-    """What one snapshot holds: its id, the objects, the version of the state, and where it begins on the topic."""
+    """What one snapshot holds: its id, the objects, the version of the state, and where it begins
+    on the topic."""
     index = answer.index
     listed = index.get("partitions")
-    partitions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    partitions = (
+        [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    )
     begins = " ".join(f"{each.get('partition')}@{each.get('begin')}" for each in partitions)
     objects = counted(index.get("count"), "object")
-    text = f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion {index.get('rv')}, begins at {begins}"
+    text = (
+        f"{answer.stream}: snapshot {index.get('snapshot')}: {objects} at resourceVersion "
+        f"{index.get('rv')}, begins at {begins}"
+    )
     return printable(text)

@@ -46,9 +46,11 @@ _PATIENCE_S = 3.0
 
 
 class ClientWords(logging.Handler):
-    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where it says dozens a second.
+    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where
+    it says dozens a second.
 
-    Not of a trouble that is over at once, nor of one that ends the command: that says it itself, with the cure.
+    Not of a trouble that is over at once, nor of one that ends the command: that says it itself,
+    with the cure.
     """
 
     def __init__(self, out: TextIO, *, now_s: Callable[[], float] = clock.now_s) -> None:
@@ -58,7 +60,8 @@ class ClientWords(logging.Handler):
         self._since_s = self._newest_s = self._quiet_until_s = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the line, unless the trouble has only begun, or another was printed not long ago."""
+        """Print the line, unless the trouble has only begun, or another was printed not long
+        ago."""
         now_s = self._now_s()
         if now_s - self._newest_s > _QUIET_S:
             self._since_s = now_s
@@ -70,7 +73,8 @@ class ClientWords(logging.Handler):
 
 @contextmanager
 def client_words(out: TextIO) -> Iterator[None]:
-    """While in it, what the Kafka client complains of goes to `out`, in few words, and nowhere else."""
+    """While in it, what the Kafka client complains of goes to `out`, in few words, and nowhere
+    else."""
     client_log, words = logging.getLogger("aiokafka"), ClientWords(out)
     client_log.propagate, before = False, client_log.propagate
     client_log.addHandler(words)
@@ -84,7 +88,8 @@ def client_words(out: TextIO) -> Iterator[None]:
 def run(args: argparse.Namespace) -> int:
     """Print until the end (`--until-end`), or until told to stop.
 
-    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each; ToldToStop.
+    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each;
+    ToldToStop.
     """
     settings = load_settings(args.config, args.sets)
     printer = OUTPUTS[args.output]()
@@ -111,7 +116,9 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
         waiting=waiting,
         awaited=lambda stream: may_come(settings, stream),
     )
-    selection = Selection(args.markers, tuple(args.key), frozenset(args.type), frozenset(args.namespace))
+    selection = Selection(
+        args.markers, tuple(args.key), frozenset(args.type), frozenset(args.namespace)
+    )
     with reason_told(connection):
         async with aclosing(reader.batches()) as batches:
             async for seen in batches:
@@ -119,19 +126,25 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
 
 
 def may_come(settings: Settings, stream: str) -> bool:
-    """Whether the config asks for `stream`, as far as can be told without a cluster, which alone knows groups and wildcards."""
+    """Whether the config asks for `stream`, as far as can be told without a cluster, which alone
+    knows groups and wildcards."""
     name, _, namespace = stream.partition("@")
     for each in plan(settings):
         if stream == each.id:
             return True
-        if not each.certain and namespace == (each.namespace or "") and (each.name.group is None or name.endswith(f".{each.name.group}")):
+        if (
+            not each.certain
+            and namespace == (each.namespace or "")
+            and (each.name.group is None or name.endswith(f".{each.name.group}"))
+        ):
             return True
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records are printed. Empty `keys` (patterns of a shell), `types`, `namespaces`: all; a marker also where its type is named."""
+    """Which records are printed. Empty `keys` (patterns of a shell), `types`, `namespaces`: all; a
+    marker also where its type is named."""
 
     markers: bool = False
     keys: tuple[str, ...] = ()
@@ -145,7 +158,9 @@ class Selection:
         key = record.key.decode()
         return (
             (not self.types or record.verb in self.types)
-            and (not self.namespaces or key.rpartition("/")[0].rpartition("/")[2] in self.namespaces)
+            and (
+                not self.namespaces or key.rpartition("/")[0].rpartition("/")[2] in self.namespaces
+            )
             and (not self.keys or any(fnmatchcase(key, pattern) for pattern in self.keys))
         )
 
@@ -154,7 +169,13 @@ OBJECTS = Selection()
 """All objects, no marker."""
 
 
-def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: TextIO, selection: Selection = OBJECTS) -> None:
+def print_batch(
+    seen: list[Seen],
+    printer: Printer,
+    out: TextIO,
+    complaints: TextIO,
+    selection: Selection = OBJECTS,
+) -> None:
     """Records to `out`; what is no record of ours to `complaints`, one line each."""
     lines = []
     for each in seen:
@@ -176,13 +197,19 @@ def print_batch(seen: list[Seen], printer: Printer, out: TextIO, complaints: Tex
 def as_json(seen: Seen) -> str:
     """One JSON object, on one line, that any terminal can show.
 
-    Shape: topic, partition, offset, stream, type, key, uid, resourceVersion, epoch, sequence, reason, object (its bytes as they stand on
-    the topic, but for line ends between tokens and for characters that a terminal may not show); of a marker what it carries.
+    Shape: topic, partition, offset, stream, type, key, uid, resourceVersion, epoch, sequence,
+    reason, object (its bytes as they stand on the topic, but for line ends between tokens and for
+    characters that a terminal may not show); of a marker what it carries.
     Raises: RecordRefused: the value is not JSON.
     """
     record = seen.record
     assert record is not None
-    place: dict[str, Any] = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset, "stream": record.stream}
+    place: dict[str, Any] = {
+        "topic": seen.topic,
+        "partition": seen.partition,
+        "offset": seen.offset,
+        "stream": record.stream,
+    }
     if isinstance(record, ObjectRecord):
         fields = place | {
             "type": record.verb,
@@ -220,7 +247,11 @@ def marker_fields(record: MarkerRecord) -> dict[str, Any]:
         "partitions": record.partitions,
     }
     if record.kind != "claim":
-        fields |= {"resourceVersion": record.frontier, "count": record.count, "digest": f"{record.digest:016x}"}
+        fields |= {
+            "resourceVersion": record.frontier,
+            "count": record.count,
+            "digest": f"{record.digest:016x}",
+        }
     if record.seen:
         fields["seen"] = record.seen
     if record.snapshot:
@@ -228,7 +259,10 @@ def marker_fields(record: MarkerRecord) -> dict[str, Any]:
     if record.kind == "end":
         fields |= {"begin": record.begin_sequence, "beginOffset": record.begin_offset}
     if record.last_snapshot_offset is not None:
-        fields |= {"lastSnapshot": record.last_snapshot, "lastSnapshotOffset": record.last_snapshot_offset}
+        fields |= {
+            "lastSnapshot": record.last_snapshot,
+            "lastSnapshotOffset": record.last_snapshot_offset,
+        }
     return fields
 
 
@@ -242,7 +276,8 @@ def as_name(seen: Seen) -> str:
 
 
 def yaml_printer() -> Printer:
-    """Each object as a YAML document, as kubectl prints it. What has no object, a delete or a marker, is a comment."""
+    """Each object as a YAML document, as kubectl prints it. What has no object, a delete or a
+    marker, is a comment."""
     separator = ""
 
     def as_yaml(seen: Seen) -> str:
@@ -258,13 +293,15 @@ def yaml_printer() -> Printer:
 
 
 def text_printer(out: TextIO) -> Printer:
-    """One aligned line for people; coloured on a terminal, unless NO_COLOR is set. Source: https://no-color.org."""
+    """One aligned line for people; coloured on a terminal, unless NO_COLOR is set. Source:
+    https://no-color.org."""
     coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return lambda seen: as_text(seen, coloured=coloured)
 
 
 def as_text(seen: Seen, *, coloured: bool) -> str:
-    """Time, stream, what happened, to which object, at which version, where it stands and why it was said."""
+    """Time, stream, what happened, to which object, at which version, where it stands and why it
+    was said."""
     record = seen.record
     assert record is not None
     where = f"p{seen.partition}@{seen.offset}"
@@ -272,11 +309,26 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
     if isinstance(record, ObjectRecord):
         what: str = record.verb
         colour = _COLOURS[what]
-        note = f", {record.trimmed} only" if record.trimmed == "stub" else ", without fields" if record.trimmed else ""
-        rest = f"{record.key.decode():<44} rv {record.version:<10} {where:<10} {record.reason}{note}"
+        note = (
+            f", {record.trimmed} only"
+            if record.trimmed == "stub"
+            else ", without fields"
+            if record.trimmed
+            else ""
+        )
+        rest = (
+            f"{record.key.decode():<44} rv {record.version:<10} {where:<10} {record.reason}{note}"
+        )
     else:
         what, colour = record.kind, _MARKER_COLOUR
-        told = "" if record.kind == "claim" else f"{counted(record.count, 'object')}, digest {record.digest:016x}, rv {record.frontier}, "
+        told = (
+            ""
+            if record.kind == "claim"
+            else (
+                f"{counted(record.count, 'object')}, digest {record.digest:016x}, rv "
+                f"{record.frontier}, "
+            )
+        )
         name = f"snapshot {record.snapshot}, " if record.snapshot else ""
         rest = f"{name}{told}epoch {record.epoch}  {where}"
     rest = printable(rest)

@@ -1,7 +1,7 @@
 """`watchrelay topics`: the topics of the config, checked, and with `--create` made.
 
-Room: commands. In: parsed arguments, the config. Out: a line per topic on stdout, or JSON; 0, 69 when Kafka or the cluster is away, 78
-when a person must change something.
+Room: commands. In: parsed arguments, the config. Out: a line per topic on stdout, or JSON; 0, 69
+when Kafka or the cluster is away, 78 when a person must change something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ def run(args: argparse.Namespace) -> int:
     logs.configure(settings.observe.log_format, "warning")
     facts = finish(_facts(settings, create=args.create))
     if args.output == "json":
-        print_json({"topics": _topics(facts), "checks": [fact_json(fact) for fact in facts if fact.topic is None]})
+        print_json(
+            {
+                "topics": _topics(facts),
+                "checks": [fact_json(fact) for fact in facts if fact.topic is None],
+            }
+        )
     else:
         for fact in facts:
             print(fact)
@@ -54,7 +59,9 @@ def _topics(facts: Sequence[Fact]) -> list[dict[str, Any]]:
             "level": "ok",
             "messages": [],
         }
-        row = topics.setdefault(fact.topic.name, {"topic": fact.topic.name, "kind": fact.topic.kind, **empty})
+        row = topics.setdefault(
+            fact.topic.name, {"topic": fact.topic.name, "kind": fact.topic.kind, **empty}
+        )
         row["level"] = max(row["level"], fact.level, key=_LEVELS.index)
         if found := fact.found:
             row |= {"exists": True, "created": found.created}

@@ -1,7 +1,7 @@
 """`watchrelay validate`.
 
-Room: commands. In: parsed arguments, the config. Out: what the config means, warnings included, on stdout; with --connect, whether the
-world agrees (`validate_connect.py`).
+Room: commands. In: parsed arguments, the config. Out: what the config means, warnings included, on
+stdout; with --connect, whether the world agrees (`validate_connect.py`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,39 @@ def run(args: argparse.Namespace) -> int:
     Raises: ConfigError with every problem.
     """
     if args.act_as and not args.connect:
-        print("watchrelay validate: --as needs --connect: only the API server knows the rights of an account", file=sys.stderr)
+        print(
+            "watchrelay validate: --as needs --connect: only the API server knows the rights of "
+            "an account",
+            file=sys.stderr,
+        )
         return USAGE
     as_json = args.output == "json"
     try:
         loaded = load(args.config, args.sets)
     except ConfigError as error:
         if as_json:
-            print_json({"valid": False, "problems": [problem_json(problem) for problem in error.problems]})
+            print_json(
+                {"valid": False, "problems": [problem_json(problem) for problem in error.problems]}
+            )
         raise
-    advice = [loaded.problem(path, message, hint) for path, message, hint in warnings(loaded.settings)]
+    advice = [
+        loaded.problem(path, message, hint) for path, message, hint in warnings(loaded.settings)
+    ]
     if not as_json:
         _print_meaning(loaded)
         for problem in advice:
             print(f"warning: {problem}")
     code, checks = 0, None
     if args.connect:
-        # With what was read, not read again: a config from a pipe (`-c <(generate)`) can be read only once.
+        # With what was read, not read again: a config from a pipe (`-c <(generate)`) can be read
+        # only once.
         connection = importlib.import_module("watchrelay.cli.validate_connect")
         code, checks = connection.connect(loaded.settings, args.act_as or "", as_json=as_json)
     if as_json:
         print_json(
-            _meaning(loaded) | {"warnings": [problem_json(each) for each in advice]} | ({} if checks is None else {"checks": checks})
+            _meaning(loaded)
+            | {"warnings": [problem_json(each) for each in advice]}
+            | ({} if checks is None else {"checks": checks})
         )
     return int(code)
 
@@ -60,9 +71,15 @@ def _meaning(loaded: Loaded) -> dict[str, Any]:
         "valid": True,
         "config": str(loaded.file) if loaded.file else None,
         "cluster": settings.cluster,
-        "kafka": {"bootstrapServers": list(settings.kafka.bootstrap_servers), "protocol": settings.kafka.security.protocol},
+        "kafka": {
+            "bootstrapServers": list(settings.kafka.bootstrap_servers),
+            "protocol": settings.kafka.security.protocol,
+        },
         "streams": [_stream_json(stream) for stream in planned],
-        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in _topics(planned).items()],
+        "topics": [
+            {"topic": topic, "partitions": partitions}
+            for topic, partitions in _topics(planned).items()
+        ],
     }
 
 
@@ -118,12 +135,23 @@ def _topic(stream: Planned) -> str:
 
 def _what(stream: Planned, settings: Settings) -> str:
     entry = stream.entry
-    parts = [f"namespace {stream.namespace}" if stream.namespace else ", ".join(entry.namespaces) or "all namespaces"]
+    parts = [
+        f"namespace {stream.namespace}"
+        if stream.namespace
+        else ", ".join(entry.namespaces) or "all namespaces"
+    ]
     if stream.builtin is not None and not stream.builtin.resource.namespaced:
         parts = ["cluster-scoped"]
     parts.extend(f"not {excluded}" for excluded in entry.exclude_namespaces)
     parts.extend(text for text in (entry.name, entry.label_selector, entry.field_selector) if text)
     if entry.metadata_only:
         parts.append("metadata only")
-    snapshots = f"snapshot every {duration_text(entry.snapshot_interval_s)}" if entry.snapshot_interval_s else "no periodic snapshot"
-    return f"{', '.join(parts)}; {snapshots}, heartbeat every {duration_text(settings.heartbeat_interval_s)}"
+    snapshots = (
+        f"snapshot every {duration_text(entry.snapshot_interval_s)}"
+        if entry.snapshot_interval_s
+        else "no periodic snapshot"
+    )
+    return (
+        f"{', '.join(parts)}; {snapshots}, heartbeat every "
+        f"{duration_text(settings.heartbeat_interval_s)}"
+    )

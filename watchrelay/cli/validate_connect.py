@@ -1,6 +1,8 @@
-"""`watchrelay validate --connect`: whether cluster, rights, brokers and topics are as the config needs them.
+"""`watchrelay validate --connect`: whether cluster, rights, brokers and topics are as the config
+needs them.
 
-Room: commands. In: the config. Out: facts on stdout; 0, 69 unreachable, 78 something that a person must change.
+Room: commands. In: the config. Out: facts on stdout; 0, 69 unreachable, 78 something that a person
+must change.
 """
 
 from __future__ import annotations

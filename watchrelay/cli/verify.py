@@ -1,5 +1,5 @@
-"""`watchrelay verify`: the topics replayed from their last complete snapshots, every rule and every digest checked; with `--cluster`
-compared with the API server."""
+"""`watchrelay verify`: the topics replayed from their last complete snapshots, every rule and every
+digest checked; with `--cluster` compared with the API server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ Row = tuple[Audit, int, int]
 def run(args: argparse.Namespace) -> int:
     """Print the rows; 0 when every partition of every stream is proven and without a problem.
 
-    Raises: ConfigError, SinkUnavailable, KubeError, NothingPublished: one line for the operator each.
+    Raises: ConfigError, SinkUnavailable, KubeError, NothingPublished: one line for the operator
+    each.
     """
     settings = load_settings(args.config, args.sets)
     logs.configure(settings.observe.log_format, "error")
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect_rarely() -> None:
-    """Nothing that is read here is cyclic, and the collector would look at each record again and again."""
+    """Nothing that is read here is cyclic, and the collector would look at each record again and
+    again."""
     gc.set_threshold(200_000, 50, 1000)
 
 
@@ -79,36 +81,54 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
         stack.enter_context(reason_told(connection))
         await stack.enter_async_context(auditor)
         await auditor.read_to_end()
-        absent = never_published(settings, auditor.streams) if client is None and not args.streams else []
+        absent = (
+            never_published(settings, auditor.streams)
+            if client is None and not args.streams
+            else []
+        )
         if client is not None:
             formats = KeyFormats(await descriptions(connection, control_topic(settings)))
             written = [replace(each, spec=formats.kept(each.spec)) for each in planned]
             absent = await _compare(auditor, client, written, args.streams)
         for stream in absent:
-            print(f"error: stream {stream}: in the config, but never published{UNSERVED if client is None else ''}", file=sys.stderr)
+            print(
+                f"error: stream {stream}: in the config, but never "
+                f"published{UNSERVED if client is None else ''}",
+                file=sys.stderr,
+            )
         rows = await auditor.rows()
     print_rows(rows, args.output, sys.stdout, absent=len(absent), each=args.partitions)
     return OK if not absent and all(holds(audit) for audit, _, _ in rows) else FAILED
 
 
 def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
-    """The streams of the config that nothing stands of on Kafka, as far as that is certain without a cluster.
+    """The streams of the config that nothing stands of on Kafka, as far as that is certain without
+    a cluster.
 
     Shape: not certain are wildcards, and short names and kinds of resources that are not built in.
     """
     certain = [each for each in plan(settings) if each.certain and not each.name.wildcard]
-    return sorted({each.id for each in certain if not any(may_mean(each, stream) for stream in published)})
+    return sorted(
+        {each.id for each in certain if not any(may_mean(each, stream) for stream in published)}
+    )
 
 
-async def _compare(auditor: Auditor, client: KubeClient, planned: list[PlannedStream], asked: list[str]) -> list[str]:
+async def _compare(
+    auditor: Auditor, client: KubeClient, planned: list[PlannedStream], asked: list[str]
+) -> list[str]:
     """Compare each stream that the config has; those of them that are not published."""
     by_id = {each.spec.id: each for each in planned}
     for stream in auditor.streams:
         if stream in by_id:
             await compare_with_cluster(auditor, client, by_id[stream])
         else:
-            print(f"warning: stream {stream}: not in this config, so not compared with the cluster", file=sys.stderr)
-    return sorted(stream for stream in by_id.keys() - set(auditor.streams) if not asked or stream in asked)
+            print(
+                f"warning: stream {stream}: not in this config, so not compared with the cluster",
+                file=sys.stderr,
+            )
+    return sorted(
+        stream for stream in by_id.keys() - set(auditor.streams) if not asked or stream in asked
+    )
 
 
 def holds(audit: Audit) -> bool:
@@ -116,9 +136,11 @@ def holds(audit: Audit) -> bool:
     return audit.state.proven and not audit.problems
 
 
-def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, each: bool = False) -> None:
-    """One JSON object a line for each stream and partition; or a line for each stream, below it those partitions that do not hold, or
-    have a note, with what is wrong.
+def print_rows(
+    rows: list[Row], output: str, out: TextIO, *, absent: int = 0, each: bool = False
+) -> None:
+    """One JSON object a line for each stream and partition; or a line for each stream, below it
+    those partitions that do not hold, or have a note, with what is wrong.
 
     Args:
         absent: how many streams of the config were never published.
@@ -131,7 +153,10 @@ def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, ea
     for stream, group in groupby(rows, lambda row: row[0].stream):
         of_stream = list(group)
         if not each:
-            out.write(printable(f"{stream:<{width}} {summary([audit for audit, _, _ in of_stream])}") + "\n")
+            out.write(
+                printable(f"{stream:<{width}} {summary([audit for audit, _, _ in of_stream])}")
+                + "\n"
+            )
         for row in of_stream:
             if each:
                 out.write(printable(f"{stream:<{width}} {as_text(row)}") + "\n")
@@ -146,7 +171,10 @@ def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, ea
     else:
         verdict = f"{partitions} holds" if len(rows) == 1 else f"all {partitions} hold"
     if absent:
-        verdict += f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} never published"
+        verdict += (
+            f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} "
+            "never published"
+        )
     out.write(f"{verdict}, {counted(read, 'record')} read\n")
 
 
@@ -162,17 +190,21 @@ def _print_problems(audit: Audit, out: TextIO) -> None:
 
 
 def note(stale: Stale) -> str:
-    """What stale records mean for an operator: how many, where, and why the partition holds all the same."""
+    """What stale records mean for an operator: how many, where, and why the partition holds all the
+    same."""
     where = f"@{stale.first}" if stale.first == stale.last else f"@{stale.first}..{stale.last}"
     which = f"{stale.key} first" if stale.keys > 1 else stale.key
     return (
-        f"{where}: the newest record of {counted(stale.keys, 'key')} ({which}) is stale, of a former writer or sent late: "
-        "readers by the contract pass it over; a plain table shows it until a running relay says the key again"
+        f"{where}: the newest record of {counted(stale.keys, 'key')} ({which}) is stale, of "
+        "a former writer or sent late: "
+        "readers by the contract pass it over; a plain table shows it until a running relay "
+        "says the key again"
     )
 
 
 def as_json(row: Row) -> str:
-    """One JSON object. Shape: `to` is the offset behind the last one read; `stale` is null, or how many keys, where, and the first one."""
+    """One JSON object. Shape: `to` is the offset behind the last one read; `stale` is null, or how
+    many keys, where, and the first one."""
     audit, start, to = row
     fields = {
         "stream": audit.stream,
@@ -203,8 +235,19 @@ def summary(audits: Sequence[Audit]) -> str:
 
 
 def _facts(audits: Sequence[Audit]) -> str:
-    records, objects = sum(audit.records for audit in audits), sum(len(audit.state.held) for audit in audits)
-    digest, epoch = sum(audit.state.digest for audit in audits) & DIGEST_MASK, max(audit.state.epoch for audit in audits)
+    records, objects = (
+        sum(audit.records for audit in audits),
+        sum(len(audit.state.held) for audit in audits),
+    )
+    digest, epoch = (
+        sum(audit.state.digest for audit in audits) & DIGEST_MASK,
+        max(audit.state.epoch for audit in audits),
+    )
     proven = all(audit.state.proven for audit in audits)
-    verdict = "holds" if all(map(holds, audits)) else "proven, with problems" if proven else "NOT PROVEN"
-    return f"{counted(records, 'record')}, {counted(objects, 'object')}, digest {digest:016x}, epoch {epoch}: {verdict}"
+    verdict = (
+        "holds" if all(map(holds, audits)) else "proven, with problems" if proven else "NOT PROVEN"
+    )
+    return (
+        f"{counted(records, 'record')}, {counted(objects, 'object')}, digest {digest:016x}, "
+        f"epoch {epoch}: {verdict}"
+    )

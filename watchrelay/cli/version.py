@@ -21,7 +21,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"watchrelay {__version__}")
         return 0
     libraries = {name: _version(name) for name in _MATTERS}
-    found = {"version": __version__, "python": platform.python_version(), "platform": platform.platform(terse=True), "libraries": libraries}
+    found = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "libraries": libraries,
+    }
     print(json.dumps(found))
     return 0
 

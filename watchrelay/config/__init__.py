@@ -1,6 +1,7 @@
 """Configuration: file, environment and `--set` become frozen settings, or every reason why not.
 
-The names are imported at their first use: the daemon has its settings read by another process (`apart`) and never loads what reads them.
+The names are imported at their first use: the daemon has its settings read by another process
+(`apart`) and never loads what reads them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ __all__ = [
     "parse_set",
 ]
 
-_ELSEWHERE = {"Loaded": "loading", "find_file": "loading", "load": "loading", "load_settings": "loading", "parse_set": "overrides"}
+_ELSEWHERE = {
+    "Loaded": "loading",
+    "find_file": "loading",
+    "load": "loading",
+    "load_settings": "loading",
+    "parse_set": "overrides",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """What is legal and yet worth a word before it surprises somebody.
 
-Room: config. In: settings, defaults merged. Out: warnings, one line each, with the path they are about.
+Room: config. In: settings, defaults merged. Out: warnings, one line each, with the path they are
+about.
 """
 
 from __future__ import annotations
@@ -31,13 +32,29 @@ def warnings(settings: Settings) -> Iterator[Warned]:
 def _kafka(settings: Settings) -> Iterator[Warned]:
     security = settings.kafka.security
     if security.protocol == "SASL_PLAINTEXT":
-        yield ("kafka", "security", "protocol"), "credentials and records cross the network unencrypted", "SASL_SSL encrypts them"
+        yield (
+            ("kafka", "security", "protocol"),
+            "credentials and records cross the network unencrypted",
+            "SASL_SSL encrypts them",
+        )
     if not security.check_hostname and security.protocol in ("SSL", "SASL_SSL"):
-        yield ("kafka", "security", "checkHostname"), "any host with a certificate of that authority can pose as a broker", ""
+        yield (
+            ("kafka", "security", "checkHostname"),
+            "any host with a certificate of that authority can pose as a broker",
+            "",
+        )
     if security.password is not None:
-        yield ("kafka", "security", "password"), "the password stands in the config", "passwordFile keeps it out"
+        yield (
+            ("kafka", "security", "password"),
+            "the password stands in the config",
+            "passwordFile keeps it out",
+        )
     if settings.kafka.replication_factor == 1:
-        yield ("kafka", "replicationFactor"), "one copy: records are lost with their broker", "fine for a test; 3 elsewhere"
+        yield (
+            ("kafka", "replicationFactor"),
+            "one copy: records are lost with their broker",
+            "fine for a test; 3 elsewhere",
+        )
 
 
 def _entry(stream: Planned) -> Iterator[Warned]:
@@ -45,25 +62,63 @@ def _entry(stream: Planned) -> Iterator[Warned]:
     found = resolve(stream.name)
     if not stream.name.wildcard and len(found) > 1:
         others = ", ".join(builtin.resource.qualified for builtin in found[1:])
-        yield (*at, "resource"), f"{stream.entry.resource} means {found[0].resource.qualified} here, as for kubectl", f"not {others}"
-    if found and stream.entry.namespaces and not stream.name.wildcard and not found[0].resource.namespaced:
-        yield (*at, "namespaces"), f"{found[0].resource.qualified} is cluster-scoped: the stream would wait for ever", "remove namespaces"
-    if found and stream.entry.exclude_namespaces and not stream.name.wildcard and not found[0].resource.namespaced:
-        yield (*at, "excludeNamespaces"), f"{found[0].resource.qualified} is cluster-scoped: the server refuses that selector", "remove it"
+        yield (
+            (*at, "resource"),
+            f"{stream.entry.resource} means {found[0].resource.qualified} here, as for kubectl",
+            f"not {others}",
+        )
+    if (
+        found
+        and stream.entry.namespaces
+        and not stream.name.wildcard
+        and not found[0].resource.namespaced
+    ):
+        yield (
+            (*at, "namespaces"),
+            f"{found[0].resource.qualified} is cluster-scoped: the stream would wait for ever",
+            "remove namespaces",
+        )
+    if (
+        found
+        and stream.entry.exclude_namespaces
+        and not stream.name.wildcard
+        and not found[0].resource.namespaced
+    ):
+        yield (
+            (*at, "excludeNamespaces"),
+            f"{found[0].resource.qualified} is cluster-scoped: the server refuses that selector",
+            "remove it",
+        )
     if not found and stream.name.group in GROUPS and not stream.name.wildcard:
         yield (*at, "resource"), f"Kubernetes 1.36 has no {stream.what}", _near(stream)
     elif not found and stream.name.group is None:
         if served := _versions(stream):
-            yield (*at, "resource"), f"Kubernetes 1.36 does not serve {stream.what} in {stream.name.version}", f"it does in {served}"
+            yield (
+                (*at, "resource"),
+                f"Kubernetes 1.36 does not serve {stream.what} in {stream.name.version}",
+                f"it does in {served}",
+            )
         else:
-            yield (*at, "resource"), f"{stream.what} is not built into Kubernetes: only a cluster can say what it means", _near(stream)
+            yield (
+                (*at, "resource"),
+                f"{stream.what} is not built into Kubernetes: only a cluster can say what it means",
+                _near(stream),
+            )
     if stream.entry.include_secret_data:
-        yield (*at, "includeSecretData"), "the payload of Secrets will stand on the topic in clear", ""
+        yield (
+            (*at, "includeSecretData"),
+            "the payload of Secrets will stand on the topic in clear",
+            "",
+        )
 
 
 def _versions(stream: Planned) -> str:
     name = stream.name
-    return ", ".join(each.resource.version for each in served_in(name.name) if name.group in (None, each.resource.group))
+    return ", ".join(
+        each.resource.version
+        for each in served_in(name.name)
+        if name.group in (None, each.resource.group)
+    )
 
 
 def _near(stream: Planned) -> str:
@@ -72,7 +127,8 @@ def _near(stream: Planned) -> str:
 
 
 def _same_stream(planned: list[Planned]) -> Iterator[Warned]:
-    """Of entries of which one names a resource by its plural, the other maybe by its kind or singular."""
+    """Of entries of which one names a resource by its plural, the other maybe by its kind or
+    singular."""
     by_name: dict[tuple[str, str | None, str | None], Planned] = {}
     for stream in planned:
         if stream.certain and stream.builtin is None and not stream.entry.id:
@@ -84,5 +140,12 @@ def _same_stream(planned: list[Planned]) -> Iterator[Warned]:
         other = by_name.get((stream.name.name.lower(), stream.name.group, stream.namespace))
         if other is not None and not stream.certain and stream.index not in said:
             said.add(stream.index)
-            message = f"{stream.entry.resource} may mean stream {other.id} of resources[{other.index}]: of the two the later is left out"
-            yield ("resources", stream.index, "resource"), message, "give one of the two an id, or remove it"
+            message = (
+                f"{stream.entry.resource} may mean stream {other.id} of "
+                f"resources[{other.index}]: of the two the later is left out"
+            )
+            yield (
+                ("resources", stream.index, "resource"),
+                message,
+                "give one of the two an id, or remove it",
+            )

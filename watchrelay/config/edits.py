@@ -1,7 +1,7 @@
 """What of an edited config takes effect while the relay runs, and what waits for a restart.
 
-Room: config. In: the settings in force, and where the config comes from. Out: the settings to put in force, and the keys whose old
-values they keep; or every reason why not.
+Room: config. In: the settings in force, and where the config comes from. Out: the settings to put
+in force, and the keys whose old values they keep; or every reason why not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,29 @@ from watchrelay.config.tree import Path, show
 from watchrelay.core.errors import ConfigError
 
 LISTEN: Final[Path] = ("observe", "listen")
-COLD: Final[tuple[Path, ...]] = (("cluster",), ("kubernetes",), ("kafka",), ("overload",), ("queueBytes",), LISTEN, ("sharding",))
-"""What the process is built from: connections, the names of topics, queues. All other keys are hot."""
+COLD: Final[tuple[Path, ...]] = (
+    ("cluster",),
+    ("kubernetes",),
+    ("kafka",),
+    ("overload",),
+    ("queueBytes",),
+    LISTEN,
+    ("sharding",),
+)
+"""What the process is built from: connections, the names of topics, queues. All other keys are
+hot."""
 
 
 def read_edit(
-    config: str | None, sets: Sequence[str], held: Settings, *, connected: bool, environ: Mapping[str, str] | None = None
+    config: str | None,
+    sets: Sequence[str],
+    held: Settings,
+    *,
+    connected: bool,
+    environ: Mapping[str, str] | None = None,
 ) -> Edit:
-    """The config as it is now, compared with `held`. Shape: `connected`: the process was built from `held` already.
+    """The config as it is now, compared with `held`. Shape: `connected`: the process was built from
+    `held` already.
 
     Raises: ConfigError with every problem, as `watchrelay validate` says them.
     """
@@ -39,12 +54,22 @@ def take(held: Settings, loaded: Loaded, *, cold: tuple[Path, ...] = COLD) -> Ed
     """
     settings, kept = loaded.settings, list[str]()
     for key in cold:
-        kept.extend(show(path) for path in _differences(_at(held, settings, key), _at(settings, settings, key), key))
+        kept.extend(
+            show(path)
+            for path in _differences(_at(held, settings, key), _at(settings, settings, key), key)
+        )
         settings = _with(settings, held, key)
     if kept and (problems := loaded.problems_of(settings)):
         until = f"until a restart these keep their old values: {', '.join(kept)}"
-        raise ConfigError([replace(problem, hint=f"{problem.hint}; {until}" if problem.hint else until) for problem in problems])
-    places = tuple(loaded.problem(("resources", index), "") for index in range(len(settings.resources)))
+        raise ConfigError(
+            [
+                replace(problem, hint=f"{problem.hint}; {until}" if problem.hint else until)
+                for problem in problems
+            ]
+        )
+    places = tuple(
+        loaded.problem(("resources", index), "") for index in range(len(settings.resources))
+    )
     return Edit(settings, tuple(kept), places)
 
 
@@ -52,7 +77,9 @@ def _differences(held: Any, edited: Any, at: Path) -> Iterator[Path]:
     """The keys whose values differ, as deep as there are sections."""
     if isinstance(edited, Section):
         for name, info in type(edited).model_fields.items():
-            yield from _differences(getattr(held, name), getattr(edited, name), (*at, info.alias or name))
+            yield from _differences(
+                getattr(held, name), getattr(edited, name), (*at, info.alias or name)
+            )
     elif _open(held) != _open(edited):
         yield at
 
@@ -76,7 +103,14 @@ def _with(edited: Any, held: Any, path: Path) -> Any:
     """`edited` with the value that `held` has at `path`."""
     if path:
         name = _name(edited, path[0])
-        return edited.model_copy(update={name: _with(getattr(edited, name), getattr(held, name), path[1:])})
+        return edited.model_copy(
+            update={name: _with(getattr(edited, name), getattr(held, name), path[1:])}
+        )
     if isinstance(edited, Section):
-        return edited.model_copy(update={name: _with(getattr(edited, name), getattr(held, name), ()) for name in type(edited).model_fields})
+        return edited.model_copy(
+            update={
+                name: _with(getattr(edited, name), getattr(held, name), ())
+                for name in type(edited).model_fields
+            }
+        )
     return held

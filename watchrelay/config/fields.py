@@ -1,4 +1,5 @@
-"""The types of the config's values: each says what it accepts, how it reads in the JSON Schema, and what an operator is told.
+"""The types of the config's values: each says what it accepts, how it reads in the JSON Schema, and
+what an operator is told.
 
 Room: config. In: raw values out of YAML or the environment. Out: annotated types for `settings.py`.
 """
@@ -27,7 +28,15 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from watchrelay.config import grammar
-from watchrelay.config.units import DURATION_PATTERN, PERIOD_PATTERN, SIZE_PATTERN, duration_s, duration_text, size_bytes, size_text
+from watchrelay.config.units import (
+    DURATION_PATTERN,
+    PERIOD_PATTERN,
+    SIZE_PATTERN,
+    duration_s,
+    duration_text,
+    size_bytes,
+    size_text,
+)
 from watchrelay.model.names import parse_name
 from watchrelay.model.paths import parse_path
 
@@ -52,18 +61,32 @@ def _checked(check: Callable[[str], Any]) -> AfterValidator:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A duration in seconds of at least `least`; `zero`: 0 is legal too, and turns the thing off."""
+    """A duration in seconds of at least `least`; `zero`: 0 is legal too, and turns the thing
+    off."""
 
     least: str
     zero: bool = False
 
-    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, _source: Any, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.validate)
 
-    def __get_pydantic_json_schema__(self, _core: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "10s", "5m", "1h30m"]}
+    def __get_pydantic_json_schema__(
+        self, _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema: dict[str, Any] = {
+            "type": "string",
+            "pattern": DURATION_PATTERN,
+            "examples": ["500ms", "10s", "5m", "1h30m"],
+        }
         if self.zero:
-            schema |= {"type": ["string", "integer"], "pattern": PERIOD_PATTERN, "minimum": 0, "maximum": 0}
+            schema |= {
+                "type": ["string", "integer"],
+                "pattern": PERIOD_PATTERN,
+                "minimum": 0,
+                "maximum": 0,
+            }
         return schema
 
     def validate(self, value: object) -> float:
@@ -86,11 +109,20 @@ class Size:
 
     least: str
 
-    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, _source: Any, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.validate)
 
-    def __get_pydantic_json_schema__(self, _core: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": ["string", "integer"], "pattern": SIZE_PATTERN, "minimum": size_bytes(self.least), "examples": ["64MiB"]}
+    def __get_pydantic_json_schema__(
+        self, _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "type": ["string", "integer"],
+            "pattern": SIZE_PATTERN,
+            "minimum": size_bytes(self.least),
+            "examples": ["64MiB"],
+        }
 
     def validate(self, value: object) -> int:
         """The bytes."""
@@ -136,22 +168,43 @@ def _file(value: str) -> None:
 
 Flag = StrictBool
 Text = StrictStr
-ClusterName = Annotated[StrictStr, _checked(grammar.check_cluster), Field(json_schema_extra={"pattern": grammar.CLUSTER_PATTERN})]
-TopicPart = Annotated[StrictStr, _checked(grammar.check_topic), Field(json_schema_extra={"pattern": grammar.TOPIC_PATTERN})]
+ClusterName = Annotated[
+    StrictStr,
+    _checked(grammar.check_cluster),
+    Field(json_schema_extra={"pattern": grammar.CLUSTER_PATTERN}),
+]
+TopicPart = Annotated[
+    StrictStr,
+    _checked(grammar.check_topic),
+    Field(json_schema_extra={"pattern": grammar.TOPIC_PATTERN}),
+]
 TopicName = Annotated[
-    StrictStr, _checked(grammar.check_topic), Field(json_schema_extra={"pattern": grammar.TOPIC_PATTERN, "maxLength": grammar.TOPIC_MAX})
+    StrictStr,
+    _checked(grammar.check_topic),
+    Field(json_schema_extra={"pattern": grammar.TOPIC_PATTERN, "maxLength": grammar.TOPIC_MAX}),
 ]
 TopicTemplate = Annotated[StrictStr, _checked(grammar.check_topic_template)]
 StreamId = Annotated[
     StrictStr,
     _checked(grammar.check_stream_id),
-    Field(json_schema_extra={"pattern": grammar.STREAM_ID_PATTERN, "maxLength": grammar.STREAM_ID_MAX}),
+    Field(
+        json_schema_extra={"pattern": grammar.STREAM_ID_PATTERN, "maxLength": grammar.STREAM_ID_MAX}
+    ),
 ]
 ResourceText = Annotated[StrictStr, _checked(_resource), Field(json_schema_extra={"minLength": 1})]
-ObjectName = Annotated[StrictStr, _checked(grammar.check_object_name), Field(json_schema_extra={"minLength": 1})]
-LabelSelector = Annotated[StrictStr, _checked(grammar.check_label_selector), Field(json_schema_extra={"minLength": 1})]
-FieldSelector = Annotated[StrictStr, _checked(grammar.check_field_selector), Field(json_schema_extra={"minLength": 1})]
-Namespaces = Annotated[tuple[Annotated[StrictStr, _checked(grammar.check_namespace)], ...], AfterValidator(_no_duplicates)]
+ObjectName = Annotated[
+    StrictStr, _checked(grammar.check_object_name), Field(json_schema_extra={"minLength": 1})
+]
+LabelSelector = Annotated[
+    StrictStr, _checked(grammar.check_label_selector), Field(json_schema_extra={"minLength": 1})
+]
+FieldSelector = Annotated[
+    StrictStr, _checked(grammar.check_field_selector), Field(json_schema_extra={"minLength": 1})
+]
+Namespaces = Annotated[
+    tuple[Annotated[StrictStr, _checked(grammar.check_namespace)], ...],
+    AfterValidator(_no_duplicates),
+]
 Paths = tuple[Annotated[StrictStr, _checked(parse_path)], ...]
 Servers = Annotated[tuple[Annotated[StrictStr, _checked(_server)], ...], Field(min_length=1)]
 Listen = Annotated[StrictStr, _checked(_listen)]
@@ -159,18 +212,22 @@ FilePath = Annotated[StrictStr, _checked(_file), Field(json_schema_extra={"minLe
 Command = Annotated[
     tuple[str, ...],
     BeforeValidator(_command),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "minLength": 1, "minItems": 1}),
+    WithJsonSchema(
+        {"type": ["string", "array"], "items": {"type": "string"}, "minLength": 1, "minItems": 1}
+    ),
 ]
 Count = StrictInt
 
 
 def _key(name: str) -> str:
-    """The key in the file of a field in the code: camelCase, without the unit that the code's name ends in."""
+    """The key in the file of a field in the code: camelCase, without the unit that the code's name
+    ends in."""
     return to_camel(name.removesuffix("_s"))
 
 
 class Section(BaseModel):
-    """A part of the config: frozen, closed, camelCase in files; every field's docstring is its description in the JSON Schema."""
+    """A part of the config: frozen, closed, camelCase in files; every field's docstring is its
+    description in the JSON Schema."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -184,5 +241,6 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _left_out(cls, given: Any) -> Any:
-        """A section whose keys are all commented out reads as null: it means the same as a section left out."""
+        """A section whose keys are all commented out reads as null: it means the same as a section
+        left out."""
         return {} if given is None else given

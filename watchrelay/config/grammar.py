@@ -1,6 +1,7 @@
 """What single values of the config must look like.
 
-Room: config. In: text as an operator wrote it. Out: nothing, or a ValueError with one line that says what is wrong and what to write.
+Room: config. In: text as an operator wrote it. Out: nothing, or a ValueError with one line that
+says what is wrong and what to write.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 CLUSTER_PATTERN: Final = r"^[A-Za-z0-9._-]+$"
 STREAM_ID_PATTERN: Final = r"^[a-z0-9.@-]+$"
 STREAM_ID_MAX: Final = 317
-"""The longest that the relay derives: the name of a custom resource definition, at most 253 characters, then @ and a namespace."""
+"""The longest that the relay derives: the name of a custom resource definition, at most 253
+characters, then @ and a namespace."""
 TOPIC_PATTERN: Final = r"^[a-zA-Z0-9._-]+$"
 TOPIC_MAX: Final = 249
 """Source: Kafka's Topic.java: a log directory's name, suffix included, must fit 255 characters."""
@@ -36,7 +38,10 @@ def check_cluster(text: str) -> None:
     if not text:
         raise ValueError("must not be empty: name the cluster, such as prod-eu-1")
     if not _TOPIC.match(text):
-        raise ValueError(f'"{text}" has a character that topic names cannot hold: use letters, digits, dot, underscore and hyphen')
+        raise ValueError(
+            f'"{text}" has a character that topic names cannot hold: use letters, digits, dot, '
+            "underscore and hyphen"
+        )
 
 
 def check_topic(text: str) -> None:
@@ -48,7 +53,9 @@ def check_topic(text: str) -> None:
     if len(text) > TOPIC_MAX:
         raise ValueError(f"a topic name has at most {TOPIC_MAX} characters, this one {len(text)}")
     if not _TOPIC.match(text):
-        raise ValueError(f'"{text}" is not a legal topic name: use letters, digits, dot, underscore and hyphen')
+        raise ValueError(
+            f'"{text}" is not a legal topic name: use letters, digits, dot, underscore and hyphen'
+        )
 
 
 def check_topic_template(text: str) -> None:
@@ -66,9 +73,14 @@ def check_topic_template(text: str) -> None:
 def check_stream_id(text: str) -> None:
     """The `id` of an entry."""
     if len(text) > STREAM_ID_MAX:
-        raise ValueError(f'"{text[:40]}..." has {len(text)} characters: a stream id has at most {STREAM_ID_MAX}, choose a shorter one')
+        raise ValueError(
+            f'"{text[:40]}..." has {len(text)} characters: a stream id has at most '
+            f"{STREAM_ID_MAX}, choose a shorter one"
+        )
     if not _STREAM_ID.match(text):
-        raise ValueError(f'"{text}" is not a stream id: use small letters, digits, dot, @ and hyphen')
+        raise ValueError(
+            f'"{text}" is not a stream id: use small letters, digits, dot, @ and hyphen'
+        )
 
 
 def check_namespace(text: str) -> None:
@@ -78,14 +90,24 @@ def check_namespace(text: str) -> None:
     if text == "*":
         raise ValueError('"*" is not a namespace: leave the key out for all namespaces')
     if not _DNS_LABEL.match(text) or len(text) > _DNS_LABEL_MAX:
-        raise ValueError(f'"{text}" is not a namespace: use small letters, digits and hyphens, at most {_DNS_LABEL_MAX}')
+        raise ValueError(
+            f'"{text}" is not a namespace: use small letters, digits and hyphens, at most '
+            f"{_DNS_LABEL_MAX}"
+        )
 
 
 def check_object_name(text: str) -> None:
-    """The name of one object. Source: what Kubernetes lets stand in a URL path, the loosest rule any resource has."""
+    """The name of one object. Source: what Kubernetes lets stand in a URL path, the loosest rule
+    any resource has."""
     if not text:
         raise ValueError("must not be empty: name an object, or leave the key out")
-    if text in (".", "..") or "/" in text or "%" in text or len(text) > _DNS_SUBDOMAIN_MAX or any(c.isspace() or c == "," for c in text):
+    if (
+        text in (".", "..")
+        or "/" in text
+        or "%" in text
+        or len(text) > _DNS_SUBDOMAIN_MAX
+        or any(c.isspace() or c == "," for c in text)
+    ):
         raise ValueError(f'"{text}" is not the name of an object')
 
 
@@ -93,7 +115,10 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     """`host:port`, an IPv6 address in brackets; the parts."""
     example = "kafka-0:9092" if host_needed else "0.0.0.0:8080"
     if "@" in text:  # not repeated: what stands before it is a password, as in URLs
-        raise ValueError(f"has an @: write host:port alone, such as {example}; users and passwords have keys of their own")
+        raise ValueError(
+            f"has an @: write host:port alone, such as {example}; users and passwords have keys "
+            "of their own"
+        )
     if "://" in text:
         raise ValueError(f'"{text}" has a scheme: write host:port alone, such as {example}')
     if "," in text:
@@ -101,8 +126,14 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or (host.startswith("[") and not host.endswith("]")):
         raise ValueError(f'"{text}" has no port: write host:port, such as {example}')
-    if not (port.isascii() and port.isdigit()) or int(port[:6]) > _PORT_MAX or (host_needed and int(port) == 0):
-        raise ValueError(f'"{text}": "{port}" is not a port between {1 if host_needed else 0} and {_PORT_MAX}')
+    if (
+        not (port.isascii() and port.isdigit())
+        or int(port[:6]) > _PORT_MAX
+        or (host_needed and int(port) == 0)
+    ):
+        raise ValueError(
+            f'"{text}": "{port}" is not a port between {1 if host_needed else 0} and {_PORT_MAX}'
+        )
     if host.startswith("["):
         if not re.fullmatch(r"\[[0-9A-Fa-f:.]+(%\w+)?\]", host):
             raise ValueError(f'"{text}": "{host}" is not an IPv6 address')
@@ -117,7 +148,8 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
 
 
 def check_field_selector(text: str) -> None:
-    """A field selector, as far as it is wrong for every resource. Source: k8s.io/apimachinery/pkg/fields, ParseSelector."""
+    """A field selector, as far as it is wrong for every resource. Source:
+    k8s.io/apimachinery/pkg/fields, ParseSelector."""
     if not text.strip():
         raise ValueError("must not be empty: leave the key out to take all objects")
     for term in re.split(r"(?<!\\),", text):
@@ -126,7 +158,8 @@ def check_field_selector(text: str) -> None:
 
 
 def check_label_selector(text: str) -> None:
-    """A label selector. Source: k8s.io/apimachinery/pkg/labels, Parse: the same grammar, so what passes here passes there."""
+    """A label selector. Source: k8s.io/apimachinery/pkg/labels, Parse: the same grammar, so what
+    passes here passes there."""
     if not text.strip():
         raise ValueError("must not be empty: leave the key out to take all objects")
     for term in _label_terms(text):
@@ -134,7 +167,8 @@ def check_label_selector(text: str) -> None:
 
 
 def check_command(value: object) -> tuple[str, ...]:
-    """A program and its arguments, from one line as a shell would split it or from a list; no shell runs it."""
+    """A program and its arguments, from one line as a shell would split it or from a list; no shell
+    runs it."""
     if isinstance(value, str):
         try:
             words = shlex.split(value)
@@ -167,7 +201,9 @@ def _label_terms(text: str) -> list[str]:
 
 
 _SET_TERM = re.compile(r"(?P<key>[^\s(),=!<>]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\Z")
-_PAIR_TERM = re.compile(r"(?P<key>[^\s(),=!<>]+)\s*(?P<op>==|=|!=|>|<)\s*(?P<value>[^\s(),=!<>]*)\Z")
+_PAIR_TERM = re.compile(
+    r"(?P<key>[^\s(),=!<>]+)\s*(?P<op>==|=|!=|>|<)\s*(?P<value>[^\s(),=!<>]*)\Z"
+)
 _BARE_TERM = re.compile(r"!?\s*(?P<key>[^\s(),=!<>]+)\Z")
 
 
@@ -178,7 +214,9 @@ def _check_label_term(term: str) -> None:
     if colon := re.fullmatch(r"([^\s(),=!<>:]+)\s*:\s*([^\s(),=!<>:]+)", term):
         raise ValueError(f'"{term}" has a colon: write {colon[1]}={colon[2]}')
     if match is None:
-        raise ValueError(f'"{term}" is none of: key, !key, key=value, key!=value, key in (a,b), key notin (a,b)')
+        raise ValueError(
+            f'"{term}" is none of: key, !key, key=value, key!=value, key in (a,b), key notin (a,b)'
+        )
     parts = match.groupdict()
     _check_label_key(parts["key"])
     operator = parts.get("op", "")
@@ -197,12 +235,23 @@ def _check_label_term(term: str) -> None:
 def _check_label_key(key: str) -> None:
     prefix, slash, name = key.rpartition("/")
     labels = prefix.split(".") if slash else []
-    if slash and (len(prefix) > _DNS_SUBDOMAIN_MAX or not all(_DNS_LABEL.match(label) for label in labels)):
-        raise ValueError(f'"{key}" is not a label: what stands before the slash is a domain name, such as app.kubernetes.io')
+    if slash and (
+        len(prefix) > _DNS_SUBDOMAIN_MAX or not all(_DNS_LABEL.match(label) for label in labels)
+    ):
+        raise ValueError(
+            f'"{key}" is not a label: what stands before the slash is a domain name, such as '
+            "app.kubernetes.io"
+        )
     if not _QUALIFIED_NAME.match(name) or len(name) > _DNS_LABEL_MAX:
-        raise ValueError(f'"{key}" is not a label: use letters, digits, dot, underscore and hyphen, at most {_DNS_LABEL_MAX}')
+        raise ValueError(
+            f'"{key}" is not a label: use letters, digits, dot, underscore and hyphen, at most '
+            f"{_DNS_LABEL_MAX}"
+        )
 
 
 def _check_label_value(value: str) -> None:
     if not _LABEL_VALUE.match(value) or len(value) > _DNS_LABEL_MAX:
-        raise ValueError(f'"{value}" is not a label\'s value: use letters, digits, dot, underscore and hyphen, at most {_DNS_LABEL_MAX}')
+        raise ValueError(
+            f'"{value}" is not a label\'s value: use letters, digits, dot, underscore and '
+            f"hyphen, at most {_DNS_LABEL_MAX}"
+        )

@@ -1,4 +1,5 @@
-"""The keys that exist: what kind each is, how it is called in the environment, which one was probably meant.
+"""The keys that exist: what kind each is, how it is called in the environment, which one was
+probably meant.
 
 Room: config. In: the settings' classes. Out: look-ups by path for `sources.py` and `load.py`.
 """
@@ -26,7 +27,8 @@ ENV_PREFIX: Final = "WATCHRELAY_"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the config. `section`: its class, or that of its items, where the kind says so. `secret`: no message shows its value."""
+    """One key of the config. `section`: its class, or that of its items, where the kind says so.
+    `secret`: no message shows its value."""
 
     kind: Kind
     section: type[Section] | None = None
@@ -37,18 +39,26 @@ class Key:
 def keys_of(section: type[Section]) -> dict[str, Key]:
     """The keys of a section, as files write them."""
     return {
-        str(info.alias or name): Key("command") if name == "token_command" else _key(info.annotation)
+        str(info.alias or name): Key("command")
+        if name == "token_command"
+        else _key(info.annotation)
         for name, info in section.model_fields.items()
     }
 
 
 def find(path: Path) -> Key | None:
-    """The key at `path`; None when there is none. An item of a list of sections is a section, an item of another list a text."""
+    """The key at `path`; None when there is none. An item of a list of sections is a section, an
+    item of another list a text."""
     found: Key | None = Key("section", Settings)
     for part in path:
         if found is not None and found.kind in ("sections", "list") and isinstance(part, int):
             found = Key("section", found.section) if found.section else Key("text")
-        elif found is not None and found.kind == "section" and found.section and isinstance(part, str):
+        elif (
+            found is not None
+            and found.kind == "section"
+            and found.section
+            and isinstance(part, str)
+        ):
             found = keys_of(found.section).get(part)
         else:
             return None
@@ -71,7 +81,9 @@ def env_segment(key: str) -> str:
 
 def env_name(path: Path) -> str:
     """The variable that sets `path`."""
-    return ENV_PREFIX + "__".join(str(part) if isinstance(part, int) else env_segment(part) for part in path)
+    return ENV_PREFIX + "__".join(
+        str(part) if isinstance(part, int) else env_segment(part) for part in path
+    )
 
 
 def env_path(name: str) -> Path | None:
@@ -88,7 +100,14 @@ def env_path(name: str) -> Path | None:
             continue
         if section is None:
             return None
-        match = next(((key, found) for key, found in keys_of(section).items() if env_segment(key) == segment), None)
+        match = next(
+            (
+                (key, found)
+                for key, found in keys_of(section).items()
+                if env_segment(key) == segment
+            ),
+            None,
+        )
         if match is None:
             return None
         path.append(match[0])
@@ -103,7 +122,8 @@ def nearest_env(name: str) -> str:
 
 
 def nearest_key(path: Path) -> str:
-    """The key that was probably meant by `path`, as people write it, or "": a sibling first, else the same key elsewhere."""
+    """The key that was probably meant by `path`, as people write it, or "": a sibling first, else
+    the same key elsewhere."""
     *parents, wrong = path
     if not isinstance(wrong, str):
         return ""
@@ -132,7 +152,11 @@ def _key(annotation: Any) -> Key:
         return _key(next(part for part in get_args(annotation) if part is not type(None)))
     if get_origin(annotation) is tuple:
         item = get_args(annotation)[0]
-        return Key("sections", item) if isinstance(item, type) and issubclass(item, Section) else Key("list")
+        return (
+            Key("sections", item)
+            if isinstance(item, type) and issubclass(item, Section)
+            else Key("list")
+        )
     if hasattr(annotation, "__metadata__"):
         return _key(get_args(annotation)[0])
     if annotation is bool:

@@ -1,7 +1,8 @@
-"""The config, whole: found, read, overlaid, checked; or every reason why not, together and in file order.
+"""The config, whole: found, read, overlaid, checked; or every reason why not, together and in file
+order.
 
-Room: config. In: the command line's `-c` and `--set`, the environment, the file. Out: `Settings` with defaults merged, or `ConfigError`.
-This is the only reader of the environment.
+Room: config. In: the command line's `-c` and `--set`, the environment, the file. Out: `Settings`
+with defaults merged, or `ConfigError`. This is the only reader of the environment.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ _STAND_INS: Final[dict[tuple[str, ...], Any]] = {
     ("resources", "*"): {"resource": "pods"},
     ("resources", "*", "resource"): "pods",
 }
-"""Put in place of required values that are missing or wrong, so that everything else can still be checked in the same run."""
+"""Put in place of required values that are missing or wrong, so that everything else can still be
+checked in the same run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A good config and where it came from. Shape: `file` is None when environment and `--set` said everything."""
+    """A good config and where it came from. Shape: `file` is None when environment and `--set` said
+    everything."""
 
     settings: Settings
     file: FilePath | None
@@ -54,20 +57,27 @@ class Loaded:
         return _located(self.given, (path,), message, hint)[1]
 
     def problems_of(self, settings: Settings) -> list[Problem]:
-        """What cannot stand together in `settings`, which are these but for some values; said with this file's lines."""
+        """What cannot stand together in `settings`, which are these but for some values; said with
+        this file's lines."""
         found = [_refused(self.given, said) for said in refusals(settings, self.given.says)]
         return [problem for _, problem in sorted(found, key=lambda item: item[0])]
 
 
-def load_settings(config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings that file, environment and `--set` give together; the later wins. Entries of `resources` have `defaults` merged in.
+def load_settings(
+    config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings that file, environment and `--set` give together; the later wins. Entries of
+    `resources` have `defaults` merged in.
 
-    Raises: ConfigError with every problem found (exit code 78); ValueError when a `--set` is not path=value at all (exit code 2).
+    Raises: ConfigError with every problem found (exit code 78); ValueError when a `--set` is not
+    path=value at all (exit code 2).
     """
     return load(config, sets, environ=environ).settings
 
 
-def load(config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None) -> Loaded:
+def load(
+    config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
+) -> Loaded:
     """As `load_settings`, with the file's path and the origin of every value."""
     environ = os.environ if environ is None else environ
     given = Given()
@@ -76,7 +86,11 @@ def load(config: str | None = None, sets: Sequence[str] = (), *, environ: Mappin
         _take_file(given, file)
     given.take_environment(environ)
     given.take_sets(sets)
-    if missing is not None and (config is not None or environ.get(CONFIG_VARIABLE) or not any(source.said for source in given.sources)):
+    if missing is not None and (
+        config is not None
+        or environ.get(CONFIG_VARIABLE)
+        or not any(source.said for source in given.sources)
+    ):
         raise ConfigError([missing, *(problem for _, problem in given.problems)])
     settings, found = _check(given)
     if found:
@@ -93,11 +107,29 @@ def _take_file(given: Given, file: FilePath) -> None:
     except Unreadable as error:
         raise ConfigError(error.problems) from error
     if tree.value is None:
-        raise ConfigError([Problem("the file is empty", source=source, line=1, hint="it needs at least cluster, kafka and resources")])
+        raise ConfigError(
+            [
+                Problem(
+                    "the file is empty",
+                    source=source,
+                    line=1,
+                    hint="it needs at least cluster, kafka and resources",
+                )
+            ]
+        )
     if not isinstance(tree.value, dict):
         kind = "a list" if isinstance(tree.value, list) else "a single value"
         message = f"the top of the file must be a mapping of keys, not {kind}"
-        raise ConfigError([Problem(message, source=source, line=1, hint="cluster:, kafka:, resources: stand at the left edge")])
+        raise ConfigError(
+            [
+                Problem(
+                    message,
+                    source=source,
+                    line=1,
+                    hint="cluster:, kafka:, resources: stand at the left edge",
+                )
+            ]
+        )
     given.take_tree(tree, source)
 
 
@@ -108,14 +140,23 @@ def _read_text(file: FilePath) -> str:
     except IsADirectoryError as error:
         raise ConfigError([Problem("is a directory, not a file", source=source)]) from error
     except OSError as error:
-        raise ConfigError([Problem(f"cannot be read: {error.strerror or error}", source=source)]) from error
+        raise ConfigError(
+            [Problem(f"cannot be read: {error.strerror or error}", source=source)]
+        ) from error
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError([Problem("is larger than 1 MiB", source=source, hint="is this the config file?")])
+        raise ConfigError(
+            [Problem("is larger than 1 MiB", source=source, hint="is this the config file?")]
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        problem = Problem(f"not UTF-8: byte 0x{raw[error.start]:02x}", source=source, line=line, hint="save the file as UTF-8")
+        problem = Problem(
+            f"not UTF-8: byte 0x{raw[error.start]:02x}",
+            source=source,
+            line=line,
+            hint="save the file as UTF-8",
+        )
         raise ConfigError([problem]) from error
 
 
@@ -149,7 +190,11 @@ def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]
     found.extend(
         _refused(given, refusal)
         for refusal in refusals(settings, given.says)
-        if not any(_touches(concerned, broken) for path in refusal.paths for concerned in _with_default(path))
+        if not any(
+            _touches(concerned, broken)
+            for path in refusal.paths
+            for concerned in _with_default(path)
+        )
     )
     return settings, found
 
@@ -164,7 +209,8 @@ def _with_default(path: Path) -> list[Path]:
 
 
 def _set_aside(raw: Any, path: Path) -> Path:
-    """Take the value at `path` out of `raw` (an item takes its whole list along), or put a stand-in there; returns what is void now."""
+    """Take the value at `path` out of `raw` (an item takes its whole list along), or put a stand-in
+    there; returns what is void now."""
     while path and isinstance(path[-1], int) and path[:-1] != ("resources",):
         path = path[:-1]
     pattern = tuple("*" if isinstance(part, int) else part for part in path)
@@ -183,8 +229,11 @@ def _set_aside(raw: Any, path: Path) -> Path:
     return path
 
 
-def _located(given: Given, paths: tuple[Path, ...], message: str, hint: str) -> tuple[tuple[int, int], Problem]:
-    """The problem at the first of `paths` that was given, itself or by `defaults`; else at what stands around the first."""
+def _located(
+    given: Given, paths: tuple[Path, ...], message: str, hint: str
+) -> tuple[tuple[int, int], Problem]:
+    """The problem at the first of `paths` that was given, itself or by `defaults`; else at what
+    stands around the first."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
     path = next((candidate for candidate in candidates if given.says(candidate)), paths[0])
     origin = given.origin(path)
@@ -196,7 +245,10 @@ def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
     hint = refusal.hint
     if refusal.other:
         origin = given.origin(refusal.other)
-        hint = f"{show(refusal.other)} is {f'on line {origin.line}' if origin.line else f'from {origin.source}'}; {hint}"
+        hint = (
+            f"{show(refusal.other)} is "
+            f"{f'on line {origin.line}' if origin.line else f'from {origin.source}'}; {hint}"
+        )
     return _located(given, refusal.paths, refusal.message, hint)
 
 

@@ -1,6 +1,7 @@
 """What no single value shows: combinations that cannot work, and keys whose time has not come.
 
-Room: config. In: settings, defaults merged, and which keys were given. Out: refusals, each with the keys it is about.
+Room: config. In: settings, defaults merged, and which keys were given. Out: refusals, each with the
+keys it is about.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from watchrelay.model.reach import Overlaps
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A key of the design that this release has only in part. Shape: `only` are the values it takes here; none: it may not be given."""
+    """A key of the design that this release has only in part. Shape: `only` are the values it takes
+    here; none: it may not be given."""
 
     path: tuple[str, ...]
     only: tuple[object, ...] = ()
@@ -35,20 +37,23 @@ LATER: Final = (
     Later(("sharding", "enabled"), only=(False,), written="false"),
     Later(("sharding", "sessionTimeout")),
 )
-"""What comes with a later release. When a behaviour arrives, its row goes, and the default in settings.py becomes the design's."""
+"""What comes with a later release. When a behaviour arrives, its row goes, and the default in
+settings.py becomes the design's."""
 
 Says = Callable[[Path], bool]
 
 
 def refusals(settings: Settings, says: Says) -> Iterator[Refusal]:
-    """Everything that is wrong about `settings` as a whole. `says(path)` tells whether a key was given, by whatever source."""
+    """Everything that is wrong about `settings` as a whole. `says(path)` tells whether a key was
+    given, by whatever source."""
     yield from _later(settings, says)
     yield from security_refusals(settings.kafka.security)
     kafka = settings.kafka
     if kafka.min_insync_replicas > kafka.replication_factor:
         yield Refusal(
             (("kafka", "minInsyncReplicas"), ("kafka", "replicationFactor")),
-            f"{kafka.min_insync_replicas} is over replicationFactor ({kafka.replication_factor}): every write would fail",
+            f"{kafka.min_insync_replicas} is over replicationFactor "
+            f"({kafka.replication_factor}): every write would fail",
             f"set minInsyncReplicas to {kafka.replication_factor} or less",
         )
     for index, entry in enumerate(settings.resources):
@@ -64,7 +69,10 @@ def _later(settings: Settings, says: Says) -> Iterator[Refusal]:
     for row in LATER:
         paths: list[Path] = [row.path]
         if "*" in row.path:
-            paths = [tuple(index if part == "*" else part for part in row.path) for index in range(len(settings.resources))]
+            paths = [
+                tuple(index if part == "*" else part for part in row.path)
+                for index in range(len(settings.resources))
+            ]
         for path in paths:
             if not says(path):
                 continue
@@ -72,7 +80,9 @@ def _later(settings: Settings, says: Says) -> Iterator[Refusal]:
                 yield Refusal((path,), "comes with a later release", "leave the key out")
             elif (value := _value(settings, path)) not in row.only:
                 said = f"{value} " if isinstance(value, str) else ""
-                yield Refusal((path,), f"{said}comes with a later release", f"in this one: {row.written}")
+                yield Refusal(
+                    (path,), f"{said}comes with a later release", f"in this one: {row.written}"
+                )
 
 
 def _value(settings: Settings, path: Path) -> object:
@@ -95,22 +105,44 @@ def _entry(index: int, entry: ResourceEntry) -> Iterator[Refusal]:
     if meant and not any(builtin.watchable for builtin in meant):
         yield Refusal(at("resource"), f"{meant[0].resource.qualified} cannot be listed and watched")
     if entry.namespaces and entry.exclude_namespaces:
-        yield Refusal(at("excludeNamespaces", "namespaces"), "excludeNamespaces cannot stand with namespaces", "keep one of the two")
+        yield Refusal(
+            at("excludeNamespaces", "namespaces"),
+            "excludeNamespaces cannot stand with namespaces",
+            "keep one of the two",
+        )
     if entry.name and len(entry.namespaces) > 1:
-        yield Refusal(at("name", "namespaces"), "name cannot stand with more than one namespace", "write an entry for each namespace")
+        yield Refusal(
+            at("name", "namespaces"),
+            "name cannot stand with more than one namespace",
+            "write an entry for each namespace",
+        )
     if entry.name and re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector):
-        yield Refusal(at("fieldSelector", "name"), "a field selector on metadata.name cannot stand with name", "keep one of the two")
+        yield Refusal(
+            at("fieldSelector", "name"),
+            "a field selector on metadata.name cannot stand with name",
+            "keep one of the two",
+        )
     if entry.name and name.wildcard:
-        yield Refusal(at("name"), "name cannot stand with a wildcard: it names one object of one resource")
+        yield Refusal(
+            at("name"), "name cannot stand with a wildcard: it names one object of one resource"
+        )
     if entry.id and name.wildcard:
         yield Refusal(at("id"), "id cannot stand with a wildcard: it would name several streams")
     if entry.initial_list == "streaming" and not entry.bookmarks:
-        yield Refusal(at("bookmarks", "initialList"), "bookmarks: false cannot stand with initialList: streaming, which ends in a bookmark")
+        yield Refusal(
+            at("bookmarks", "initialList"),
+            "bookmarks: false cannot stand with initialList: streaming, which ends in a bookmark",
+        )
     if entry.initial_list == "streaming" and entry.list_semantic == "any":
-        yield Refusal(at("listSemantic", "initialList"), "listSemantic: any cannot stand with initialList: streaming, always the newest")
+        yield Refusal(
+            at("listSemantic", "initialList"),
+            "listSemantic: any cannot stand with initialList: streaming, always the newest",
+        )
     if entry.include_secret_data and not is_secrets(entry):
         yield Refusal(
-            at("includeSecretData"), f"includeSecretData is legal for secrets alone, not for {entry.resource}", "leave the key out"
+            at("includeSecretData"),
+            f"includeSecretData is legal for secrets alone, not for {entry.resource}",
+            "leave the key out",
         )
 
 
@@ -128,7 +160,8 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
     for stream in planned:
         other = first.setdefault(stream.id, stream)
         if other.index == stream.index:
-            # A wildcard over a group that only discovery knows would make the streams named beside it once more.
+            # A wildcard over a group that only discovery knows would make the streams named beside
+            # it once more.
             place = (stream.name.group, stream.namespace)
             if stream.name.wildcard and stream.builtin is None:
                 other = named.get(place, stream)
@@ -141,20 +174,35 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
         yield Refusal(
             (("resources", stream.index, key), *_about(stream, other)),
             f'stream "{stream.id}" is a duplicate of that of resources[{other.index}]',
-            "give one of the two another id" if stream.entry.id else "give one of the two an id, or remove it",
+            "give one of the two another id"
+            if stream.entry.id
+            else "give one of the two an id, or remove it",
         )
 
 
 def _about(*streams: Planned) -> tuple[Path, ...]:
-    """What decides the ids, topics and objects of `streams`: with one of these keys in doubt, so is what is said of them."""
-    keys = ("resource", "id", "namespaces", "scope", "excludeNamespaces", "name", "labelSelector", "fieldSelector", "topic")
+    """What decides the ids, topics and objects of `streams`: with one of these keys in doubt, so is
+    what is said of them."""
+    keys = (
+        "resource",
+        "id",
+        "namespaces",
+        "scope",
+        "excludeNamespaces",
+        "name",
+        "labelSelector",
+        "fieldSelector",
+        "topic",
+    )
     return tuple(("resources", stream.index, key) for stream in streams for key in keys)
 
 
 def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
     own = own_topics(settings)
     first: dict[str, Planned] = {}
-    by_metric: dict[str, tuple[str, Path]] = {name.replace("_", "."): (name, ("kafka", "topicPrefix")) for name in own}
+    by_metric: dict[str, tuple[str, Path]] = {
+        name.replace("_", "."): (name, ("kafka", "topicPrefix")) for name in own
+    }
     refused: set[tuple[int, str]] = set()
     for stream in planned:
         topic = stream.topic
@@ -169,15 +217,30 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
         like, _ = by_metric.setdefault(topic.replace("_", "."), (topic, paths[0]))
         found: Refusal | None = None
         if topic in own:
-            found = Refusal(paths, f'the topic "{topic}" is the relay\'s own, for {own[topic]}', "name another")
+            found = Refusal(
+                paths, f'the topic "{topic}" is the relay\'s own, for {own[topic]}', "name another"
+            )
         elif len(topic) > TOPIC_MAX:
-            found = Refusal(paths, f'the topic "{topic[:40]}..." would have {len(topic)} characters: Kafka takes {TOPIC_MAX}')
+            found = Refusal(
+                paths,
+                f'the topic "{topic[:40]}..." would have {len(topic)} characters: Kafka takes '
+                f"{TOPIC_MAX}",
+            )
         elif like != topic:
-            found = Refusal(paths, f'the topics "{like}" and "{topic}" differ only in "." and "_", which Kafka refuses')
+            found = Refusal(
+                paths,
+                f'the topics "{like}" and "{topic}" differ only in "." and "_", which Kafka '
+                "refuses",
+            )
         elif other.partitions != stream.partitions:
             found = Refusal(
-                (("resources", stream.index, "partitions"), ("resources", other.index, "partitions"), *paths),
-                f'{stream.partitions} here, but {other.partitions} in resources[{other.index}] for the same topic "{topic}"',
+                (
+                    ("resources", stream.index, "partitions"),
+                    ("resources", other.index, "partitions"),
+                    *paths,
+                ),
+                f"{stream.partitions} here, but {other.partitions} in resources[{other.index}] "
+                f'for the same topic "{topic}"',
                 "say the same number in both",
             )
         if found:
@@ -186,7 +249,8 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
 
 
 def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> Iterator[Refusal]:
-    """Streams of one resource on one topic have disjoint keys: what one of them deletes would be deleted for the other too.
+    """Streams of one resource on one topic have disjoint keys: what one of them deletes would be
+    deleted for the other too.
 
     Args:
         planned: the streams of the config.
@@ -197,19 +261,34 @@ def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> 
     for stream in planned:
         if stream.index in refused:
             continue
-        # A wildcard over a group that only discovery knows has each resource of the group, on the topics of the entries that name none.
+        # A wildcard over a group that only discovery knows has each resource of the group, on the
+        # topics of the entries that name none.
         topic = stream.entry.topic
-        resource, wild, named = (stream.topic or topic, stream.what), ("*", topic, stream.name.group), ("named", topic, stream.name.group)
+        resource, wild, named = (
+            (stream.topic or topic, stream.what),
+            ("*", topic, stream.name.group),
+            ("named", topic, stream.name.group),
+        )
         is_wild = stream.name.wildcard and stream.builtin is None
         reach = reach_of(stream)
-        found = [overlaps.first(group, reach) for group in ((wild, named) if is_wild else (resource, wild))]
+        found = [
+            overlaps.first(group, reach)
+            for group in ((wild, named) if is_wild else (resource, wild))
+        ]
         for group in (wild,) if is_wild else (resource, named):
             overlaps.add(group, reach, stream)
         other = min((each for each in found if each), key=lambda each: each.index, default=None)
         if other is not None:
             refused.add(stream.index)
-            where = f'"{stream.topic or other.topic}"' if stream.topic or other.topic else "that the cluster decides"
-            paths: tuple[Path, ...] = (("resources", stream.index, "topic"), ("resources", stream.index, "resource"))
+            where = (
+                f'"{stream.topic or other.topic}"'
+                if stream.topic or other.topic
+                else "that the cluster decides"
+            )
+            paths: tuple[Path, ...] = (
+                ("resources", stream.index, "topic"),
+                ("resources", stream.index, "resource"),
+            )
             yield Refusal(
                 (*paths, *_about(stream, other)),
                 f"can have the same objects as resources[{other.index}] on the same topic {where}",

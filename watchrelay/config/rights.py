@@ -1,7 +1,8 @@
-"""The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing else.
+"""The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing
+else.
 
-Room: config. In: settings. Out: `Rights`, and the RBAC manifests that grant them. Discovery needs no grant: every service account
-has it through system:discovery.
+Room: config. In: settings. Out: `Rights`, and the RBAC manifests that grant them. Discovery needs
+no grant: every service account has it through system:discovery.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ VERBS: Final = ("list", "watch")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """One RBAC rule. Shape: resources are plurals, sorted, or ("*",); `names` not empty: only these objects."""
+    """One RBAC rule. Shape: resources are plurals, sorted, or ("*",); `names` not empty: only these
+    objects."""
 
     group: str
     resources: tuple[str, ...]
@@ -36,7 +38,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What must be granted. Shape: rules are sorted by group; what the cluster-wide ones grant is not repeated in a namespace."""
+    """What must be granted. Shape: rules are sorted by group; what the cluster-wide ones grant is
+    not repeated in a namespace."""
 
     cluster: tuple[Rule, ...]
     namespaced: Mapping[str, tuple[Rule, ...]]
@@ -55,10 +58,12 @@ _Grant = tuple[str, str, str]  # group, plural or "*", object name or ""
 
 
 def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
-    """The rights of all entries, and those entries whose resource has no name that RBAC understands.
+    """The rights of all entries, and those entries whose resource has no name that RBAC
+    understands.
 
-    Source: RBAC knows plurals and groups only; a list or watch with a field selector on metadata.name is matched against resourceNames
-    (Kubernetes docs, "Using RBAC authorization: referring to resources").
+    Source: RBAC knows plurals and groups only; a list or watch with a field selector on
+    metadata.name is matched against resourceNames (Kubernetes docs, "Using RBAC authorization:
+    referring to resources").
     """
     cluster: set[_Grant] = set()
     namespaced: dict[str, set[_Grant]] = {}
@@ -66,22 +71,29 @@ def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
     for index, entry in enumerate(settings.resources):
         found = _plural(entry.resource)
         if isinstance(found, str):
-            unresolved.append(Unresolved(index, found, "write it as plural.group, such as widgets.example.com"))
+            unresolved.append(
+                Unresolved(index, found, "write it as plural.group, such as widgets.example.com")
+            )
             continue
         group, plural, scoped = found
         grant = (group, plural, entry.name)
         if not scoped and entry.namespaces:
-            message = f"{plural} is cluster-scoped: its entry waits for ever as long as it has namespaces"
+            message = (
+                f"{plural} is cluster-scoped: its entry waits for ever as long as it has namespaces"
+            )
             unresolved.append(Unresolved(index, message, "remove namespaces from the entry"))
             continue
         for namespace in namespaces_of(entry):
             (cluster if namespace is None else namespaced.setdefault(namespace, set())).add(grant)
     whole = {namespace: _rules(grants, cluster) for namespace, grants in sorted(namespaced.items())}
-    return Rights(_rules(cluster, ()), {namespace: rules for namespace, rules in whole.items() if rules}), unresolved
+    return Rights(
+        _rules(cluster, ()), {namespace: rules for namespace, rules in whole.items() if rules}
+    ), unresolved
 
 
 def _plural(text: str) -> tuple[str, str, bool] | str:
-    """Group, plural and whether it is namespaced; or why that cannot be said. What is not built in counts as namespaced."""
+    """Group, plural and whether it is namespaced; or why that cannot be said. What is not built in
+    counts as namespaced."""
     name = parse_name(text)
     if name.wildcard:
         return name.group or "", "*", True
@@ -90,47 +102,74 @@ def _plural(text: str) -> tuple[str, str, bool] | str:
         resource = found[0].resource
         return resource.group, resource.plural, resource.namespaced
     if name.group is None:
-        return f'"{text}" is not built into Kubernetes, so its group is unknown without asking a cluster'
+        return (
+            f'"{text}" is not built into Kubernetes, so its group is unknown without asking '
+            "a cluster"
+        )
     if name.name != name.name.lower():
         return f'"{text}" is a Kind: RBAC knows resources by their plural alone'
     return name.group, name.name, True
 
 
 def _rules(grants: Iterable[_Grant], already: Iterable[_Grant]) -> tuple[Rule, ...]:
-    """`grants` without what `already`, or a wider one of them, gives; one rule per group and set of object names."""
+    """`grants` without what `already`, or a wider one of them, gives; one rule per group and set of
+    object names."""
     wanted = set(grants)
     held = wanted | set(already)
     merged: dict[tuple[str, tuple[str, ...]], set[str]] = {}
     names: dict[tuple[str, str], set[str]] = {}
     for group, plural, name in wanted:
-        wider = {(group, "*", ""), (group, plural, ""), (group, plural, name)} - {(group, plural, name)}
+        wider = {(group, "*", ""), (group, plural, ""), (group, plural, name)} - {
+            (group, plural, name)
+        }
         if wider & held or (group, plural, name) in set(already):
             continue
         names.setdefault((group, plural), set()).add(name)
     for (group, plural), objects in names.items():
         merged.setdefault((group, tuple(sorted(objects - {""}))), set()).add(plural)
-    return tuple(sorted(Rule(group, tuple(sorted(plurals)), objects) for (group, objects), plurals in merged.items()))
+    return tuple(
+        sorted(
+            Rule(group, tuple(sorted(plurals)), objects)
+            for (group, objects), plurals in merged.items()
+        )
+    )
 
 
 def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, Any]]:
-    """ServiceAccount, roles and bindings that give the service account `namespace`/`name` these rights, and no others.
+    """ServiceAccount, roles and bindings that give the service account `namespace`/`name` these
+    rights, and no others.
 
-    Shape: objects ready for `kubectl apply`; a ClusterRole when anything is cluster-wide, a Role per namespace for the rest. Roles are
-    named for the service account, so that two relays in one cluster do not overwrite each other's.
+    Shape: objects ready for `kubectl apply`; a ClusterRole when anything is cluster-wide, a Role
+    per namespace for the rest. Roles are named for the service account, so that two relays in one
+    cluster do not overwrite each other's.
     """
     role = f"watchrelay:{namespace}:{name}"
     labels = {"app.kubernetes.io/name": "watchrelay"}
     subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
     account_metadata = {"name": name, "namespace": namespace, "labels": labels}
-    made: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account_metadata}]
+    made: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account_metadata}
+    ]
     parts: list[tuple[str, dict[str, str], tuple[Rule, ...]]] = []
     if granted.cluster:
         parts.append(("ClusterRole", {}, granted.cluster))
-    parts.extend(("Role", {"namespace": where}, rules) for where, rules in granted.namespaced.items())
+    parts.extend(
+        ("Role", {"namespace": where}, rules) for where, rules in granted.namespaced.items()
+    )
     for kind, where, rules in parts:
         metadata = {"name": role, **where, "labels": labels}
         api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
-        made.append(api | {"kind": kind, "metadata": metadata, "rules": [rule.manifest() for rule in rules]})
-        made.append(api | {"kind": f"{kind}Binding", "metadata": dict(metadata), "roleRef": reference, "subjects": subjects})
+        made.append(
+            api | {"kind": kind, "metadata": metadata, "rules": [rule.manifest() for rule in rules]}
+        )
+        made.append(
+            api
+            | {
+                "kind": f"{kind}Binding",
+                "metadata": dict(metadata),
+                "roleRef": reference,
+                "subjects": subjects,
+            }
+        )
     return made

@@ -27,16 +27,32 @@ def security_refusals(security: KafkaSecurity) -> Iterator[Refusal]:
         for key in _TLS_KEYS:
             if key in given:
                 cure = "SASL_SSL" if sasl else "SSL"
-                yield Refusal(_at(key, "protocol"), f"means nothing with protocol {security.protocol}", f"set protocol to {cure}")
+                yield Refusal(
+                    _at(key, "protocol"),
+                    f"means nothing with protocol {security.protocol}",
+                    f"set protocol to {cure}",
+                )
     if ("certFile" in given) != ("keyFile" in given):
         missing, there = ("keyFile", "certFile") if "certFile" in given else ("certFile", "keyFile")
         yield Refusal(_at(there, missing), f"needs {missing} too")
     elif "keyPasswordFile" in given and "keyFile" not in given:
         yield Refusal(_at("keyPasswordFile", "keyFile"), "needs keyFile too")
     if sasl and security.mechanism is None:
-        yield Refusal(_at("protocol", "mechanism"), f"{security.protocol} needs a mechanism", "set mechanism, such as SCRAM-SHA-512")
-    elif not sasl and (keys := [key for key in ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS, "awsRegion") if key in given]):
-        yield Refusal(_at(keys[0], "protocol"), f"means nothing with protocol {security.protocol}", "set protocol to SASL_SSL")
+        yield Refusal(
+            _at("protocol", "mechanism"),
+            f"{security.protocol} needs a mechanism",
+            "set mechanism, such as SCRAM-SHA-512",
+        )
+    elif not sasl and (
+        keys := [
+            key for key in ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS, "awsRegion") if key in given
+        ]
+    ):
+        yield Refusal(
+            _at(keys[0], "protocol"),
+            f"means nothing with protocol {security.protocol}",
+            "set protocol to SASL_SSL",
+        )
     elif sasl:
         yield from _mechanism(security, given)
 
@@ -44,7 +60,9 @@ def security_refusals(security: KafkaSecurity) -> Iterator[Refusal]:
 def _mechanism(security: KafkaSecurity, given: set[str]) -> Iterator[Refusal]:
     mechanism = security.mechanism
     login = mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-    allowed = _LOGIN_KEYS if login else _TOKEN_KEYS if mechanism == "OAUTHBEARER" else ("awsRegion",)
+    allowed = (
+        _LOGIN_KEYS if login else _TOKEN_KEYS if mechanism == "OAUTHBEARER" else ("awsRegion",)
+    )
     for key in (*_LOGIN_KEYS, *_TOKEN_KEYS, "awsRegion"):
         if key in given and key not in allowed:
             yield Refusal(_at(key, "mechanism"), f"means nothing with mechanism {mechanism}")
@@ -57,7 +75,9 @@ def _mechanism(security: KafkaSecurity, given: set[str]) -> Iterator[Refusal]:
         if "awsRegion" not in given:
             yield Refusal(_at("mechanism", "awsRegion"), "mechanism AWS_MSK_IAM needs awsRegion")
         if security.protocol != "SASL_SSL":
-            yield Refusal(_at("protocol", "mechanism"), "mechanism AWS_MSK_IAM needs protocol SASL_SSL")
+            yield Refusal(
+                _at("protocol", "mechanism"), "mechanism AWS_MSK_IAM needs protocol SASL_SSL"
+            )
 
 
 def _one_of(given: set[str], one: str, other: str, needs: str) -> Iterator[Refusal]:
@@ -70,7 +90,11 @@ def _one_of(given: set[str], one: str, other: str, needs: str) -> Iterator[Refus
 def _given(security: KafkaSecurity) -> set[str]:
     """The keys that hold something, as the file writes them."""
     fields = type(security).model_fields
-    return {str(info.alias) for name, info in fields.items() if getattr(security, name) not in ("", None, (), SecretStr(""))}
+    return {
+        str(info.alias)
+        for name, info in fields.items()
+        if getattr(security, name) not in ("", None, (), SecretStr(""))
+    }
 
 
 def _at(*keys: str) -> tuple[Path, ...]:

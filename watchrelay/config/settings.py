@@ -1,7 +1,8 @@
 """Everything that can be configured, as frozen values.
 
-Room: config. In: plain values that `load.py` gathered from the file, the environment and `--set`. Out: `Settings`, whose sections are
-handed to the rooms. Each field's docstring (unit, default, reason) is its description in the JSON Schema and the reference page.
+Room: config. In: plain values that `load.py` gathered from the file, the environment and `--set`.
+Out: `Settings`, whose sections are handed to the rooms. Each field's docstring (unit, default,
+reason) is its description in the JSON Schema and the reference page.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from watchrelay.config.fields import (
     ClusterName,
@@ -52,29 +58,34 @@ def _unset() -> Any:
 
 
 def _written(default: str | int) -> Any:
-    """A default as it would be written in the file; its field's validator makes the number of it."""
+    """A default as it would be written in the file; its field's validator makes the number of
+    it."""
     return Field(default=default)
 
 
 class KubernetesSettings(Section):
-    """How to reach the API server. Left out: the pod's service account, then $KUBECONFIG, then ~/.kube/config."""
+    """How to reach the API server. Left out: the pod's service account, then $KUBECONFIG, then
+    ~/.kube/config."""
 
     kubeconfig: FilePath = _unset()
-    """Path of a kubeconfig file. Default: in-cluster credentials, then $KUBECONFIG, then ~/.kube/config, as kubectl does."""
+    """Path of a kubeconfig file. Default: in-cluster credentials, then $KUBECONFIG, then
+    ~/.kube/config, as kubectl does."""
 
     context: Text = _unset()
     """The context of the kubeconfig to use. Default: its current-context."""
 
 
 class KafkaSecurity(Section):
-    """How to reach the brokers. Secrets come from files, which are read again when they change. Default: PLAINTEXT without credentials."""
+    """How to reach the brokers. Secrets come from files, which are read again when they change.
+    Default: PLAINTEXT without credentials."""
 
     protocol: Protocol = "PLAINTEXT"
-    """PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL, as the listener of the brokers wants it. Default: PLAINTEXT."""
+    """PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL, as the listener of the brokers wants it.
+    Default: PLAINTEXT."""
 
     mechanism: Mechanism | None = Field(default=None)
-    """The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs the extra `watchrelay[msk]`, which the image has.
-    Default: none."""
+    """The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs the extra
+    `watchrelay[msk]`, which the image has. Default: none."""
 
     username: Text = _unset()
     """User name for PLAIN and SCRAM. Default: none."""
@@ -83,31 +94,37 @@ class KafkaSecurity(Section):
     """File with the user name, instead of `username`; read again when it changes. Default: none."""
 
     password: SecretStr | None = Field(default=None)
-    """Password for PLAIN and SCRAM. Default: none; prefer `passwordFile`, which keeps it out of the config."""
+    """Password for PLAIN and SCRAM. Default: none; prefer `passwordFile`, which keeps it out of the
+    config."""
 
     password_file: FilePath = _unset()
     """File with the password, instead of `password`; read again when it changes. Default: none."""
 
     ca_file: FilePath = _unset()
-    """PEM file with the authorities that the brokers' certificates must come from. Default: those of the system."""
+    """PEM file with the authorities that the brokers' certificates must come from. Default: those
+    of the system."""
 
     cert_file: FilePath = _unset()
-    """PEM file with the client certificate, for brokers that ask for one (mTLS); with `keyFile`. Default: none."""
+    """PEM file with the client certificate, for brokers that ask for one (mTLS); with `keyFile`.
+    Default: none."""
 
     key_file: FilePath = _unset()
     """PEM file with the key of the client certificate. Default: none."""
 
     key_password_file: FilePath = _unset()
-    """File with the password of the client certificate's key. Default: none, the key is not encrypted."""
+    """File with the password of the client certificate's key. Default: none, the key is not
+    encrypted."""
 
     token_file: FilePath = _unset()
     """File with the OAUTHBEARER token, read again when it changes. Default: none."""
 
     token_command: Command = Field(default=(), validate_default=False)
-    """Program that prints the OAUTHBEARER token: one line, or a list of words; no shell runs it. Default: none."""
+    """Program that prints the OAUTHBEARER token: one line, or a list of words; no shell runs it.
+    Default: none."""
 
     check_hostname: Flag = True
-    """Whether the brokers' certificates must carry the name they are reached by. Default: true; false invites impostors."""
+    """Whether the brokers' certificates must carry the name they are reached by. Default: true;
+    false invites impostors."""
 
     aws_region: Text = _unset()
     """AWS region of the MSK cluster, needed with AWS_MSK_IAM. Default: none."""
@@ -117,49 +134,59 @@ class KafkaSettings(Section):
     """The Kafka side: where the brokers are, how topics are named and made."""
 
     bootstrap_servers: Servers
-    """Brokers to ask first, as host:port; two or three are enough, the others are learned. Required."""
+    """Brokers to ask first, as host:port; two or three are enough, the others are learned.
+    Required."""
 
     security: KafkaSecurity = KafkaSecurity()
     """How to reach the brokers. Default: PLAINTEXT without credentials."""
 
     topic_prefix: TopicPart = "k8s"
-    """First part of every topic's name. Default: k8s. The relay's rights in Kafka are granted on this prefix."""
+    """First part of every topic's name. Default: k8s. The relay's rights in Kafka are granted on
+    this prefix."""
 
     topic_template: TopicTemplate = "{prefix}.{cluster}.{group}.{resource}"
-    """Name of a resource's topic, out of {prefix}, {cluster}, {group} ("core" for the core group) and {resource} (the plural).
-    Default: {prefix}.{cluster}.{group}.{resource}. Leave {resource} out to have several resources on one topic."""
+    """Name of a resource's topic, out of {prefix}, {cluster}, {group} ("core" for the core group)
+    and {resource} (the plural). Default: {prefix}.{cluster}.{group}.{resource}. Leave {resource}
+    out to have several resources on one topic."""
 
     create_topics: Flag = True
-    """Whether missing topics are created. Default: true; false where others create them, they are then only checked."""
+    """Whether missing topics are created. Default: true; false where others create them, they are
+    then only checked."""
 
-    partitions: Count | None = Field(default=None, ge=1, le=10_000, json_schema_extra={"default": DEFAULT_PARTITIONS})
-    """Partitions of each state topic. Default: 1; more let consumers read a large or busy resource in parallel. A stream keeps the
-    number of its first start: another one needs another topic."""
+    partitions: Count | None = Field(
+        default=None, ge=1, le=10_000, json_schema_extra={"default": DEFAULT_PARTITIONS}
+    )
+    """Partitions of each state topic. Default: 1; more let consumers read a large or busy resource
+    in parallel. A stream keeps the number of its first start: another one needs another topic."""
 
     replication_factor: Count = Field(default=3, ge=1, le=32767)
-    """Copies of each partition of the topics that are created. Default: 3. At most the number of brokers."""
+    """Copies of each partition of the topics that are created. Default: 3. At most the number of
+    brokers."""
 
     min_insync_replicas: Count = Field(default=2, ge=1, le=32767)
-    """Copies that must hold a record before it counts as delivered, for the topics that are created. Default: 2, so that one
-    broker may be away. At most `replicationFactor`."""
+    """Copies that must hold a record before it counts as delivered, for the topics that are
+    created. Default: 2, so that one broker may be away. At most `replicationFactor`."""
 
     format: Format = "cloudevents"
-    """How a record looks: cloudevents (binary mode: the object as value, the rest in headers), structured or debezium.
-    Default: cloudevents."""
+    """How a record looks: cloudevents (binary mode: the object as value, the rest in headers),
+    structured or debezium. Default: cloudevents."""
 
     delivery: Delivery = "idempotent"
-    """idempotent, or transactional (fenced by the brokers, for consumers that ignore headers). Default: idempotent."""
+    """idempotent, or transactional (fenced by the brokers, for consumers that ignore headers).
+    Default: idempotent."""
 
 
 class Defaults(Section):
     """Keys that hold for every entry of `resources` that does not say otherwise."""
 
     namespaces: Namespaces = ()
-    """Namespaces to watch. Default: all of them. Each is a watch and a stream of its own, unless `scope` is cluster."""
+    """Namespaces to watch. Default: all of them. Each is a watch and a stream of its own, unless
+    `scope` is cluster."""
 
     scope: Scope = "namespace"
-    """namespace: one watch for each of `namespaces`, with rights in these alone; cluster: one watch for all, filtered on arrival
-    (for many namespaces; needs the right to all). Default: namespace."""
+    """namespace: one watch for each of `namespaces`, with rights in these alone; cluster: one watch
+    for all, filtered on arrival (for many namespaces; needs the right to all). Default:
+    namespace."""
 
     exclude_namespaces: Namespaces = ()
     """Namespaces to leave out of a watch of all namespaces. Default: none."""
@@ -174,11 +201,13 @@ class Defaults(Section):
     """Whether to ask for metadata alone, and publish that. Default: false."""
 
     initial_list: InitialList = "auto"
-    """How lists are read, relists too: auto (streaming from server 1.34 on, else paged), paged, or streaming. Default: auto."""
+    """How lists are read, relists too: auto (streaming from server 1.34 on, else paged), paged, or
+    streaming. Default: auto."""
 
     list_semantic: ListSemantic = "mostRecent"
-    """mostRecent: each list shows the newest state; any: the first list may come from a server's cache and be stale (cheaper).
-    Relists are never older than what was seen. Default: mostRecent."""
+    """mostRecent: each list shows the newest state; any: the first list may come from a server's
+    cache and be stale (cheaper). Relists are never older than what was seen. Default:
+    mostRecent."""
 
     page_size: Count = Field(default=500, ge=0, le=1_000_000)
     """Objects per page of a paged list; 0: all in one. Default: 500, as client-go does."""
@@ -187,49 +216,58 @@ class Defaults(Section):
     """Whether to ask for bookmarks, which keep a quiet watch resumable. Default: true."""
 
     drop: Paths = ()
-    """Paths to leave out of what is published, such as status.conditions, on top of metadata.managedFields and the last-applied
-    annotation. Default: nothing more."""
+    """Paths to leave out of what is published, such as status.conditions, on top of
+    metadata.managedFields and the last-applied annotation. Default: nothing more."""
 
     redact: Paths = ()
-    """Paths whose values become "<redacted>", such as data.*. Default: none, but for the payload of Secrets."""
+    """Paths whose values become "<redacted>", such as data.*. Default: none, but for the payload of
+    Secrets."""
 
     keep_managed_fields: Flag = False
-    """Whether metadata.managedFields is published. Default: false: it is a third of many objects and says little."""
+    """Whether metadata.managedFields is published. Default: false: it is a third of many objects
+    and says little."""
 
     keep_last_applied: Flag = False
-    """Whether the annotation kubectl.kubernetes.io/last-applied-configuration is published. Default: false: it repeats the object."""
+    """Whether the annotation kubectl.kubernetes.io/last-applied-configuration is published.
+    Default: false: it repeats the object."""
 
     include_secret_data: Flag = False
-    """Whether the payload of Secrets leaves the cluster. Default: false; legal for Secrets alone."""
+    """Whether the payload of Secrets leaves the cluster. Default: false; legal for Secrets
+    alone."""
 
     suppress_unchanged: Flag = True
-    """Whether nothing is published when only dropped fields or the resourceVersion changed. Default: true."""
+    """Whether nothing is published when only dropped fields or the resourceVersion changed.
+    Default: true."""
 
     topic: TopicName = _unset()
     """Full name of the topic. Default: made from `kafka.topicTemplate`."""
 
     partitions: Count | None = Field(default=None, ge=1, le=10_000)
-    """Partitions of the topic. Default: `kafka.partitions`. A stream keeps the number of its first start."""
+    """Partitions of the topic. Default: `kafka.partitions`. A stream keeps the number of its first
+    start."""
 
     snapshot_interval_s: Annotated[float, Period("5s", zero=True)] = _written("1h")
-    """How often the full state is said again, so that new consumers need not read far back; 0: only at first start and when a
-    stream's config changes. Default: 1h; least: 5s."""
+    """How often the full state is said again, so that new consumers need not read far back; 0: only
+    at first start and when a stream's config changes. Default: 1h; least: 5s."""
 
     relist_interval_s: Annotated[float, Period("1s", zero=True)] = _written("6h")
-    """How often the state is compared with a fresh list, to find what a watch silently missed; a tenth of it is added or not, at random,
-    so that streams do not list together. 0: never. Default: 6h; least: 1s."""
+    """How often the state is compared with a fresh list, to find what a watch silently missed; a
+    tenth of it is added or not, at random, so that streams do not list together. 0: never. Default:
+    6h; least: 1s."""
 
 
 class ResourceEntry(Defaults):
-    """One resource to watch: what it is, which part of it, and how it is published. After loading, `defaults` are merged in."""
+    """One resource to watch: what it is, which part of it, and how it is published. After loading,
+    `defaults` are merged in."""
 
     resource: ResourceText
-    """Plural, singular, short name or Kind (pods, pod, po, Pod); deployments.apps; widgets.example.com/v1; "*.example.com" for
-    all resources of a group (Secrets are never meant by a wildcard). Required."""
+    """Plural, singular, short name or Kind (pods, pod, po, Pod); deployments.apps;
+    widgets.example.com/v1; "*.example.com" for all resources of a group (Secrets are never meant by
+    a wildcard). Required."""
 
     id: StreamId = _unset()
-    """Name of the stream, needed where two entries would get the same one. Default: the plural and the group, as in
-    deployments.apps; @namespace is added for each of `namespaces`."""
+    """Name of the stream, needed where two entries would get the same one. Default: the plural and
+    the group, as in deployments.apps; @namespace is added for each of `namespaces`."""
 
     name: ObjectName = _unset()
     """Watch this single object. Default: all objects."""
@@ -239,7 +277,8 @@ class ObserveSettings(Section):
     """The window: metrics, health, status page, logs."""
 
     listen: Listen = "0.0.0.0:8080"
-    """Address of /metrics, /livez, /readyz and the status page, as host:port. Default: 0.0.0.0:8080; restart to change it."""
+    """Address of /metrics, /livez, /readyz and the status page, as host:port. Default:
+    0.0.0.0:8080; restart to change it."""
 
     log_format: LogFormat = "auto"
     """json, console (for people), or auto: console on a terminal, else json. Default: auto."""
@@ -252,18 +291,20 @@ class ShutdownSettings(Section):
     """What happens between SIGTERM and the end."""
 
     drain_timeout_s: Annotated[float, Period("100ms")] = _written("20s")
-    """How long what is held may take to reach Kafka before the process ends anyway, with exit code 1. Default: 20s; keep it under
-    the pod's terminationGracePeriodSeconds."""
+    """How long what is held may take to reach Kafka before the process ends anyway, with exit code
+    1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
 
 
 class ShardingSettings(Section):
     """Several replicas that share the streams, by a consumer group of Kafka."""
 
     enabled: Flag = False
-    """Whether replicas share the streams and take over from each other. Default: false: the newest relay claims them all."""
+    """Whether replicas share the streams and take over from each other. Default: false: the newest
+    relay claims them all."""
 
     session_timeout_s: Annotated[float, Period("6s")] = _written("10s")
-    """How long a silent replica keeps its streams. Default: 10s; least: 6s, which brokers insist on."""
+    """How long a silent replica keeps its streams. Default: 10s; least: 6s, which brokers insist
+    on."""
 
 
 class Settings(Section, BaseSettings):
@@ -272,7 +313,8 @@ class Settings(Section, BaseSettings):
     model_config = SettingsConfigDict(extra="forbid")
 
     cluster: ClusterName
-    """Name of the source in topics and events, such as prod-eu-1. Required; another name makes other topics."""
+    """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
+    other topics."""
 
     kubernetes: KubernetesSettings = KubernetesSettings()
     """How to reach the API server. Default: in-cluster, then $KUBECONFIG, then ~/.kube/config."""
@@ -281,14 +323,16 @@ class Settings(Section, BaseSettings):
     """The Kafka side. Required."""
 
     overload: Overload = "conflate"
-    """What happens past `queueBytes` when Kafka is slow or away: conflate skips states in between, never the last one, and goes on
-    watching; block stops reading the watch, so that every transition is kept as long as the API server waits. Default: conflate."""
+    """What happens past `queueBytes` when Kafka is slow or away: conflate skips states in between,
+    never the last one, and goes on watching; block stops reading the watch, so that every
+    transition is kept as long as the API server waits. Default: conflate."""
 
     queue_bytes: Annotated[int, Size("1KiB")] = _written("64MiB")
     """Records that a stream may hold for Kafka, in bytes of memory, about. Default: 64MiB."""
 
     heartbeat_interval_s: Annotated[float, Period("1s")] = _written("10s")
-    """How often each partition says count and digest of the state. Default: 10s; least: 1s; it cannot be turned off."""
+    """How often each partition says count and digest of the state. Default: 10s; least: 1s; it
+    cannot be turned off."""
 
     defaults: Defaults = Defaults()
     """Keys that hold for every entry of `resources` that does not say otherwise."""
@@ -314,23 +358,34 @@ class Settings(Section, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`Settings(sources=...)` overlays what these say, the first wins; `Settings(**values)` is these values alone.
+        """`Settings(sources=...)` overlays what these say, the first wins; `Settings(**values)` is
+        these values alone.
 
-        The library's own sources are not asked: they can tell neither which line a value stands on, nor the nearest name of a wrong one.
+        The library's own sources are not asked: they can tell neither which line a value stands on,
+        nor the nearest name of a wrong one.
         """
-        assert isinstance(init_settings, InitSettingsSource), "the library hands in what the constructor was given"
-        sources: tuple[PydanticBaseSettingsSource, ...] = init_settings.init_kwargs.get("sources", (init_settings,))
+        assert isinstance(init_settings, InitSettingsSource), (
+            "the library hands in what the constructor was given"
+        )
+        sources: tuple[PydanticBaseSettingsSource, ...] = init_settings.init_kwargs.get(
+            "sources", (init_settings,)
+        )
         return sources
 
 
 def with_defaults(settings: Settings) -> Settings:
-    """`settings` with each entry of `resources` complete: its own keys, else those of `defaults`, else the built-in ones.
+    """`settings` with each entry of `resources` complete: its own keys, else those of `defaults`,
+    else the built-in ones.
 
     Law: with_defaults(with_defaults(s)) == with_defaults(s).
     """
     given = {name: getattr(settings.defaults, name) for name in settings.defaults.model_fields_set}
     merged = tuple(
-        entry.model_copy(update={name: value for name, value in given.items() if name not in entry.model_fields_set})
+        entry.model_copy(
+            update={
+                name: value for name, value in given.items() if name not in entry.model_fields_set
+            }
+        )
         for entry in settings.resources
     )
     return settings.model_copy(update={"resources": merged})

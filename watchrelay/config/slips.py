@@ -24,10 +24,20 @@ _KEYS: Final = {
     "username": "security.username", "address": "listen", "level": "logLevel", "format": "logFormat",
     "port": "listen",
 }  # fmt: skip
-"""Other names that keys go by; a name that is the key of another section is not among those of that section."""
+"""Other names that keys go by; a name that is the key of another section is not among those of that
+section."""
 _LONGEST: Final = 60
 """Characters of a text that can be a slip of something else."""
-_FLAGS: Final = {"true": "true", "yes": "true", "on": "true", "1": "true", "false": "false", "no": "false", "off": "false", "0": "false"}
+_FLAGS: Final = {
+    "true": "true",
+    "yes": "true",
+    "on": "true",
+    "1": "true",
+    "false": "false",
+    "no": "false",
+    "off": "false",
+    "0": "false",
+}
 
 
 def choice(value: object, choices: Sequence[str]) -> str:
@@ -38,7 +48,9 @@ def choice(value: object, choices: Sequence[str]) -> str:
     meant = _CHOICES.get(_plain(value), "")
     if meant in choices:
         return meant
-    return plain.get(_plain(value)) or plain.get(next(iter(difflib.get_close_matches(_plain(value), plain, n=1, cutoff=0.7)), ""), "")
+    return plain.get(_plain(value)) or plain.get(
+        next(iter(difflib.get_close_matches(_plain(value), plain, n=1, cutoff=0.7)), ""), ""
+    )
 
 
 def other_name(key: str, siblings: Sequence[str]) -> str:
@@ -55,21 +67,27 @@ def flag(value: object) -> str:
 def number(value: object) -> str:
     """The whole number that is meant."""
     try:
-        meant = float(value) if isinstance(value, float) or (isinstance(value, str) and value.isascii()) else 0.5
+        meant = (
+            float(value)
+            if isinstance(value, float) or (isinstance(value, str) and value.isascii())
+            else 0.5
+        )
         return str(int(meant)) if meant.is_integer() and abs(meant) < 1e9 else ""
     except (ValueError, OverflowError):
         return ""
 
 
 def as_list(value: object) -> str:
-    """A list of the texts in `value`, which has commas between them; not where it can hold a password, as URLs do."""
+    """A list of the texts in `value`, which has commas between them; not where it can hold a
+    password, as URLs do."""
     if not isinstance(value, str) or "@" in value:
         return ""
     return f"[{', '.join(_quoted(part.strip()) for part in value.split(','))}]"
 
 
 def selector(value: object) -> str:
-    """A label or field selector, of what Kubernetes objects have as one, of plain pairs, or of a list of terms."""
+    """A label or field selector, of what Kubernetes objects have as one, of plain pairs, or of a
+    list of terms."""
     if isinstance(value, list):
         terms = [each for each in value if isinstance(each, str)]
         return _quoted(",".join(terms)) if len(terms) == len(value) else ""
@@ -80,7 +98,9 @@ def selector(value: object) -> str:
     expressions: Any = (value.get("matchExpressions") or []) if nested else []
     if not isinstance(pairs, Mapping) or not isinstance(expressions, list):
         return ""
-    terms = [f"{key}={_word(each)}" if _word(each) is not None else "" for key, each in pairs.items()]
+    terms = [
+        f"{key}={_word(each)}" if _word(each) is not None else "" for key, each in pairs.items()
+    ]
     terms += [_expression(each) for each in expressions]
     return _quoted(",".join(terms)) if all(terms) else ""
 
@@ -88,12 +108,18 @@ def selector(value: object) -> str:
 def entries(value: object) -> str:
     """The list of `resources`, where its names alone were written, or one entry without a list."""
     if isinstance(value, str):
-        return f"[{', '.join(f'{{resource: {_quoted(part.strip())}}}' for part in value.split(','))}]"
+        return (
+            f"[{', '.join(f'{{resource: {_quoted(part.strip())}}}' for part in value.split(','))}]"
+        )
     if isinstance(value, Mapping):
         if isinstance(value.get("resource"), str):
             return f"- before it, as in - resource: {_quoted(value['resource'])}"
         named = [name for name in value if builtin(str(name))]
-        within = [each["resource"] for each in value.values() if isinstance(each, Mapping) and isinstance(each.get("resource"), str)]
+        within = [
+            each["resource"]
+            for each in value.values()
+            if isinstance(each, Mapping) and isinstance(each.get("resource"), str)
+        ]
         if named or within:
             return f"- resource: {_quoted([*named, *within][0])}"
     return ""
@@ -111,20 +137,28 @@ def section(path: Path, value: object) -> str:
     """A section, where its one most important value was written in its place."""
     if path != ("kafka",):
         return ""
-    joined = ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+    joined = (
+        ",".join(value)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value)
+        else value
+    )
     listed = as_list(joined)
     return f"kafka: {{bootstrapServers: {listed}}}" if listed else ""
 
 
 def _expression(value: Any) -> str:
-    """A term of matchExpressions. Source: Kubernetes docs, "Labels and selectors: resources that support set-based requirements"."""
+    """A term of matchExpressions. Source: Kubernetes docs, "Labels and selectors: resources that
+    support set-based requirements"."""
     if not isinstance(value, Mapping) or not isinstance(key := value.get("key"), str):
         return ""
     words = [_word(each) for each in value.get("values") or []]
     listed = f"({','.join(word or '' for word in words)})"
-    return {"In": f"{key} in {listed}", "NotIn": f"{key} notin {listed}", "Exists": key, "DoesNotExist": f"!{key}"}.get(
-        str(value.get("operator")), ""
-    )
+    return {
+        "In": f"{key} in {listed}",
+        "NotIn": f"{key} notin {listed}",
+        "Exists": key,
+        "DoesNotExist": f"!{key}",
+    }.get(str(value.get("operator")), "")
 
 
 def _word(value: object) -> str | None:
@@ -136,7 +170,12 @@ def _word(value: object) -> str | None:
 
 def _quoted(text: str) -> str:
     """`text` as YAML takes it for text."""
-    plain = isinstance(scalar(text), str) and text[:1] not in "!&*[]{},|>@`'\"%#-?: " and ": " not in text and " #" not in text
+    plain = (
+        isinstance(scalar(text), str)
+        and text[:1] not in "!&*[]{},|>@`'\"%#-?: "
+        and ": " not in text
+        and " #" not in text
+    )
     return text if text and plain else f'"{text}"'
 
 

@@ -1,7 +1,8 @@
-"""Where values come from: the file, the environment, `--set`; the later wins. Each value remembers who said it.
+"""Where values come from: the file, the environment, `--set`; the later wins. Each value remembers
+who said it.
 
-Room: config. In: a YAML tree, environment variables, `path=value` texts. Out: sources for pydantic-settings, which overlays them, and
-the origin of every path in them.
+Room: config. In: a YAML tree, environment variables, `path=value` texts. Out: sources for
+pydantic-settings, which overlays them, and the origin of every path in them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from watchrelay.core.errors import Problem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
-"""Variables that begin like settings and are none: the config file's path, and the cache of the real test parts."""
+"""Variables that begin like settings and are none: the config file's path, and the cache of the
+real test parts."""
 
 _SERVICE_LINK = re.compile(
     r"WATCHRELAY(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
 )
-"""What the kubelet puts into every pod of a namespace that has a Service named watchrelay or watchrelay-*.
+"""What the kubelet puts into every pod of a namespace that has a Service named watchrelay or
+watchrelay-*.
 Source: Kubernetes docs, "Service: discovering services, environment variables"."""
 
 _NOTHING: Final = object()
@@ -38,7 +41,8 @@ _NOTHING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who said a value. Shape: `line` counts from 1, None where there are no lines; `order` sorts problems as people read."""
+    """Who said a value. Shape: `line` counts from 1, None where there are no lines; `order` sorts
+    problems as people read."""
 
     source: str
     line: int | None
@@ -46,7 +50,8 @@ class Origin:
 
 
 class Source(PydanticBaseSettingsSource):
-    """What one place said, with the keys of the file. The library overlays sources: mappings key by key, all else as a whole."""
+    """What one place said, with the keys of the file. The library overlays sources: mappings key by
+    key, all else as a whole."""
 
     def __init__(self, said: dict[str, Any]) -> None:
         super().__init__(Settings)
@@ -87,7 +92,8 @@ class Overlaid(Source):
 
 @dataclass(slots=True)
 class Given:
-    """All that was said. Shape: `sources`: the one that wins first; `value`: all of them overlaid; `written`: see `Tree`."""
+    """All that was said. Shape: `sources`: the one that wins first; `value`: all of them overlaid;
+    `written`: see `Tree`."""
 
     sources: list[Source] = field(default_factory=list)
     value: dict[str, Any] = field(default_factory=dict)
@@ -123,11 +129,17 @@ class Given:
             path = env_path(name)
             if path is None:
                 near = nearest_env(name)
-                hint = f"did you mean {near}?" if near else "see `watchrelay schema` for the keys; WATCHRELAY_A__B sets a.b"
+                hint = (
+                    f"did you mean {near}?"
+                    if near
+                    else "see `watchrelay schema` for the keys; WATCHRELAY_A__B sets a.b"
+                )
                 self._problem(Problem("is not a setting", source=name, hint=hint), (1, 0))
             else:
                 found.append((path, name))
-        for number, (path, name) in enumerate(sorted(found, key=lambda item: [(isinstance(p, int), str(p).zfill(6)) for p in item[0]])):
+        for number, (path, name) in enumerate(
+            sorted(found, key=lambda item: [(isinstance(p, int), str(p).zfill(6)) for p in item[0]])
+        ):
             self._put(path, environ[name], Origin(name, None, (1, number)))
 
     def take_sets(self, sets: Iterable[str]) -> None:
@@ -139,7 +151,9 @@ class Given:
 
     def _put(self, path: Path, text: str, origin: Origin, *, yaml_values: bool = False) -> None:
         if not _is_text(text):
-            self._problem(Problem("is not UTF-8", path=show(path), source=origin.source), origin.order)
+            self._problem(
+                Problem("is not UTF-8", path=show(path), source=origin.source), origin.order
+            )
             return
         key = find(path)
         try:
@@ -151,8 +165,16 @@ class Given:
         for depth, (part, following) in enumerate(zip(path, (*path[1:], None), strict=True)):
             if isinstance(here, list) and isinstance(part, int):
                 if part > len(here):
-                    message = f"there is no [{part}]: the list has {counted(len(here), 'entry', 'entries')}"
-                    self._problem(Problem(message, path=show(path), source=origin.source, hint="the first is 0"), origin.order)
+                    message = (
+                        f"there is no [{part}]: the list has "
+                        f"{counted(len(here), 'entry', 'entries')}"
+                    )
+                    self._problem(
+                        Problem(
+                            message, path=show(path), source=origin.source, hint="the first is 0"
+                        ),
+                        origin.order,
+                    )
                     return
                 if part == len(here):
                     here.append(None)
@@ -162,15 +184,29 @@ class Given:
             if following is None:
                 here[part] = value
             elif (here.get(part) if isinstance(here, dict) else here[part]) is None:
-                here[part] = self._begun(path[: depth + 1], [] if isinstance(following, int) else {})
+                here[part] = self._begun(
+                    path[: depth + 1], [] if isinstance(following, int) else {}
+                )
             here = here[part]
         self._record(path, value, origin)
 
     def _begun(self, path: Path, empty: Any) -> Any:
-        """What a source that says something inside `path` starts from: mappings are overlaid key by key, so from an empty one; a list is
-        taken as a whole, so from the one beneath; likewise from a value of the wrong type, which is then told to whoever said it."""
-        beneath = next((said for source in self.sources[1:] if (said := _at(source.said, path)) is not _NOTHING), None)
-        return empty if beneath is None or (isinstance(empty, dict) and isinstance(beneath, dict)) else copy.deepcopy(beneath)
+        """What a source that says something inside `path` starts from: mappings are overlaid key by
+        key, so from an empty one; a list is taken as a whole, so from the one beneath; likewise
+        from a value of the wrong type, which is then told to whoever said it."""
+        beneath = next(
+            (
+                said
+                for source in self.sources[1:]
+                if (said := _at(source.said, path)) is not _NOTHING
+            ),
+            None,
+        )
+        return (
+            empty
+            if beneath is None or (isinstance(empty, dict) and isinstance(beneath, dict))
+            else copy.deepcopy(beneath)
+        )
 
     def _record(self, path: Path, value: Any, origin: Origin) -> None:
         """`origin` said `value`: what was known of the values that it hides is forgotten."""
@@ -182,17 +218,23 @@ class Given:
                 del self.origins[known]
                 self.written.pop(known, None)
         for depth in range(1, len(path)):
-            self.origins.setdefault(path[:depth], origin)  # what stands around it, if nobody else said that
+            # what stands around it, if nobody else said that
+            self.origins.setdefault(path[:depth], origin)
         self.origins[path] = origin
 
     def _not_a_container(self, path: Path, depth: int, origin: Origin) -> None:
-        """Tell that `path` goes on behind a single value; where a section has a wrong type in the file, the file is told so instead."""
+        """Tell that `path` goes on behind a single value; where a section has a wrong type in the
+        file, the file is told so instead."""
         parent = find(path[:depth])
         if parent is None or parent.kind not in ("section", "sections"):
             message = f"{show(path[:depth])} is a single value: it has no keys"
             self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
         elif isinstance(path[depth], int) != (parent.kind == "sections"):
-            message = f"{show(path[:depth])} is a list: write {show(path[:depth])}[0]" if parent.kind == "sections" else "is no list"
+            message = (
+                f"{show(path[:depth])} is a list: write {show(path[:depth])}[0]"
+                if parent.kind == "sections"
+                else "is no list"
+            )
             self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
 
     def _problem(self, problem: Problem, order: tuple[int, int]) -> None:
@@ -202,7 +244,9 @@ class Given:
 def _at(value: Any, path: Path) -> Any:
     """The value at `path`, or _NOTHING."""
     for part in path:
-        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int) and part < len(value)):
+        if (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        ):
             value = value[part]  # type: ignore[index]  # a key in a mapping, an index in a list
         else:
             return _NOTHING
@@ -210,7 +254,8 @@ def _at(value: Any, path: Path) -> Any:
 
 
 def _is_text(said: str) -> bool:
-    """False where the operating system gave bytes that are none; Python keeps them as signs that nothing can write."""
+    """False where the operating system gave bytes that are none; Python keeps them as signs that
+    nothing can write."""
     try:
         said.encode()
     except UnicodeEncodeError:
@@ -219,7 +264,8 @@ def _is_text(said: str) -> bool:
 
 
 def _read(text: str, key: Key, *, yaml_values: bool) -> Any:
-    """The value that `text` means for a key of this kind; text that does not fit stays text, and is refused with its path."""
+    """The value that `text` means for a key of this kind; text that does not fit stays text, and is
+    refused with its path."""
     stripped = text.strip()
     if key.kind == "flag":
         return {"true": True, "false": False}.get(stripped.lower(), text)
@@ -229,7 +275,11 @@ def _read(text: str, key: Key, *, yaml_values: bool) -> Any:
     if key.kind == "text":
         return _unquoted(text) if yaml_values else text
     if key.kind == "list" and not stripped.startswith("["):
-        return [_unquoted(part.strip()) for part in re.findall(r'(?:"[^"]*"|[^,"])+', stripped)] if stripped else []
+        return (
+            [_unquoted(part.strip()) for part in re.findall(r'(?:"[^"]*"|[^,"])+', stripped)]
+            if stripped
+            else []
+        )
     if key.kind == "command" and not stripped.startswith("["):
         return text
     return _structured(stripped, yaml_values=yaml_values)

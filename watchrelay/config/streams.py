@@ -1,6 +1,8 @@
-"""The streams and topics of a config, as far as they follow from it alone, without asking an API server.
+"""The streams and topics of a config, as far as they follow from it alone, without asking an API
+server.
 
-Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with what is known of its id and topic.
+Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with what is known of
+its id and topic.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ DEFAULT_PARTITIONS: Final = 1
 
 SEPARATE: Final = (
     "give one of the two another `topic`, or both disjoint `namespaces`; "
-    "label and field selectors do not separate them: an object that changes moves from one to the other"
+    "label and field selectors do not separate them: an object that changes moves from one "
+    "to the other"
 )
 """The cure for two streams of one resource on one topic."""
 
@@ -34,8 +37,9 @@ SEPARATE: Final = (
 class Planned:
     """One stream of one entry.
 
-    Shape: `index` is the entry's place in `resources`; `what` is the qualified resource (`deployments.apps`), or the name as written
-    where only discovery knows it (then `builtin` is None); `topic` is None where it cannot be known; `namespace` None: all, or filtered.
+    Shape: `index` is the entry's place in `resources`; `what` is the qualified resource
+    (`deployments.apps`), or the name as written where only discovery knows it (then `builtin` is
+    None); `topic` is None where it cannot be known; `namespace` None: all, or filtered.
     """
 
     index: int
@@ -50,12 +54,18 @@ class Planned:
 
     @property
     def certain(self) -> bool:
-        """Whether the id is known without a cluster: not of a wildcard, nor of a kind, singular or short name that is not built in."""
-        return self.builtin is not None or bool(self.entry.id) or (self.name.group is not None and _plural(self.name))
+        """Whether the id is known without a cluster: not of a wildcard, nor of a kind, singular or
+        short name that is not built in."""
+        return (
+            self.builtin is not None
+            or bool(self.entry.id)
+            or (self.name.group is not None and _plural(self.name))
+        )
 
 
 def plan(settings: Settings) -> list[Planned]:
-    """Every stream of the config, in its order; a wildcard over a group that is not built in is one of them, named as written."""
+    """Every stream of the config, in its order; a wildcard over a group that is not built in is one
+    of them, named as written."""
     planned: list[Planned] = []
     for index, entry in enumerate(settings.resources):
         name = parse_name(entry.resource)
@@ -79,12 +89,14 @@ def plan(settings: Settings) -> list[Planned]:
 
 
 def namespaces_of(entry: ResourceEntry) -> Sequence[str | None]:
-    """One item per watch of the entry: a namespace, or None for a watch of all (filtered on arrival where `scope` is cluster)."""
+    """One item per watch of the entry: a namespace, or None for a watch of all (filtered on arrival
+    where `scope` is cluster)."""
     return entry.namespaces if entry.namespaces and entry.scope == "namespace" else (None,)
 
 
 def asked_partitions(settings: Settings, entry: ResourceEntry) -> int | None:
-    """The partitions that the config sets for an entry; None where it leaves the number to the topic, or to the default."""
+    """The partitions that the config sets for an entry; None where it leaves the number to the
+    topic, or to the default."""
     return entry.partitions or settings.kafka.partitions
 
 
@@ -104,7 +116,9 @@ def reach_of(stream: Planned) -> Reach:
     return Reach.of(namespaces, field_selector(stream.entry, stream.namespace))
 
 
-def topic_of(settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: Builtin | None) -> str | None:
+def topic_of(
+    settings: Settings, entry: ResourceEntry, name: ResourceName, builtin: Builtin | None
+) -> str | None:
     """The topic of an entry's records; None where the template needs what only discovery knows."""
     if entry.topic:
         return entry.topic
@@ -125,14 +139,20 @@ def resource_topic(settings: Settings, entry: ResourceEntry, resource: Resource)
 
 def _from_template(settings: Settings, group: str, resource: str) -> str:
     kafka = settings.kafka
-    return kafka.topic_template.format(prefix=kafka.topic_prefix, cluster=settings.cluster, group=group, resource=resource)
+    return kafka.topic_template.format(
+        prefix=kafka.topic_prefix, cluster=settings.cluster, group=group, resource=resource
+    )
 
 
-def shared_topics(settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]) -> set[str]:
-    """The topics on which several resources stand or may come to stand: keys begin with the resource there.
+def shared_topics(
+    settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]
+) -> set[str]:
+    """The topics on which several resources stand or may come to stand: keys begin with the
+    resource there.
 
-    Shape: `found` are entries with the resources that discovery knows them to mean; none: it cannot say (now). An entry counts whether or
-    not what it names is served, so that no stream's keys depend on another's resource; a wildcard counts as several.
+    Shape: `found` are entries with the resources that discovery knows them to mean; none: it cannot
+    say (now). An entry counts whether or not what it names is served, so that no stream's keys
+    depend on another's resource; a wildcard counts as several.
     """
     by_name = "{resource}" in settings.kafka.topic_template
     held: dict[str, set[str]] = {}
@@ -146,7 +166,10 @@ def shared_topics(settings: Settings, found: Iterable[tuple[ResourceEntry, Seque
         elif resources:
             places = [(resource_topic(settings, entry, each), each.qualified) for each in resources]
         else:
-            places = [(topic_of(settings, entry, name, builtin), what) for builtin, what in _meanings(name)]
+            places = [
+                (topic_of(settings, entry, name, builtin), what)
+                for builtin, what in _meanings(name)
+            ]
         groups = {each.group for each in resources} or {name.group or ""}
         for topic, what in places:
             if topic is not None:
@@ -154,24 +177,37 @@ def shared_topics(settings: Settings, found: Iterable[tuple[ResourceEntry, Seque
                 if not entry.topic and groups - GROUPS:
                     custom.add(topic)
             elif not by_name:
-                anywhere.add(what)  # a name without a group, of no built-in resource: it may be of any group but a built-in one
-    return {topic for topic, names in held.items() if len(names | anywhere if topic in custom else names) > 1}
+                # a name without a group, of no built-in resource: it may be of any group but a
+                # built-in one
+                anywhere.add(what)
+    return {
+        topic
+        for topic, names in held.items()
+        if len(names | anywhere if topic in custom else names) > 1
+    }
 
 
 def own_topics(settings: Settings) -> dict[str, str]:
     """The relay's own topics: name -> what it holds. Source: the record contract, section 2."""
     base = f"{settings.kafka.topic_prefix}.{settings.cluster}"
-    return {f"{base}.control": "claims and snapshots", f"{base}.signal": "consumers' requests", f"{base}.shards": "the replicas' shares"}
+    return {
+        f"{base}.control": "claims and snapshots",
+        f"{base}.signal": "consumers' requests",
+        f"{base}.shards": "the replicas' shares",
+    }
 
 
 def is_secrets(entry: ResourceEntry) -> bool:
     """True when the entry means Secrets, by name."""
     name = parse_name(entry.resource)
-    return not name.wildcard and any((b.resource.group, b.resource.plural) == ("", "secrets") for b in resolve(name))
+    return not name.wildcard and any(
+        (b.resource.group, b.resource.plural) == ("", "secrets") for b in resolve(name)
+    )
 
 
 def may_mean(planned: Planned, stream: str) -> bool:
-    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a cluster."""
+    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a
+    cluster."""
     if planned.id == stream:
         return True
     if planned.builtin is not None or planned.entry.id:
@@ -185,12 +221,23 @@ def may_mean(planned: Planned, stream: str) -> bool:
 
 def called(plural: str) -> set[str]:
     """A plural, and the singulars that it may be the plural of."""
-    return {plural, plural.removesuffix("s"), plural.removesuffix("es"), plural.removesuffix("ies") + "y"}
+    return {
+        plural,
+        plural.removesuffix("s"),
+        plural.removesuffix("es"),
+        plural.removesuffix("ies") + "y",
+    }
 
 
 def _plural(name: ResourceName) -> bool:
-    """Whether the name can be taken for a plural: a kind has capitals, and hardly a singular ends in one s."""
-    return not name.wildcard and name.name.islower() and name.name.endswith("s") and not name.name.endswith("ss")
+    """Whether the name can be taken for a plural: a kind has capitals, and hardly a singular ends
+    in one s."""
+    return (
+        not name.wildcard
+        and name.name.islower()
+        and name.name.endswith("s")
+        and not name.name.endswith("ss")
+    )
 
 
 def _meanings(name: ResourceName) -> list[tuple[Builtin | None, str]]:

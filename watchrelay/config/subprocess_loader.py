@@ -1,10 +1,11 @@
 """Settings read by a process of its own, so that the daemon never holds what reads them.
 
-Room: config. In: the command line's `-c` and `--set`; for an edit, the settings in force. Out: `Settings` as plain values, or every
-reason why not.
-pydantic and the rules of the config take 12 of the idle daemon's 63 MB, which no event ever needs: so a child reads the config while its
-parent imports the rooms, and hands over values that look the same and hold nothing else. It costs no right and no file: it is the same
-program, environment and working directory. Where no process can be started, the parent reads the config itself.
+Room: config. In: the command line's `-c` and `--set`; for an edit, the settings in force. Out:
+`Settings` as plain values, or every reason why not.
+pydantic and the rules of the config take 12 of the idle daemon's 63 MB, which no event ever needs:
+so a child reads the config while its parent imports the rooms, and hands over values that look the
+same and hold nothing else. It costs no right and no file: it is the same program, environment and
+working directory. Where no process can be started, the parent reads the config itself.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _DEADLINE_S = 60.0
 """From here on the child is not believed to answer: it is ended, and its work is done here."""
 
 _ANSWER = b"\0watchrelay settings\0"
-"""Stands before the answer; what stands before it was printed by somebody else (a sitecustomize that talks)."""
+"""Stands before the answer; what stands before it was printed by somebody else (a sitecustomize
+that talks)."""
 
 _CHILD = """\
 import json, sys
@@ -46,7 +48,8 @@ apart.answer(*asked)
 
 
 class Values:
-    """A section of the settings after it was checked: the same attributes, no pydantic. Frozen; equal to one with the same values."""
+    """A section of the settings after it was checked: the same attributes, no pydantic. Frozen;
+    equal to one with the same values."""
 
     def __init__(self, **values: object) -> None:
         self.__dict__.update(values)
@@ -88,8 +91,8 @@ class Secret:
 class Edit:
     """An edit that can be taken.
 
-    Shape: `kept` are the keys that were edited and need a restart, as people write them; `places` say where each entry of `resources`
-    stands, for whoever has something against it.
+    Shape: `kept` are the keys that were edited and need a restart, as people write them; `places`
+    say where each entry of `resources` stands, for whoever has something against it.
     """
 
     settings: Settings
@@ -99,7 +102,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be read. Shape: `held`, given for an edit alone, are the settings in force, `connected` with what they name or not yet."""
+    """What is to be read. Shape: `held`, given for an edit alone, are the settings in force,
+    `connected` with what they name or not yet."""
 
     config: str | None
     sets: Sequence[str]
@@ -109,7 +113,8 @@ class Asked:
 
 
 class ConfigReader:
-    """The child at work. Use: make one, do something else, ask for its `settings()` or its `edit()` once."""
+    """The child at work. Use: make one, do something else, ask for its `settings()` or its `edit()`
+    once."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None, asked: Asked) -> None:
         self._process = process
@@ -118,9 +123,15 @@ class ConfigReader:
     @classmethod
     def start(cls, asked: Asked, *, executable: str | None = sys.executable) -> Self:
         """Start reading. Shape: `executable` is the Python to run."""
-        words = json.dumps([[asked.config, list(asked.sets), asked.held is not None, asked.connected], [str(place) for place in sys.path]])
+        words = json.dumps(
+            [
+                [asked.config, list(asked.sets), asked.held is not None, asked.connected],
+                [str(place) for place in sys.path],
+            ]
+        )
         try:
-            # Whatever was open for this program (`-c <(generate)` is /dev/fd/63) is open for its child too.
+            # Whatever was open for this program (`-c <(generate)` is /dev/fd/63) is open for its
+            # child too.
             process = subprocess.Popen(
                 [executable or "", *_flags(), "-c", _CHILD, words],
                 stdin=None if asked.held is None else subprocess.PIPE,
@@ -169,7 +180,9 @@ class ConfigReader:
             return None
         answer = out.partition(_ANSWER)[2]
         if self._process.returncode or not answer:
-            _log.debug("the process that reads the config failed", extra={"code": self._process.returncode})
+            _log.debug(
+                "the process that reads the config failed", extra={"code": self._process.returncode}
+            )
             return None
         return cast("Edit | list[Problem]", pickle.loads(answer))  # noqa: S301  # written by our own child, over a pipe
 
@@ -179,12 +192,17 @@ class ConfigReader:
             return process.communicate(held, timeout=_LONG_S)[0]
         except subprocess.TimeoutExpired:
             file = self._asked.config or "the config"
-            print(f"watchrelay: still reading {file}: does its file system hang, or is it a pipe that nobody writes to?", file=sys.stderr)
+            print(
+                f"watchrelay: still reading {file}: does its file system hang, or is it a pipe "
+                "that nobody writes to?",
+                file=sys.stderr,
+            )
             return process.communicate(timeout=_DEADLINE_S - _LONG_S)[0]
 
 
 def _flags() -> list[str]:
-    """The options of this Python that decide what another one reads and how; never the working directory as a place of modules."""
+    """The options of this Python that decide what another one reads and how; never the working
+    directory as a place of modules."""
     environment = "-I" if sys.flags.isolated else "-E" if sys.flags.ignore_environment else "-P"
     return [environment, "-P", "-X", f"utf8={sys.flags.utf8_mode}"]
 
@@ -208,17 +226,24 @@ def _read(asked: Asked) -> Edit | list[Problem]:
 
     try:
         if asked.held is None:
-            return Edit(plain(load_settings(asked.config, asked.sets, environ=asked.environ)), (), ())
-        edit = read_edit(asked.config, asked.sets, asked.held, connected=asked.connected, environ=asked.environ)
+            return Edit(
+                plain(load_settings(asked.config, asked.sets, environ=asked.environ)), (), ()
+            )
+        edit = read_edit(
+            asked.config, asked.sets, asked.held, connected=asked.connected, environ=asked.environ
+        )
         return replace(edit, settings=plain(edit.settings))
     except ConfigError as refused:
         return list(refused.problems)
 
 
 def answer(config: str | None, sets: Sequence[str], edited: bool, connected: bool) -> None:
-    """In the child: read, and write the answer to standard output, a pickle of an `Edit`, or of the list of problems."""
+    """In the child: read, and write the answer to standard output, a pickle of an `Edit`, or of the
+    list of problems."""
     gc.disable()  # it lives for a moment
     held = pickle.load(sys.stdin.buffer) if edited else None  # noqa: S301  # written by our own parent, over a pipe
-    out = memoryview(_ANSWER + pickle.dumps(_read(Asked(config, sets, held=held, connected=connected))))
+    out = memoryview(
+        _ANSWER + pickle.dumps(_read(Asked(config, sets, held=held, connected=connected)))
+    )
     while out:
         out = out[os.write(1, out) :]

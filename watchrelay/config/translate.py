@@ -1,6 +1,8 @@
-"""Validation errors -> what an operator reads: what is wrong and what to write instead, never the library's own words.
+"""Validation errors -> what an operator reads: what is wrong and what to write instead, never the
+library's own words.
 
-Room: config. In: one error of pydantic, where it stands, and the text as written. Out: message and hint.
+Room: config. In: one error of pydantic, where it stands, and the text as written. Out: message and
+hint.
 """
 
 from __future__ import annotations
@@ -25,19 +27,23 @@ _NEEDS: Final[dict[Path, str]] = {
 
 
 def explain(detail: Any, path: Path, written: str | None) -> Said:
-    """Message and hint for one error. `written`: the text in the file, where YAML read a plain scalar as something else than text."""
+    """Message and hint for one error. `written`: the text in the file, where YAML read a plain
+    scalar as something else than text."""
     value = detail.get("input")
     kind = str(detail["type"])
     if kind == REFUSED:
         return str(detail["ctx"]["message"]), ""
     if kind == "missing":
-        return "is required", _NEEDS.get(path, "write the resource, such as resource: pods" if path[-1] == "resource" else "")
+        return "is required", _NEEDS.get(
+            path, "write the resource, such as resource: pods" if path[-1] == "resource" else ""
+        )
     if kind == "extra_forbidden":
         return _unknown(path, value)
     if value is None:
         return "has no value", "write one, or remove the key"
     if (key := find(path)) and key.secret:
-        return f"must be text, not {_kind(value)}", "put it in quotes"  # never shown, not even where it is wrong
+        # never shown, not even where it is wrong
+        return f"must be text, not {_kind(value)}", "put it in quotes"
     if path == ("observe", "listen") and kind == "string_type" and isinstance(value, int):
         return f"must be HOST:PORT, not {value}", f"write 0.0.0.0:{value}"
     known = _EXPLAINED.get(kind)
@@ -58,16 +64,28 @@ def _unknown(path: Path, value: Any) -> Said:
     if near:
         return "unknown key", f"did you mean {near}?"
     if path[-1] in ("apiVersion", "group", "version") and "resource" in keys:
-        return "unknown key", "group and version are parts of the resource: write resource: deployments.apps or deployments.apps/v1"
+        return (
+            "unknown key",
+            (
+                "group and version are parts of the resource: write resource: deployments.apps or "
+                "deployments.apps/v1"
+            ),
+        )
     if "resource" in keys and slips.builtin(str(path[-1])):
         return "unknown key", f"write resource: {path[-1]}"
     return "unknown key", f"there are {', '.join(keys)}" if keys else ""
 
 
 def _line(path: Path, near: str, value: Any) -> str:
-    """`near` with the value that was given to another key, where that value is of another form than `near` takes."""
+    """`near` with the value that was given to another key, where that value is of another form than
+    `near` takes."""
     key = find((*path[:-1], near))
-    if key is not None and key.kind == "list" and isinstance(value, str) and (listed := slips.as_list(value)):
+    if (
+        key is not None
+        and key.kind == "list"
+        and isinstance(value, str)
+        and (listed := slips.as_list(value))
+    ):
         return f"{near}: {listed}"
     if near == "resource" and isinstance(value, str):
         return f"resource: {value}"
@@ -82,8 +100,15 @@ def _text(detail: Any, value: Any, written: str | None) -> Said:
         last = detail["loc"][-1]
         meant = slips.selector(value) if last in _SELECTORS else ""
         if last == "resource" and isinstance(value, list):
-            line = f"resource: {value[0]}" if len(value) == 1 else f"resources: {slips.entries(','.join(map(str, value)))}"
-            return f"must be text, not {_kind(value)}", f"one entry names one resource: write {line}" if value else ""
+            line = (
+                f"resource: {value[0]}"
+                if len(value) == 1
+                else f"resources: {slips.entries(','.join(map(str, value)))}"
+            )
+            return (
+                f"must be text, not {_kind(value)}",
+                f"one entry names one resource: write {line}" if value else "",
+            )
         if last == "cluster" and isinstance(value, dict) and isinstance(value.get("name"), str):
             meant = value["name"]
         return f"must be text, not {_kind(value)}", f"write {last}: {meant}" if meant else ""
@@ -111,7 +136,10 @@ def _list(detail: Any, value: Any, _written: str | None) -> Said:
     if tuple(detail["loc"]) == ("resources",):
         said = "must be a list" if isinstance(value, str) else f"must be a list, not {_kind(value)}"
         meant = slips.entries(value)
-        return said, f"write {'resources: ' if isinstance(value, str) else ''}{meant}" if meant else ""
+        return (
+            said,
+            f"write {'resources: ' if isinstance(value, str) else ''}{meant}" if meant else "",
+        )
     if isinstance(value, str):
         return "must be a list", f"write {meant}" if (meant := slips.as_list(value)) else ""
     return f"must be a list, not {_kind(value)}", ""
@@ -122,7 +150,10 @@ def _section(detail: Any, value: Any, written: str | None) -> Said:
         if isinstance(value, str):
             return "must be a mapping of keys", f"write - resource: {value}"
         if written is not None and slips.builtin(written):
-            return f"must be a mapping of keys, not {_kind(value)}", f'write - resource: "{written}"'
+            return (
+                f"must be a mapping of keys, not {_kind(value)}",
+                f'write - resource: "{written}"',
+            )
     meant = slips.section(tuple(detail["loc"]), value)
     return f"must be a mapping of keys, not {_kind(value)}", f"write {meant}" if meant else ""
 
@@ -130,7 +161,10 @@ def _section(detail: Any, value: Any, written: str | None) -> Said:
 def _choice(detail: Any, value: Any, _written: str | None) -> Said:
     choices = str(detail["ctx"]["expected"]).replace("'", "").replace(" or ", ", ")
     meant = slips.choice(value, choices.split(", "))
-    return f"must be one of: {choices}; not {_shown(value)}", f"write {detail['loc'][-1]}: {meant}" if meant else ""
+    return (
+        f"must be one of: {choices}; not {_shown(value)}",
+        f"write {detail['loc'][-1]}: {meant}" if meant else "",
+    )
 
 
 def _least(detail: Any, value: Any, _written: str | None) -> Said:
@@ -164,7 +198,12 @@ _EXPLAINED: Final[dict[str, Callable[[Any, Any, str | None], Said]]] = {
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
-    for kind, name in ((dict, "a mapping"), (list, "a list"), (int, "a number"), (float, "a number")):
+    for kind, name in (
+        (dict, "a mapping"),
+        (list, "a list"),
+        (int, "a number"),
+        (float, "a number"),
+    ):
         if isinstance(value, kind):
             return name
     return "text"

@@ -1,7 +1,8 @@
 """YAML text -> plain values that know the line each of them stands on.
 
-Room: config. In: the text of a config file. Out: mappings, lists and scalars, with a line for every path; or the problems that
-keep it from being read. Aliases are expanded under a limit, so that a few lines cannot grow into gigabytes.
+Room: config. In: the text of a config file. Out: mappings, lists and scalars, with a line for every
+path; or the problems that keep it from being read. Aliases are expanded under a limit, so that a
+few lines cannot grow into gigabytes.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class Tree:
-    """A document. Shape: `lines[path]` counts from 1 and is that of the key, or of the item's first line in a list."""
+    """A document. Shape: `lines[path]` counts from 1 and is that of the key, or of the item's first
+    line in a list."""
 
     value: Any
     lines: dict[Path, int]
     problems: list[Problem] = field(default_factory=list)
     written: dict[Path, str] = field(default_factory=dict)
-    """The text of plain scalars that YAML reads as something else than text (`no`, `1.10`, `0x1`)."""
+    """The text of plain scalars that YAML reads as something else than text (`no`, `1.10`,
+    `0x1`)."""
 
 
 @dataclass(slots=True)
@@ -102,7 +105,11 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._refuse(event, "a second document starts here: a config file is one document", "remove what follows this ---")
+                    self._refuse(
+                        event,
+                        "a second document starts here: a config file is one document",
+                        "remove what follows this ---",
+                    )
             elif isinstance(event, (SequenceStartEvent, MappingStartEvent)):
                 kind = "list" if isinstance(event, SequenceStartEvent) else "mapping"
                 node = _Node(_line(event), [], kind, event.tag or "")
@@ -112,7 +119,11 @@ class _Reader:
                     self._refuse(event, f"nested deeper than {DEPTH_MAX} levels")
             elif isinstance(event, (SequenceEndEvent, MappingEndEvent)):
                 node, children = stack.pop()
-                node.value = children if node.kind == "list" else list(zip(children[::2], children[1::2], strict=True))
+                node.value = (
+                    children
+                    if node.kind == "list"
+                    else list(zip(children[::2], children[1::2], strict=True))
+                )
                 root = self._place(node, stack, root)
             elif isinstance(event, ScalarEvent):
                 plain = bool(event.implicit[0]) and not event.style
@@ -123,7 +134,9 @@ class _Reader:
                 root = self._place(self._aliased(event, stack), stack, root)
         return root
 
-    def _place(self, node: _Node, stack: list[tuple[_Node, list[_Node]]], root: _Node | None) -> _Node | None:
+    def _place(
+        self, node: _Node, stack: list[tuple[_Node, list[_Node]]], root: _Node | None
+    ) -> _Node | None:
         if not stack:
             return node
         stack[-1][1].append(node)
@@ -136,7 +149,11 @@ class _Reader:
     def _aliased(self, event: Any, stack: list[tuple[_Node, list[_Node]]]) -> _Node:
         node = self._anchors.get(event.anchor)
         if node is None:
-            self._refuse(event, "a word begins with *, which makes it an alias, and its & stands nowhere before", _QUOTE)
+            self._refuse(
+                event,
+                "a word begins with *, which makes it an alias, and its & stands nowhere before",
+                _QUOTE,
+            )
         if any(node is open_node for open_node, _ in stack):
             self._refuse(event, "an alias (*) stands inside what it stands for", "write it out")
         return node
@@ -150,7 +167,8 @@ def _line(event: Any) -> int:
 
 
 class _Builder:
-    """Nodes -> values and lines. Recursion is bounded by the depth of the text, aliases included, and the number of values."""
+    """Nodes -> values and lines. Recursion is bounded by the depth of the text, aliases included,
+    and the number of values."""
 
     def __init__(self, source: str, tree: Tree) -> None:
         self._source = source
@@ -183,7 +201,12 @@ class _Builder:
                 self._note("a key must be text", key.line, path)
                 continue
             if name in at:
-                self._note(f"is given twice, first on line {at[name]}", key.line, (*path, name), "keep one of the two")
+                self._note(
+                    f"is given twice, first on line {at[name]}",
+                    key.line,
+                    (*path, name),
+                    "keep one of the two",
+                )
                 continue
             at[name] = key.line
             built[name] = self.build(value, (*path, name), key.line)
@@ -214,10 +237,16 @@ class _Builder:
     def _tick(self, node: _Node) -> None:
         self._count += 1
         if self._count > NODES_MAX:
-            self._stop(node.line, f"the file unfolds to more than {NODES_MAX} values: too many, or aliases of aliases")
+            self._stop(
+                node.line,
+                f"the file unfolds to more than {NODES_MAX} values: too many, or aliases of "
+                "aliases",
+            )
 
     def _note(self, message: str, line: int, path: Path, hint: str = "") -> None:
-        self._tree.problems.append(Problem(message, path=show(path), source=self._source, line=line, hint=hint))
+        self._tree.problems.append(
+            Problem(message, path=show(path), source=self._source, line=line, hint=hint)
+        )
 
     def _stop(self, line: int, message: str) -> NoReturn:
         raise Unreadable([Problem(message, source=self._source, line=line)])
@@ -227,12 +256,15 @@ def show(path: Path) -> str:
     """`("resources", 0, "name")` as people write it: `resources[0].name`."""
     shown = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f".{_named(part)}" if shown else _named(part)
+        shown += (
+            f"[{part}]" if isinstance(part, int) else f".{_named(part)}" if shown else _named(part)
+        )
     return shown
 
 
 def _named(key: str) -> str:
-    """`key` up to where it is none: of `{password:x}` and `{password x}` YAML takes all for the key."""
+    """`key` up to where it is none: of `{password:x}` and `{password x}` YAML takes all for the
+    key."""
     found = _KEY_END.search(key)
     return f"{key[: found.start()]}..." if found else key
 
@@ -255,14 +287,17 @@ def _implicit(text: str) -> str:
 
 
 def _convert(tag: str, text: str) -> Any:
-    """A scalar's value. Dates, octal and sexagesimal numbers stay text: nothing in a config means them."""
+    """A scalar's value. Dates, octal and sexagesimal numbers stay text: nothing in a config means
+    them."""
     if tag == "null":
         return None
     if tag == "bool":
         return yaml.SafeLoader.bool_values[text.lower()]
     if tag == "int" and re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", text):
         return int(text[:400])
-    if tag == "float" and re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9]+\.", text):
+    if tag == "float" and re.fullmatch(
+        r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9]+\.", text
+    ):
         return float(text)
     if tag in ("str", "int", "float", "timestamp", "value", "merge"):
         return text
@@ -286,12 +321,24 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     if mark is None:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
-        return Problem("not YAML: a control character stands here", source=source, line=line, hint="is this a text file?")
+        return Problem(
+            "not YAML: a control character stands here",
+            source=source,
+            line=line,
+            hint="is this a text file?",
+        )
     detail = str(getattr(error, "problem", None) or "not YAML")
     lines = text.splitlines()
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1] and not written[: mark.column].strip():
-        return Problem("not YAML: a tab stands in the indentation", source=source, line=mark.line + 1, hint="indent with spaces")
+        return Problem(
+            "not YAML: a tab stands in the indentation",
+            source=source,
+            line=mark.line + 1,
+            hint="indent with spaces",
+        )
     hint = next((said for known, said in _PLAIN_WORDS.items() if detail.startswith(known)), "")
     at = min(mark.line + 1, max(len(lines), 1))
-    return Problem(f"not YAML: {detail}, at column {mark.column + 1}", source=source, line=at, hint=hint)
+    return Problem(
+        f"not YAML: {detail}, at column {mark.column + 1}", source=source, line=at, hint=hint
+    )

@@ -1,17 +1,21 @@
 """The other side: what a reader of the topics needs, and nothing of the daemon.
 
-`TopicReader` follows topics on Kafka: from the newest snapshot, then live, proving itself at every heartbeat.
-`Replica` is the same without Kafka: records of one stream and one partition in, state and verdicts out; `decode` makes its records.
+`TopicReader` follows topics on Kafka: from the newest snapshot, then live, proving itself at every
+heartbeat. `Replica` is the same without Kafka: records of one stream and one partition in, state
+and verdicts out; `decode` makes its records.
 
     from watchrelay.consumer import TopicReader
 
-    async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as reader:
+    async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as
+    reader:
         await reader.ready()                                # the whole state is here, and proven
         print(len(reader.objects("pods")), "pods")
-        async for change in reader:                         # each object of it once, as added; then what changes
+        async for change in reader:                         # each object of it once, as added; then
+        what changes
             print(change.verb, change.key)
 
-What the records mean is the record contract; a reader in another language is certified by the vectors in `tests/vectors`.
+What the records mean is the record contract; a reader in another language is certified by the
+vectors in `tests/vectors`.
 """
 
 from __future__ import annotations
@@ -21,9 +25,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from watchrelay.consumer.changes import Change, LaneState, Problem, Saved
-    from watchrelay.consumer.errors import ConsumerError, KafkaUnavailable, NothingPublished, ObjectUnreadable, PositionsLost
+    from watchrelay.consumer.errors import (
+        ConsumerError,
+        KafkaUnavailable,
+        NothingPublished,
+        ObjectUnreadable,
+        PositionsLost,
+    )
     from watchrelay.consumer.objects import Objects
-    from watchrelay.consumer.replica import Changed, Held, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
+    from watchrelay.consumer.replica import (
+        Changed,
+        Held,
+        Ignored,
+        Noted,
+        ReadAgain,
+        Replaced,
+        Replica,
+        Unproven,
+    )
     from watchrelay.consumer.topic import TopicReader
     from watchrelay.contract.records import MarkerRecord, ObjectRecord, decode
     from watchrelay.contract.wire import Position
@@ -32,9 +51,24 @@ if TYPE_CHECKING:
 _HOMES = {
     "watchrelay.contract.records": ("MarkerRecord", "ObjectRecord", "decode"),
     "watchrelay.consumer.changes": ("Change", "LaneState", "Problem", "Saved"),
-    "watchrelay.consumer.errors": ("ConsumerError", "KafkaUnavailable", "NothingPublished", "ObjectUnreadable", "PositionsLost"),
+    "watchrelay.consumer.errors": (
+        "ConsumerError",
+        "KafkaUnavailable",
+        "NothingPublished",
+        "ObjectUnreadable",
+        "PositionsLost",
+    ),
     "watchrelay.consumer.objects": ("Objects",),
-    "watchrelay.consumer.replica": ("Changed", "Held", "Ignored", "Noted", "ReadAgain", "Replaced", "Replica", "Unproven"),
+    "watchrelay.consumer.replica": (
+        "Changed",
+        "Held",
+        "Ignored",
+        "Noted",
+        "ReadAgain",
+        "Replaced",
+        "Replica",
+        "Unproven",
+    ),
     "watchrelay.consumer.topic": ("TopicReader",),
     "watchrelay.core.errors": ("RecordRefused",),
     "watchrelay.contract.wire": ("Position",),
@@ -70,7 +104,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first asked for, so that `Replica` alone needs no Kafka client. Source: PEP 562."""
+    """Loaded when first asked for, so that `Replica` alone needs no Kafka client. Source: PEP
+    562."""
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,11 @@
 """A log checked against the contract: order, gaps, every hash, every digest.
 
-Room: consumer (pure). In: the records of one stream in one partition, in log order, from the last complete snapshot on. Out: what is held
-at the end, whether it is proven, and every problem.
+Room: consumer (pure). In: the records of one stream in one partition, in log order, from the last
+complete snapshot on. Out: what is held at the end, whether it is proven, and every problem.
 
-Other than a `Replica` an audit never reads again: the log is what is judged, so a marker that disagrees is a problem of the log, unless
-compaction took records before it: then the next marker tells.
+Other than a `Replica` an audit never reads again: the log is what is judged, so a marker that
+disagrees is a problem of the log, unless compaction took records before it: then the next marker
+tells.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ _VERSION_KEY = b'"resourceVersion":"'
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that does not hold. Shape: `key` is None where it is not about one object, `offset` where it is about no record.
+    """Something that does not hold. Shape: `key` is None where it is not about one object, `offset`
+    where it is about no record.
 
-    Kinds: `foreign` (a record that is not of this contract version), `hash` (a value that is not the one of its header), `gap` (a
-    sequence that never reached the log), `order` (an object went back in time), `resend` (another record under a position that was
-    given out before), `digest` (a marker disagrees with the records before it), `unproven` (no marker agreed with what is held at the
-    end), `partition` (a record that belongs into another), `partitions` (a count other than described), `source` (two clusters on one
-    topic), `overlap` (two streams with the same key). With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`,
-    `unreadable` (an object that the API server lists and nobody can decode).
+    Kinds: `foreign` (a record that is not of this contract version), `hash` (a value that is not
+    the one of its header), `gap` (a sequence that never reached the log), `order` (an object went
+    back in time), `resend` (another record under a position that was given out before), `digest` (a
+    marker disagrees with the records before it), `unproven` (no marker agreed with what is held at
+    the end), `partition` (a record that belongs into another), `partitions` (a count other than
+    described), `source` (two clusters on one topic), `overlap` (two streams with the same key).
+    With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`, `unreadable` (an
+    object that the API server lists and nobody can decode).
     """
 
     kind: Kind
@@ -52,8 +56,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """Keys whose newest record is one that readers ignore, with another effect than the true one. No fault of the log: a table that
-    ignores headers shows them until the writer says them again. Shape: `first` and `last` are offsets, `key` is that of the first.
+    """Keys whose newest record is one that readers ignore, with another effect than the true one.
+    No fault of the log: a table that ignores headers shows them until the writer says them again.
+    Shape: `first` and `last` are offsets, `key` is that of the first.
     """
 
     keys: int
@@ -63,7 +68,8 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 def bare_hash(value: bytes, version: str) -> bytes:
-    """Eight bytes that tell two objects apart, their resourceVersion aside. Source: DESIGN 4.1, suppressUnchanged."""
+    """Eight bytes that tell two objects apart, their resourceVersion aside. Source: DESIGN 4.1,
+    suppressUnchanged."""
     text = version.encode()
     at = value.find(b'%b%b"' % (_VERSION_KEY, text)) if text else -1
     if at >= 0:
@@ -73,12 +79,14 @@ def bare_hash(value: bytes, version: str) -> bytes:
 
 
 def _without_version(source: bytes) -> list[bytes]:
-    """Who writes, and of what. Source: a stream goes on where its resource is served in another version only, and its sources say so."""
+    """Who writes, and of what. Source: a stream goes on where its resource is served in another
+    version only, and its sources say so."""
     return [part for place, part in enumerate(reversed(source.split(b"/"))) if place != 1]
 
 
 class Audit:
-    """One stream in one partition. Shape: `bare`: keep for each object what comparing with the cluster needs, in place of its value."""
+    """One stream in one partition. Shape: `bare`: keep for each object what comparing with the
+    cluster needs, in place of its value."""
 
     def __init__(
         self,
@@ -103,7 +111,8 @@ class Audit:
         self._as_of_version: str | None = None
         self._partitions, self._home, self._bare = partitions, home, bare
         self._outdated: dict[bytes, tuple[int, int | None]] = {}
-        """By key the offset and the value's hash (None: a delete) of an ignored record behind which none of that key was taken."""
+        """By key the offset and the value's hash (None: a delete) of an ignored record behind which
+        none of that key was taken."""
         self._more = 0
         self._holes = False
         self._failing = False
@@ -111,12 +120,13 @@ class Audit:
         self._source = b""
         self._before = -1
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     def take(self, offset: int, before: int, record: Decoded, headers: Iterable[Header]) -> None:
         """Check the record at `offset`.
 
-        Shape: `before` is the offset of the record before it in the partition, of whatever stream, -1 for none.
+        Shape: `before` is the offset of the record before it in the partition, of whatever stream,
+        -1 for none.
         """
         self.records += 1
         state = self.state
@@ -130,7 +140,8 @@ class Audit:
             self._marker(offset, record, headers)
 
     def _jumped(self, offset: int, before: int, was: tuple[int, int]) -> None:
-        """The position did not go on by one: a new epoch, compacted history, or records that never reached the log."""
+        """The position did not go on by one: a new epoch, compacted history, or records that never
+        reached the log."""
         state = self.state
         if state.epoch != was[0] and state.last == 1:
             return
@@ -139,7 +150,9 @@ class Audit:
             return
         expected = was[1] + 1 if state.epoch == was[0] else 1
         missing = str(expected) if state.last == expected + 1 else f"{expected} to {state.last - 1}"
-        self._add("gap", offset, None, f"sequence {missing} of epoch {state.epoch} never reached the log")
+        self._add(
+            "gap", offset, None, f"sequence {missing} of epoch {state.epoch} never reached the log"
+        )
 
     def _object(self, offset: int, record: ObjectRecord, ignored: Ignored | None) -> None:
         key, value, state = record.key, record.value, self.state
@@ -147,7 +160,12 @@ class Audit:
         if value is not None:
             found = int.from_bytes(sha256(b"%b\0%b" % (key, value)).digest()[:8], "big")
             if found != record.value_hash:
-                self._add("hash", offset, key, f"the value hashes to {found:016x}, its header says {record.value_hash:016x}")
+                self._add(
+                    "hash",
+                    offset,
+                    key,
+                    f"the value hashes to {found:016x}, its header says {record.value_hash:016x}",
+                )
         if ignored is not None:
             self._outdated[key] = (offset, None if value is None else found)
             self._ignored(offset, record, found, ignored)
@@ -158,15 +176,26 @@ class Audit:
         if before is not None:
             state.digest -= before.value_hash
         elif value is not None and self._home(key, self._partitions) != self.partition:
-            self._add("partition", offset, key, f"the key belongs into partition {self._home(key, self._partitions)}")
-        if self._as_of_version is not None and key not in self.as_of and compare(record.version, self._as_of_version) == 1:
+            self._add(
+                "partition",
+                offset,
+                key,
+                f"the key belongs into partition {self._home(key, self._partitions)}",
+            )
+        if (
+            self._as_of_version is not None
+            and key not in self.as_of
+            and compare(record.version, self._as_of_version) == 1
+        ):
             self.as_of[key] = before
         if value is None:
             state.held.pop(key, None)
             self.trimmed.pop(key, None)
         else:
             kept = bare_hash(value, record.version) if self._bare else b""
-            state.held[key] = Held(kept, found, record.uid, record.version, record.epoch, record.sequence)
+            state.held[key] = Held(
+                kept, found, record.uid, record.version, record.epoch, record.sequence
+            )
             state.digest += found
             if record.trimmed or self.trimmed:
                 self._note_trimmed(key, record.trimmed)
@@ -185,26 +214,43 @@ class Audit:
             self.trimmed.pop(key, None)
 
     def _in_order(self, offset: int, record: ObjectRecord, before: Held) -> None:
-        """What the watch brings is newer than what was said before, unless the API server itself was set back."""
+        """What the watch brings is newer than what was said before, unless the API server itself
+        was set back."""
         if not self._restored and compare(record.version, before.version) == -1:
-            self._add("order", offset, record.key, f"resourceVersion {record.version} stands behind {before.version}")
+            self._add(
+                "order",
+                offset,
+                record.key,
+                f"resourceVersion {record.version} stands behind {before.version}",
+            )
 
     def _ignored(self, offset: int, record: ObjectRecord, found: int, ignored: Ignored) -> None:
         held = self.state.held.get(record.key)
-        if ignored.duplicate and held is not None and held.position == Position(record.epoch, record.sequence) and held.value_hash != found:
+        if (
+            ignored.duplicate
+            and held is not None
+            and held.position == Position(record.epoch, record.sequence)
+            and held.value_hash != found
+        ):
             place = f"epoch {record.epoch}, sequence {record.sequence}"
             self._add("resend", offset, record.key, f"another record was sent under {place} before")
 
     def _marker(self, offset: int, marker: MarkerRecord, headers: Iterable[Header]) -> None:
         source = next((value for name, value in headers if name == "ce_source"), b"")
         if self._source and _without_version(source) != _without_version(self._source):
-            detail = f"{source.decode(errors='replace')} and {self._source.decode(errors='replace')} write the same stream"
+            detail = (
+                f"{source.decode(errors='replace')} and "
+                f"{self._source.decode(errors='replace')} write the same stream"
+            )
             self._add("source", offset, None, detail)
         self._source = source
         if marker.partition != self.partition:
             self._add("partition", offset, None, f"a {marker.kind} of partition {marker.partition}")
         if marker.partitions != self._partitions:
-            detail = f"a {marker.kind} speaks of {counted(marker.partitions, 'partition')}, the control topic of {self._partitions}"
+            detail = (
+                f"a {marker.kind} speaks of {counted(marker.partitions, 'partition')}, the "
+                f"control topic of {self._partitions}"
+            )
             self._add("partitions", offset, None, detail)
         if marker.kind == "claim":
             return
@@ -224,27 +270,41 @@ class Audit:
             self._failing = True
             held = f"{counted(len(state.held), 'object')} with digest {state.digest:016x}"
             said = f"{marker.count} with {marker.digest:016x}"
-            self._add("digest", offset, None, f"the log holds {held}, the {marker.kind} says {said}")
+            self._add(
+                "digest", offset, None, f"the log holds {held}, the {marker.kind} says {said}"
+            )
 
-    # ---- at the end --------------------------------------------------------------------------------------------------
+    # ---- at the end ------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Nothing more comes: what is held must be proven."""
         if not self.state.proven and not self._failing:
             why = (
-                "no marker with a digest stands there" if not self.frontier else "the newest marker does not agree, or records are missing"
+                "no marker with a digest stands there"
+                if not self.frontier
+                else "the newest marker does not agree, or records are missing"
             )
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
         if self._more:
-            self.problems.append(Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more"))
+            self.problems.append(
+                Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
+            )
             self._more = 0
 
     @property
     def stale(self) -> Stale | None:
         """What a table that ignores headers shows wrongly now; None where it is right."""
         held = self.state.held
-        wrong = {offset: key for key, (offset, said) in self._outdated.items() if said != (held[key].value_hash if key in held else None)}
-        return Stale(len(wrong), min(wrong), max(wrong), wrong[min(wrong)].decode(errors="replace")) if wrong else None
+        wrong = {
+            offset: key
+            for key, (offset, said) in self._outdated.items()
+            if said != (held[key].value_hash if key in held else None)
+        }
+        return (
+            Stale(len(wrong), min(wrong), max(wrong), wrong[min(wrong)].decode(errors="replace"))
+            if wrong
+            else None
+        )
 
     def freeze(self, version: str) -> None:
         """From now on keep in `as_of` what was held at `version` of the cluster."""
@@ -261,7 +321,9 @@ class Audit:
         return held
 
     def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:
-        self.add(Problem(kind, offset, None if key is None else key.decode(errors="replace"), detail))
+        self.add(
+            Problem(kind, offset, None if key is None else key.decode(errors="replace"), detail)
+        )
 
     def add(self, problem: Problem) -> None:
         """Keep a problem; beyond `PROBLEMS_MAX` they are counted."""

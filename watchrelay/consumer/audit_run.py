@@ -1,6 +1,7 @@
 """Topics read once from their last complete snapshots to their ends, and audited on the way.
 
-Room: consumer. In: connection arguments, the control topic, which streams. Out: an `Audit` per stream and partition.
+Room: consumer. In: connection arguments, the control topic, which streams. Out: an `Audit` per
+stream and partition.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from aiokafka.errors import KafkaError
 
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
-from watchrelay.consumer.connecting import STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.connecting import (
+    STOP_TIMEOUT_S,
+    Patience,
+    make_consumer,
+    start_consumer,
+    unreadable,
+)
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.locate import Finder
 from watchrelay.consumer.origin import Origin
@@ -44,7 +51,8 @@ class _Log:
 
 
 class Auditor:
-    """Use: `async with Auditor(...) as auditor`, then `read_to_end()`; later `read_on()` as long as there is a reason to."""
+    """Use: `async with Auditor(...) as auditor`, then `read_to_end()`; later `read_on()` as long as
+    there is a reason to."""
 
     def __init__(
         self,
@@ -55,7 +63,11 @@ class Auditor:
         home: Callable[[bytes, int], int],
         bare: bool = False,
     ) -> None:
-        fetch = {"fetch_max_bytes": _FETCH_BYTES, "max_partition_fetch_bytes": _PARTITION_FETCH_BYTES, "fetch_max_wait_ms": _FETCH_WAIT_MS}
+        fetch = {
+            "fetch_max_bytes": _FETCH_BYTES,
+            "max_partition_fetch_bytes": _PARTITION_FETCH_BYTES,
+            "fetch_max_wait_ms": _FETCH_WAIT_MS,
+        }
         self._arguments = {**arguments, **fetch}
         self._control, self._streams = control_topic, frozenset(streams)
         self._home, self._bare = home, bare
@@ -68,7 +80,12 @@ class Auditor:
         await start_consumer(self._consumer, self._arguments, check=what_to_check)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     async def read_to_end(self) -> None:
@@ -79,7 +96,11 @@ class Auditor:
         try:
             await self._find()
             patience = Patience(self._arguments)
-            while behind := [place for place, log in self._logs.items() if await self._consumer.position(place) < log.end]:
+            while behind := [
+                place
+                for place, log in self._logs.items()
+                if await self._consumer.position(place) < log.end
+            ]:
                 patience.heard(await self._read(behind), behind[0].topic)
         except KafkaError as error:
             raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
@@ -87,12 +108,15 @@ class Auditor:
     async def read_on(self, stream: str) -> None:
         """Read what came to the partitions of `stream` since, for half a second at most."""
         try:
-            await self._read([place for place, log in self._logs.items() if stream in log.by_stream])
+            await self._read(
+                [place for place, log in self._logs.items() if stream in log.by_stream]
+            )
         except KafkaError as error:
             raise SinkUnavailable(f"kafka stopped answering: {plain_words(error)}") from error
 
     async def rows(self) -> list[tuple[Audit, int, int]]:
-        """All audits, finished, with the offsets between which they read (the second is the next one's), by stream and partition."""
+        """All audits, finished, with the offsets between which they read (the second is the next
+        one's), by stream and partition."""
         self._share_out()
         rows: list[tuple[Audit, int, int]] = []
         for place, log in self._logs.items():
@@ -113,7 +137,14 @@ class Auditor:
 
     async def _find(self) -> None:
         control, servers = self._control, servers_text(self._arguments)
-        finder = Finder(self._consumer, control_topic=control, topics=(), streams=self._streams, problems=Problems(), servers=servers)
+        finder = Finder(
+            self._consumer,
+            control_topic=control,
+            topics=(),
+            streams=self._streams,
+            problems=Problems(),
+            servers=servers,
+        )
         problem = await finder.look()
         if problem:
             raise NothingPublished(problem)
@@ -125,7 +156,10 @@ class Auditor:
         ends = await self._consumer.end_offsets(list(places))
         self._consumer.assign(list(places))
         for place, origins in sorted(places.items()):
-            audits = {stream: self._audit(stream, place, origin, described[stream].partitions) for stream, origin in origins.items()}
+            audits = {
+                stream: self._audit(stream, place, origin, described[stream].partitions)
+                for stream, origin in origins.items()
+            }
             start = max(begins[place], min(audit.start for audit in audits.values()))
             self._logs[place] = _Log(start, ends[place], audits)
             self._consumer.seek(place, start)
@@ -158,13 +192,23 @@ class Auditor:
         log.before = before
 
     def _share_out(self) -> None:
-        """What concerns a partition is said of the first of its streams; keys that two of them have, of the later one."""
+        """What concerns a partition is said of the first of its streams; keys that two of them
+        have, of the later one."""
         for log in self._logs.values():
             audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]
             for detail, (first, count) in log.foreign.items():
-                audits[0].add(Problem("foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}"))
+                audits[0].add(
+                    Problem("foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}")
+                )
             log.foreign.clear()
             for index, audit in enumerate(audits):
                 for other in audits[:index]:
                     for key in sorted(audit.state.held.keys() & other.state.held.keys()):
-                        audit.add(Problem("overlap", None, key.decode(errors="replace"), f"stream {other.stream} has this key too"))
+                        audit.add(
+                            Problem(
+                                "overlap",
+                                None,
+                                key.decode(errors="replace"),
+                                f"stream {other.stream} has this key too",
+                            )
+                        )

@@ -25,7 +25,9 @@ def parsed(stream: str, key: str, value: bytes) -> Any:
         return msgspec.json.decode(value)
     except BROKEN as error:
         reason = why_broken(error, value)
-        raise ObjectUnreadable(f"stream {printable(stream)}, key {printable(key)}: the value is not JSON: {reason}") from error
+        raise ObjectUnreadable(
+            f"stream {printable(stream)}, key {printable(key)}: the value is not JSON: {reason}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,20 @@ class Change:
 
     Attributes:
         key: as on the topic, `namespace/name`, or `/name` of a cluster-scoped resource.
-        verb: relative to what was given before. A record that repeats an object unchanged is no change.
-        value: the object's JSON as published, None after a delete; `object` is the same decoded.
-        old_value: what was given before, None before an add; `old` is the same decoded.
-        uid, resource_version: those of the object, of a deleted one the last known.
-        reason: that of the record, or one of: `initial` (part of the state with which this reader began), `swept` (the end of a snapshot
-            proved that the object is gone), `repaired` (found by reading again after a loss), `moved` (the stream is on another topic
-            now, whose objects follow as added), `gone` (the partition does not exist any more: the stream was retired and its topic
-            deleted, or the topic was recreated with fewer partitions).
-        position, offset: those of the record behind which this was known: of the object's own record, or of a later one where changes
-            were folded or the reason is `initial`, `swept` or `repaired`. It goes back for an object only when the topic was recreated.
+        verb: relative to what was given before. A record that repeats an object unchanged is no
+        change. value: the object's JSON as published, None after a delete; `object` is the same
+        decoded. old_value: what was given before, None before an add; `old` is the same decoded.
+        uid, resource_version: those of the object, of a deleted one the last known. reason: that of
+        the record, or one of: `initial` (part of the state with which this reader began), `swept`
+        (the end of a snapshot
+            proved that the object is gone), `repaired` (found by reading again after a loss),
+            `moved` (the stream is on another topic now, whose objects follow as added), `gone` (the
+            partition does not exist any more: the stream was retired and its topic deleted, or the
+            topic was recreated with fewer partitions).
+        position, offset: those of the record behind which this was known: of the object's own
+        record, or of a later one where changes
+            were folded or the reason is `initial`, `swept` or `repaired`. It goes back for an
+            object only when the topic was recreated.
         proven: always true: what is not proven is held back until it is.
     """
 
@@ -68,15 +74,17 @@ class Change:
 
     @cached_property
     def old(self) -> Any:
-        """`old_value` decoded, when first asked for; None before an add. Raises: ObjectUnreadable."""
+        """`old_value` decoded, when first asked for; None before an add. Raises:
+        ObjectUnreadable."""
         return None if self.old_value is None else parsed(self.stream, self.key, self.old_value)
 
 
 class Saved(msgspec.Struct, frozen=True):
     """A proven place in one partition of one stream, to go on from.
 
-    Shape: `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state there; `begin` is the offset of the
-    snapshot from which that state can be built again, null for the partition's start.
+    Shape: `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
+    there; `begin` is the offset of the snapshot from which that state can be built again, null for
+    the partition's start.
     """
 
     stream: str
@@ -95,8 +103,9 @@ class Saved(msgspec.Struct, frozen=True):
 class LaneState:
     """How one stream stands in one partition.
 
-    Shape: `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest marker that agreed is complete; `seen` is
-    when the writer last heard the API server (RFC 3339, "" before).
+    Shape: `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
+    marker that agreed is complete; `seen` is when the writer last heard the API server (RFC 3339,
+    "" before).
     """
 
     stream: str
@@ -113,11 +122,14 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something on a topic that is not as it should be, counted. Shape: partition and offset are those of the first time.
+    """Something on a topic that is not as it should be, counted. Shape: partition and offset are
+    those of the first time.
 
-    Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not the one its header speaks of),
-    `digest` (the state disagreed with a marker: read again), `control` (the control topic cannot be read: the start is guessed from
-    heartbeats, and streams that are new are not found), `anew` (a topic was made anew while it was read: read from its start).
+    Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not
+    the one its header speaks of), `digest` (the state disagreed with a marker: read again),
+    `control` (the control topic cannot be read: the start is guessed from heartbeats, and streams
+    that are new are not found), `anew` (a topic was made anew while it was read: read from its
+    start).
     """
 
     kind: Literal["foreign", "hash", "digest", "control", "anew"]
@@ -129,7 +141,8 @@ class Problem:
 
 
 class Problems:
-    """Problems by what they say. Shape: bounded; what comes after a hundred different ones is counted with the last."""
+    """Problems by what they say. Shape: bounded; what comes after a hundred different ones is
+    counted with the last."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, str], Problem] = {}

@@ -1,6 +1,7 @@
 """A consumer that is ready to read, or why there is none, in plain words.
 
-Room: consumer. In: connection arguments for aiokafka. Out: its consumer, started; or SinkUnavailable with the reason and what to check.
+Room: consumer. In: connection arguments for aiokafka. Out: its consumer, started; or
+SinkUnavailable with the reason and what to check.
 """
 
 from __future__ import annotations
@@ -33,17 +34,20 @@ from watchrelay.kafka.client.patches import SILENCE, plain_words, servers_text, 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
 SILENT_AFTER_S = 60.0
-"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next one."""
+"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next
+one."""
 _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
-# What aiokafka says of a broker or topic that is away goes to stderr where the program has no handlers: dozens of lines a second, while we
-# say the same once, in our words. Whoever does configure logging gets its lines as before. Source: logging HOWTO, "for a library".
+# What aiokafka says of a broker or topic that is away goes to stderr where the program has no
+# handlers: dozens of lines a second, while we say the same once, in our words. Whoever does
+# configure logging gets its lines as before. Source: logging HOWTO, "for a library".
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 def make_consumer(arguments: Mapping[str, Any]) -> Any:
-    """A consumer of aiokafka's that is not started: without a group, without commits, blind to what was aborted."""
+    """A consumer of aiokafka's that is not started: without a group, without commits, blind to what
+    was aborted."""
     ours = {
         "group_id": None,
         "enable_auto_commit": False,
@@ -62,8 +66,9 @@ def make_consumer(arguments: Mapping[str, Any]) -> Any:
 def _keep_failures(client: Any) -> None:
     """Keep in `client.failure` why the newest connection was not made, None where it was.
 
-    Source: aiokafka 0.14 logs the reason and drops it; wrong credentials end as "Unable to bootstrap", like a broker that is away. There is
-    no setting, so both methods that connect run with a `create_conn` that remembers, in place of the global one.
+    Source: aiokafka 0.14 logs the reason and drops it; wrong credentials end as "Unable to
+    bootstrap", like a broker that is away. There is no setting, so both methods that connect run
+    with a `create_conn` that remembers, in place of the global one.
     """
     client.failure = None
     create = type(client).bootstrap.__globals__["create_conn"]
@@ -79,13 +84,18 @@ def _keep_failures(client: Any) -> None:
 
     for name in ("bootstrap", "_get_conn"):
         plain = getattr(type(client), name)
-        changed = FunctionType(plain.__code__, {**plain.__globals__, "create_conn": remembered}, name)
+        changed = FunctionType(
+            plain.__code__, {**plain.__globals__, "create_conn": remembered}, name
+        )
         changed.__kwdefaults__ = plain.__kwdefaults__
         setattr(client, name, MethodType(changed, client))
 
 
-async def start_consumer(consumer: Any, arguments: Mapping[str, Any], *, check: Callable[[BaseException], str]) -> None:
-    """Connect; a consumer that did not start is stopped. Raises: SinkUnavailable with the reason and what `check` says of it."""
+async def start_consumer(
+    consumer: Any, arguments: Mapping[str, Any], *, check: Callable[[BaseException], str]
+) -> None:
+    """Connect; a consumer that did not start is stopped. Raises: SinkUnavailable with the reason
+    and what `check` says of it."""
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await consumer.start()
@@ -93,15 +103,23 @@ async def start_consumer(consumer: Any, arguments: Mapping[str, Any], *, check: 
         await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
         if not isinstance(error, (KafkaError, OSError)):
             raise
-        what = "check user, password and mechanism" if isinstance(consumer._client.failure, _REFUSED) else check(error)
+        what = (
+            "check user, password and mechanism"
+            if isinstance(consumer._client.failure, _REFUSED)
+            else check(error)
+        )
         why = away(consumer, error)
-        if password := arguments.get("sasl_plain_password"):  # which a broker may repeat in its complaint
+        # which a broker may repeat in its complaint
+        if password := arguments.get("sasl_plain_password"):
             why = why.replace(password, "<redacted>")
-        raise SinkUnavailable(f"kafka at {servers_text(arguments)} is not usable: {why} ({what})") from error
+        raise SinkUnavailable(
+            f"kafka at {servers_text(arguments)} is not usable: {why} ({what})"
+        ) from error
 
 
 def away(consumer: Any, error: BaseException) -> str:
-    """Why no broker could be used, for people: what the newest connection failed of, where that says more than `error`."""
+    """Why no broker could be used, for people: what the newest connection failed of, where that
+    says more than `error`."""
     cause = consumer._client.failure
     if isinstance(cause, UnsupportedSaslMechanismError):
         return "the broker does not have this SASL mechanism"
@@ -122,22 +140,28 @@ def unreadable(error: BaseException) -> str:
 
 
 class Patience:
-    """How long nothing may come where something is still to come: aiokafka asks on for ever, and hardly says so.
+    """How long nothing may come where something is still to come: aiokafka asks on for ever, and
+    hardly says so.
 
     Use: make it inside the loop, where reading begins.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], *, silent_after_s: float = SILENT_AFTER_S) -> None:
+    def __init__(
+        self, arguments: Mapping[str, Any], *, silent_after_s: float = SILENT_AFTER_S
+    ) -> None:
         self._servers, self._silent_after_s = servers_text(arguments), silent_after_s
         self._now_s = asyncio.get_running_loop().time
         self._newest_s = self._now_s()
 
     def heard(self, something: object, topic: str) -> None:
-        """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for too long."""
+        """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for
+        too long."""
         if something:
             self._newest_s = self._now_s()
         elif self._now_s() - self._newest_s > self._silent_after_s:
-            said = f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
+            said = (
+                f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
+            )
             raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {said} ({SILENCE})")
 
 
@@ -145,17 +169,25 @@ def check_library(error: BaseException) -> str:
     """What to check about a start that failed, said to who wrote the arguments."""
     if isinstance(error, KafkaConnectionError):
         return "check the address, and that security_protocol is that of the listener"
-    return "most likely the broker is frozen, overloaded or still starting, or a firewall swallows what is sent; else check the address"
+    return (
+        "most likely the broker is frozen, overloaded or still starting, or a firewall "
+        "swallows what is sent; else check the address"
+    )
 
 
 def checked_servers(arguments: Mapping[str, Any]) -> None:
     """Raises: ValueError for bootstrap servers that can never be right."""
     servers = arguments.get("bootstrap_servers")
     if not servers:
-        raise ValueError("name at least one bootstrap server: HOST:PORT, several, or bootstrap_servers among the arguments")
+        raise ValueError(
+            "name at least one bootstrap server: HOST:PORT, several, or bootstrap_servers among "
+            "the arguments"
+        )
     for server in [servers] if isinstance(servers, str) else servers:
         try:
-            good = isinstance(server, str) and all(host and 0 < port < 65536 for host, port, _ in collect_hosts(server))
+            good = isinstance(server, str) and all(
+                host and 0 < port < 65536 for host, port, _ in collect_hosts(server)
+            )
         except ValueError:
             good = False
         if not good:

@@ -1,6 +1,8 @@
-"""Where each partition is read next, over all that a consumer forgets: assignments, topics that go and come.
+"""Where each partition is read next, over all that a consumer forgets: assignments, topics that go
+and come.
 
-Room: consumer. In: a started consumer, places and offsets. Out: the places that are read, and where each stands.
+Room: consumer. In: a started consumer, places and offsets. Out: the places that are read, and where
+each stands.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from aiokafka import TopicPartition
 
 
 class Cursors:
-    """Shape: `at` is behind what was applied last; what comes from before it, unasked, is of a log made anew."""
+    """Shape: `at` is behind what was applied last; what comes from before it, unasked, is of a log
+    made anew."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -25,14 +28,22 @@ class Cursors:
     @property
     def read(self) -> list[TopicPartition]:
         """What is fetched."""
-        return [*(place for place in self.at if place not in self.gone), *([self.control] if self.control else [])]
+        return [
+            *(place for place in self.at if place not in self.gone),
+            *([self.control] if self.control else []),
+        ]
 
     def assign(
-        self, at: dict[TopicPartition, int], gone: Collection[TopicPartition], control: TopicPartition | None, control_at: int
+        self,
+        at: dict[TopicPartition, int],
+        gone: Collection[TopicPartition],
+        control: TopicPartition | None,
+        control_at: int,
     ) -> None:
         """Read from `at` on; of a partition that is gone the client would ask again and again.
 
-        Shape: 0 is the start, wherever it is: what comes from there is still of a log made anew if it is before what was applied.
+        Shape: 0 is the start, wherever it is: what comes from there is still of a log made anew if
+        it is before what was applied.
         """
         self.at = {place: offset or self.at.get(place, 0) for place, offset in at.items()}
         self.gone, self.control = frozenset(gone), control
@@ -49,7 +60,8 @@ class Cursors:
         self.at[place] = 0
 
     def stands(self, place: TopicPartition) -> int:
-        """The offset of the next record; 0 while the client asks for it, because the one that it had is out of reach.
+        """The offset of the next record; 0 while the client asks for it, because the one that it
+        had is out of reach.
 
         Source: aiokafka's `position()` waits for that, for ever where the topic is gone.
         """

@@ -1,4 +1,5 @@
-"""What a `TopicReader` raises. Arguments that can never be right are a ValueError or a TypeError, a wrong order of calls a RuntimeError."""
+"""What a `TopicReader` raises. Arguments that can never be right are a ValueError or a TypeError, a
+wrong order of calls a RuntimeError."""
 
 from __future__ import annotations
 
@@ -17,20 +18,24 @@ class KafkaUnavailable(ConsumerError):
 
 
 class NothingPublished(ConsumerError):
-    """The control topic, a stream that was asked for, or a marker that proves it, does not exist (yet)."""
+    """The control topic, a stream that was asked for, or a marker that proves it, does not exist
+    (yet)."""
 
 
 class PositionsLost(ConsumerError):
-    """The log no longer holds what leads to the saved positions: start without them, and forget what was built from them."""
+    """The log no longer holds what leads to the saved positions: start without them, and forget
+    what was built from them."""
 
 
 class ObjectUnreadable(ConsumerError):
-    """The value of an object is not JSON. Its bytes can still be read: `Change.value`, `Objects.value()`."""
+    """The value of an object is not JSON. Its bytes can still be read: `Change.value`,
+    `Objects.value()`."""
 
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """What readers share with the commands of this program is raised under the name that this package gives it."""
+    """What readers share with the commands of this program is raised under the name that this
+    package gives it."""
     try:
         yield
     except SinkUnavailable as error:

@@ -1,6 +1,7 @@
 """Which partitions to read, and where each is begun.
 
-Room: consumer. In: a started consumer, the control topic or topics. Out: places with an origin for each stream that is known.
+Room: consumer. In: a started consumer, the control topic or topics. Out: places with an origin for
+each stream that is known.
 """
 
 from __future__ import annotations
@@ -28,18 +29,27 @@ class Finder:
     """Asks the control topic; where there is none to ask, the newest heartbeats."""
 
     def __init__(
-        self, consumer: Any, *, control_topic: str, topics: Sequence[str], streams: frozenset[str], problems: Problems, servers: str
+        self,
+        consumer: Any,
+        *,
+        control_topic: str,
+        topics: Sequence[str],
+        streams: frozenset[str],
+        problems: Problems,
+        servers: str,
     ) -> None:
         self._consumer, self._servers = consumer, servers
         self._topics, self._streams, self._problems = tuple(topics), streams, problems
         self.control = TopicPartition(control_topic, 0) if control_topic else None
-        """The partition to follow for new streams; None when there is none, or no right to read it."""
+        """The partition to follow for new streams; None when there is none, or no right to read
+        it."""
         self.control_at = 0
         self.control_there = False
         self.there: There = {}
         """What the last look found, of the topics that are read."""
         self.anew: set[str] = set()
-        """Topics that were found to be others, under the same name, until whoever reads them takes them out."""
+        """Topics that were found to be others, under the same name, until whoever reads them takes
+        them out."""
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
         """What the last look missed, in words: by stream; without the control topic, by topic."""
@@ -55,28 +65,44 @@ class Finder:
         elif self.control is not None:
             if not self._topics:
                 return (
-                    f"topic {self.control.topic} is not there, or may not be seen: start the relay, check cluster and kafka.topicPrefix, "
+                    f"topic {self.control.topic} is not there, or may not be seen: start the "
+                    "relay, check cluster and kafka.topicPrefix, "
                     "or grant READ and DESCRIBE on it"
                 )
             self._without(self.control, "it is not there, or may not be seen")
         missing = [topic for topic in self._topics if topic not in there]
-        return f"topic {', '.join(missing)} is not there, or may not be seen: check the name, or grant READ on it" if missing else ""
+        return (
+            (
+                f"topic {', '.join(missing)} is not there, or may not be seen: check the name, "
+                "or grant READ on it"
+            )
+            if missing
+            else ""
+        )
 
     async def _look_at(self, topics: Collection[str]) -> There:
         control = {self.control.topic} if self.control else set()
         self.there = await partitions_there(self._consumer, {*topics, *control})
         changed = await self._look_at_ids()
         self.anew |= changed
-        was, self.control_there = self.control_there, self.control is not None and self.control.topic in self.there
+        was, self.control_there = (
+            self.control_there,
+            self.control is not None and self.control.topic in self.there,
+        )
         if was and not self.control_there and self.control is not None:
-            detail = "it is not there any more, or may not be seen: streams that are new are not found until it is there again"
+            detail = (
+                "it is not there any more, or may not be seen: streams that are new are not "
+                "found until it is there again"
+            )
             self._problems.add(Problem("control", self.control.topic, 0, 0, detail))
         if self.control_there and (not was or changed & control):
-            self._view, self.control_at = ControlView(), 0  # there, or there again: read from its start
+            # there, or there again: read from its start
+            self._view, self.control_at = ControlView(), 0
         return self.there
 
     async def _look_at_ids(self) -> set[str]:
-        """Topics that are others now: one that is longer already than the former was read gives itself away by nothing else."""
+        """Topics that are others now: one that is longer already than the former was read gives
+        itself away by nothing else."""
         try:
             found = await look(self._consumer._client, sorted(self.there))
         except (KafkaError, OSError):
@@ -89,29 +115,38 @@ class Finder:
     def _without(self, control: TopicPartition, why: str) -> None:
         """Go on without the control topic, and say so."""
         self.control = None
-        detail = f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
+        detail = (
+            f"{control.topic} cannot be read ({why}): the start is taken from the newest heartbeats"
+        )
         self._problems.add(Problem("control", control.topic, 0, 0, detail))
 
     async def _read_control(self, control: TopicPartition) -> str:
         consumer = self._consumer
         self._view = ControlView()
         try:
-            # Asked before `assign`: behind it each question would wait for a fetch that is on its way.
+            # Asked before `assign`: behind it each question would wait for a fetch that is on its
+            # way.
             self.control_at = begin = (await consumer.beginning_offsets([control]))[control]
             end = (await consumer.end_offsets([control]))[control]
-            # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
+            # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen
+            # with aiokafka 0.14).
             consumer.assign([control])
             consumer.seek(control, begin)
             while (at := await consumer.position(control)) < end:
-                for messages in (await consumer.getmany(control, timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
+                for messages in (
+                    await consumer.getmany(control, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+                ).values():
                     self.learn(messages)
         except TopicAuthorizationFailedError as error:
             if not self._topics:
-                raise SinkUnavailable(f"topic {control.topic} may not be read: grant READ on it, or name the topics") from error
+                raise SinkUnavailable(
+                    f"topic {control.topic} may not be read: grant READ on it, or name the topics"
+                ) from error
             self._without(control, "READ is not granted")
             return ""
         self.control_at = at
-        consumer.pause(control)  # what is asked next would wait behind its fetches; `assign` lets it go on
+        # what is asked next would wait behind its fetches; `assign` lets it go on
+        consumer.pause(control)
         described = self._view.described()
         missing = sorted(self._streams - described.keys())
         if missing:
@@ -119,7 +154,10 @@ class Finder:
             return f"stream {', '.join(missing)} has not been published yet; published: {known}"
         if not described:
             return f"no stream has been published yet: {control.topic} describes none"
-        elsewhere = f"of the streams wanted none stands on topic {', '.join(self._topics)}, as {control.topic} describes them"
+        elsewhere = (
+            f"of the streams wanted none stands on topic {', '.join(self._topics)}, as "
+            f"{control.topic} describes them"
+        )
         return "" if self.described() else elsewhere
 
     def learn(self, messages: Sequence[Any]) -> bool:
@@ -135,7 +173,9 @@ class Finder:
             except RecordRefused as error:
                 odd = str(error)
             if odd:
-                self._problems.add(Problem("foreign", message.topic, message.partition, message.offset, odd))
+                self._problems.add(
+                    Problem("foreign", message.topic, message.partition, message.offset, odd)
+                )
         return self._view.described() != before
 
     def described(self) -> Mapping[str, Described] | None:
@@ -145,26 +185,41 @@ class Finder:
         return {
             stream: each
             for stream, each in self._view.described().items()
-            if (not self._streams or stream in self._streams) and (not self._topics or each.topic in self._topics)
+            if (not self._streams or stream in self._streams)
+            and (not self._topics or each.topic in self._topics)
         }
 
     def is_over(self, place: TopicPartition, streams: Collection[str]) -> bool:
-        """Whether a partition with these streams, which is not there any more, will never be there again.
+        """Whether a partition with these streams, which is not there any more, will never be there
+        again.
 
-        Shape: without the control topic it is the topic that tells, by having fewer partitions now; that of a topic is never lowered.
+        Shape: without the control topic it is the topic that tells, by having fewer partitions now;
+        that of a topic is never lowered.
         """
         if (described := self.described()) is None:
             return place.topic in self.there
-        stands = (each.topic == place.topic and place.partition < each.partitions for each in described.values())
-        return not any(stands) and all(stream in described or self._view.retired(stream) for stream in streams)
+        stands = (
+            each.topic == place.topic and place.partition < each.partitions
+            for each in described.values()
+        )
+        return not any(stands) and all(
+            stream in described or self._view.retired(stream) for stream in streams
+        )
 
-    async def places(self, known: frozenset[TopicPartition]) -> dict[TopicPartition, dict[str, Origin]]:
-        """The partitions that are there and not `known` yet, each stream's origin; `there`, `missing`: as of now."""
+    async def places(
+        self, known: frozenset[TopicPartition]
+    ) -> dict[TopicPartition, dict[str, Origin]]:
+        """The partitions that are there and not `known` yet, each stream's origin; `there`,
+        `missing`: as of now."""
         described = self.described()
         wanted = self._topics if described is None else {each.topic for each in described.values()}
         there = await self._look_at({*wanted, *(place.topic for place in known)})
         if described is None:
-            self.missing = {topic: f"topic {topic} is not there, or may not be seen any more" for topic in wanted if topic not in there}
+            self.missing = {
+                topic: f"topic {topic} is not there, or may not be seen any more"
+                for topic in wanted
+                if topic not in there
+            }
             return {} if known else await self._within_reach(await self._places_by_heartbeat())
         control = self.control.topic if self.control else ""
         self.missing = what_is_missing(described, there, control=control, servers=self._servers)
@@ -176,35 +231,62 @@ class Finder:
                     found.setdefault(place, {})[stream] = origin
         return await self._within_reach(found)
 
-    async def _within_reach(self, found: dict[TopicPartition, dict[str, Origin]]) -> dict[TopicPartition, dict[str, Origin]]:
-        """The same, where an origin beyond the end of its partition, as after a topic was recreated, is the partition's start."""
-        asked = [place for place, origins in found.items() if any(origin.offset for origin in origins.values())]
+    async def _within_reach(
+        self, found: dict[TopicPartition, dict[str, Origin]]
+    ) -> dict[TopicPartition, dict[str, Origin]]:
+        """The same, where an origin beyond the end of its partition, as after a topic was
+        recreated, is the partition's start."""
+        asked = [
+            place
+            for place, origins in found.items()
+            if any(origin.offset for origin in origins.values())
+        ]
         for place, end in (await self._consumer.end_offsets(asked)).items() if asked else ():
-            found[place] = {stream: origin if (origin.offset or 0) <= end else Origin() for stream, origin in found[place].items()}
+            found[place] = {
+                stream: origin if (origin.offset or 0) <= end else Origin()
+                for stream, origin in found[place].items()
+            }
         return found
 
     async def _places_by_heartbeat(self) -> dict[TopicPartition, dict[str, Origin]]:
-        """Each partition from the newest heartbeats; from its start where a stream that was named has none.
+        """Each partition from the newest heartbeats; from its start where a stream that was named
+        has none.
 
-        Shape: streams share topics, and one may be silent where another is busy: those that are named are looked for until the
-        partition's start, unless another topic is found to hold them. One that is neither named nor heard lately is not known of.
+        Shape: streams share topics, and one may be silent where another is busy: those that are
+        named are looked for until the partition's start, unless another topic is found to hold
+        them. One that is neither named nor heard lately is not known of.
         """
-        places = [TopicPartition(topic, partition) for topic in self._topics for partition in sorted(self.there.get(topic, ()))]
+        places = [
+            TopicPartition(topic, partition)
+            for topic in self._topics
+            for partition in sorted(self.there.get(topic, ()))
+        ]
         found = {place: await self._newest_heartbeats(place) for place in places}
         home = {stream: place.topic for place, beats in found.items() for stream in beats}
         for place, beats in found.items():
-            owed = {stream for stream in self._streams - beats.keys() if home.get(stream, place.topic) == place.topic}
+            owed = {
+                stream
+                for stream in self._streams - beats.keys()
+                if home.get(stream, place.topic) == place.topic
+            }
             if owed:
                 older = await self._newest_heartbeats(place, owed)
                 found[place] = older if owed <= older.keys() else {}
                 home |= dict.fromkeys(owed & older.keys(), place.topic)
         return {
-            place: {stream: origin for stream, origin in beats.items() if not self._streams or stream in self._streams}
+            place: {
+                stream: origin
+                for stream, origin in beats.items()
+                if not self._streams or stream in self._streams
+            }
             for place, beats in found.items()
         }
 
-    async def _newest_heartbeats(self, place: TopicPartition, owed: Collection[str] = ()) -> dict[str, Origin]:
-        """Look at the partition's tail, further and further back until there is a heartbeat, or one of each stream `owed`."""
+    async def _newest_heartbeats(
+        self, place: TopicPartition, owed: Collection[str] = ()
+    ) -> dict[str, Origin]:
+        """Look at the partition's tail, further and further back until there is a heartbeat, or one
+        of each stream `owed`."""
         begin = (await self._consumer.beginning_offsets([place]))[place]
         end = (await self._consumer.end_offsets([place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
@@ -221,7 +303,9 @@ class Finder:
         self._consumer.seek(place, start)
         records: list[Decoded] = []
         while await self._consumer.position(place) < end:
-            for messages in (await self._consumer.getmany(place, timeout_ms=_POLL_MS, max_records=_AT_ONCE)).values():
+            for messages in (
+                await self._consumer.getmany(place, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+            ).values():
                 for message in messages:
                     if b"heartbeat" not in (message.key or b""):
                         continue

@@ -1,4 +1,5 @@
-"""Records of several partitions in order of time, as far as that can be known without waiting for what is still to be read. Pure."""
+"""Records of several partitions in order of time, as far as that can be known without waiting for
+what is still to be read. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Item = TypeVar("Item")
 
 
 class Merge(Generic[Place, Item]):
-    """Holds what was read of each partition until nothing older can come. Within a partition the order stays as it is."""
+    """Holds what was read of each partition until nothing older can come. Within a partition the
+    order stays as it is."""
 
     def __init__(self) -> None:
         self._waiting: dict[Place, deque[tuple[float, int, Item]]] = {}
@@ -31,7 +33,8 @@ class Merge(Generic[Place, Item]):
             self._waiting.setdefault(place, deque()).append((time_ms, self._added, item))
 
     def take(self, behind: Collection[Place]) -> list[Item]:
-        """What comes next in order of time, until something is missing of a partition in `behind`: more of it is still to be read."""
+        """What comes next in order of time, until something is missing of a partition in `behind`:
+        more of it is still to be read."""
         taken: list[Item] = []
         if any(place not in self._waiting for place in behind):
             return taken

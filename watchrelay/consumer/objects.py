@@ -12,8 +12,8 @@ from watchrelay.consumer.partitions import Lanes
 class Objects(Mapping[str, Any]):
     """The objects of one stream by key, as a `TopicReader` holds them now.
 
-    It is a live view: nothing is copied, an object is decoded each time it is asked for, and reading on changes what is seen. Take a
-    `list()` of it before reading on inside a loop over it.
+    It is a live view: nothing is copied, an object is decoded each time it is asked for, and
+    reading on changes what is seen. Take a `list()` of it before reading on inside a loop over it.
     """
 
     def __init__(self, stream: str, partitions: Mapping[Any, Lanes]) -> None:

@@ -1,7 +1,8 @@
 """Where a reader starts: the begin of the newest snapshot that can be believed.
 
-Room: consumer (pure). In: records of the control topic, or the newest heartbeats of a partition. Out: an `Origin` per partition.
-Why the newest index record alone will not do: a former writer that does not know it yet may have written it (record contract, F3).
+Room: consumer (pure). In: records of the control topic, or the newest heartbeats of a partition.
+Out: an `Origin` per partition. Why the newest index record alone will not do: a former writer that
+does not know it yet may have written it (record contract, F3).
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from watchrelay.contract.control import EPOCH_BASE_MAX, epoch_base_too_high, parse_control, starting_point
+from watchrelay.contract.control import (
+    EPOCH_BASE_MAX,
+    epoch_base_too_high,
+    parse_control,
+    starting_point,
+)
 from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
@@ -17,7 +23,8 @@ from watchrelay.core.text import short
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where one partition is read from. Shape: `offset` None is the partition's start; `snapshot` begins there, "" for none."""
+    """Where one partition is read from. Shape: `offset` None is the partition's start; `snapshot`
+    begins there, "" for none."""
 
     offset: int | None = None
     snapshot: str = ""
@@ -43,7 +50,8 @@ class _Stream:
 
 
 class ControlView:
-    """The control topic as a reader needs it. Law: reading the same records again changes nothing."""
+    """The control topic as a reader needs it. Law: reading the same records again changes
+    nothing."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
@@ -77,33 +85,47 @@ class ControlView:
     @staticmethod
     def _describe(held: _Stream, stream: str, parsed: Mapping[str, object]) -> None:
         match parsed:
-            case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if base <= EPOCH_BASE_MAX:
+            case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if (
+                base <= EPOCH_BASE_MAX
+            ):
                 held.described, held.retired = Described(topic, partitions), False
                 held.epoch_base = max(base, held.epoch_base)
             case {"topic": _, "partitions": _, "epochBase": int(base)}:
                 raise epoch_base_too_high(stream, base)
             case _:
-                raise RecordRefused(f"record stream/{short(stream)} has no field topic or partitions")
+                raise RecordRefused(
+                    f"record stream/{short(stream)} has no field topic or partitions"
+                )
 
     def described(self) -> dict[str, Described]:
         """Every stream that has a description: one that was retired has none."""
-        return {name: held.described for name, held in sorted(self._streams.items()) if held.described is not None}
+        return {
+            name: held.described
+            for name, held in sorted(self._streams.items())
+            if held.described is not None
+        }
 
     def retired(self, stream: str) -> bool:
-        """Whether its writer has taken the description back; what is only not described may be described yet."""
+        """Whether its writer has taken the description back; what is only not described may be
+        described yet."""
         return stream in self._streams and self._streams[stream].retired
 
     def origins(self, stream: str) -> list[Origin]:
         """Where to start, by partition. Shape: empty for a stream that nobody described.
 
-        The index record if its epoch is that of the newest claim, else the `from` of that claim. Source: record contract, section 5.
+        The index record if its epoch is that of the newest claim, else the `from` of that claim.
+        Source: record contract, section 5.
         """
         held = self._streams.get(stream)
         if held is None or held.described is None:
             return []
         partitions = held.described.partitions
         point: object = held.claimed_from
-        if held.claimed >= 0 and held.index is not None and held.index.get("epoch") == held.epoch_base + held.claimed:
+        if (
+            held.claimed >= 0
+            and held.index is not None
+            and held.index.get("epoch") == held.epoch_base + held.claimed
+        ):
             point = starting_point(held.index, partitions) or point
         match point:
             case {"snapshot": str(snapshot), "begin": list(begins)} if len(begins) == partitions:
@@ -113,9 +135,11 @@ class ControlView:
 
 
 def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
-    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in log order) says to start.
+    """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
+    log order) says to start.
 
-    Shape: a stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at the partition's start.
+    Shape: a stream without a heartbeat there is missing; one whose heartbeat names no snapshot
+    starts at the partition's start.
     """
     newest: dict[str, MarkerRecord] = {}
     for record in records:
@@ -123,4 +147,7 @@ def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
             held = newest.get(record.stream)
             if held is None or (record.epoch, record.sequence) > (held.epoch, held.sequence):
                 newest[record.stream] = record
-    return {stream: Origin(beat.last_snapshot_offset, beat.last_snapshot) for stream, beat in newest.items()}
+    return {
+        stream: Origin(beat.last_snapshot_offset, beat.last_snapshot)
+        for stream, beat in newest.items()
+    }

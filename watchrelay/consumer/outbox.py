@@ -1,4 +1,5 @@
-"""Changes on their way to who iterates: the proven state once, then each change of it. Pure: no clock, no socket."""
+"""Changes on their way to who iterates: the proven state once, then each change of it. Pure: no
+clock, no socket."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from watchrelay.consumer.replica import Changed, Held
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
-"""From here on the changes of a partition that nobody takes are folded to one per object, so that they never outgrow the state."""
+"""From here on the changes of a partition that nobody takes are folded to one per object, so that
+they never outgrow the state."""
 
 
 class Cause(NamedTuple):
@@ -23,7 +25,8 @@ class Cause(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One object that differs from what was given of it before. `before` None: nothing was; `after` None: it is deleted."""
+    """One object that differs from what was given of it before. `before` None: nothing was; `after`
+    None: it is deleted."""
 
     key: bytes
     before: Held | None
@@ -34,9 +37,10 @@ class Item(NamedTuple):
 class Outbox:
     """The changes of one stream in one partition that were not given out yet.
 
-    Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in `_queue`. Where it is not proven, or where
-    something is folded already, it is folded: `_folded` has for each object what was given of it last, and what the state holds of it
-    when it is taken is given then. All of `_queue` is older than `_folded`.
+    Nothing is given before `begin` or `go_on`. A change that is proven waits as it came, in
+    `_queue`. Where it is not proven, or where something is folded already, it is folded: `_folded`
+    has for each object what was given of it last, and what the state holds of it when it is taken
+    is given then. All of `_queue` is older than `_folded`.
     """
 
     __slots__ = ("_folded", "_place", "_queue", "begun", "closed", "passed")
@@ -105,7 +109,8 @@ class Outbox:
             self._queue.append(saved)
 
     def take(self, held: Mapping[bytes, Held], *, proven: bool) -> Item | None:
-        """The next change, None when there is none now. `held` is the state, and `proven` whether it may be given out."""
+        """The next change, None when there is none now. `held` is the state, and `proven` whether
+        it may be given out."""
         if self.closed:
             held, proven = {}, True
         self.pass_places()

@@ -1,9 +1,11 @@
 """One partition of a topic, and the streams that share it.
 
-Room: consumer (pure). In: decoded records with their offsets, in the order read. Out: what each did, and where to read again.
+Room: consumer (pure). In: decoded records with their offsets, in the order read. Out: what each
+did, and where to read again.
 
-Streams of one partition are read with one cursor. When one of them asks to read again, the cursor goes back for all; the others ignore
-what they have seen already, because its position is not above their last.
+Streams of one partition are read with one cursor. When one of them asks to read again, the cursor
+goes back for all; the others ignore what they have seen already, because its position is not above
+their last.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord
 
 
 class Lane:
-    """One stream in one partition. Shape: `partitions` is what markers say of the stream, 0 before any."""
+    """One stream in one partition. Shape: `partitions` is what markers say of the stream, 0 before
+    any."""
 
     __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream")
 
@@ -73,12 +76,17 @@ class Lane:
 class Lanes:
     """All streams of one partition.
 
-    Shape: a stream without an origin of its own starts where it is met. `only` not empty: other streams are passed over.
+    Shape: a stream without an origin of its own starts where it is met. `only` not empty: other
+    streams are passed over.
     """
 
-    def __init__(self, partition: int, origins: Mapping[str, Origin], *, only: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, partition: int, origins: Mapping[str, Origin], *, only: frozenset[str] = frozenset()
+    ) -> None:
         self.partition = partition
-        self.by_stream = {stream: Lane(stream, partition, origin) for stream, origin in origins.items()}
+        self.by_stream = {
+            stream: Lane(stream, partition, origin) for stream, origin in origins.items()
+        }
         self._only = only
         self._elsewhere: set[str] = set()
 
@@ -93,14 +101,17 @@ class Lanes:
         """By stream the newest proven place behind which everything was given out."""
         for lane in self.by_stream.values():
             lane.outbox.pass_places()
-        return [lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None]
+        return [
+            lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None
+        ]
 
     def add(self, stream: str, origin: Origin) -> Lane:
         """A stream that was described since."""
         return self.by_stream.setdefault(stream, Lane(stream, self.partition, origin))
 
     def leave(self, stream: str) -> Lane:
-        """`stream` stands on another topic from now on: what somebody still writes of it here counts no longer."""
+        """`stream` stands on another topic from now on: what somebody still writes of it here
+        counts no longer."""
         self._elsewhere.add(stream)
         return self.by_stream.pop(stream)
 
@@ -109,15 +120,18 @@ class Lanes:
         self._elsewhere.discard(stream)
 
     def begin_anew(self) -> None:
-        """The log was made anew: where its streams started, and what they hold, is of the former one."""
+        """The log was made anew: where its streams started, and what they hold, is of the former
+        one."""
         for lane in self.by_stream.values():
             lane.start = 0
             lane.replica.begin_anew()
 
     def apply(self, offset: int, record: Decoded) -> tuple[Lane, Outcome] | None:
-        """What the record at `offset` does; None for one that is of no stream wanted, or before its stream's start.
+        """What the record at `offset` does; None for one that is of no stream wanted, or before its
+        stream's start.
 
-        Shape: after `ReadAgain`, go back to its offset (None: the partition's start) and apply what comes, for all streams.
+        Shape: after `ReadAgain`, go back to its offset (None: the partition's start) and apply what
+        comes, for all streams.
         """
         lane = self.by_stream.get(record.stream)
         if lane is None:

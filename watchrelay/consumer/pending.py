@@ -11,7 +11,8 @@ from watchrelay.consumer.replica import Changed
 
 
 class Pending:
-    """The streams and partitions that may have something to give, in the order in which they came to have it."""
+    """The streams and partitions that may have something to give, in the order in which they came
+    to have it."""
 
     def __init__(self) -> None:
         self._waiting: dict[Lane, str] = {}
@@ -21,7 +22,8 @@ class Pending:
         return bool(self._waiting)
 
     def begin(self, topic: str, lane: Lane, offset: int) -> None:
-        """The state of `lane` is proven for the first time, behind the record at `offset`: give it out."""
+        """The state of `lane` is proven for the first time, behind the record at `offset`: give it
+        out."""
         lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
         self._offer(topic, lane)
 
@@ -31,7 +33,8 @@ class Pending:
         self._offer(topic, lane)
 
     def reach(self, topic: str, lane: Lane, offset: int) -> None:
-        """The state of `lane` is proven in front of `offset`: a place to go on from, and what was held back may be given."""
+        """The state of `lane` is proven in front of `offset`: a place to go on from, and what was
+        held back may be given."""
         lane.outbox.reach(lane.saved(topic, offset))
         self._offer(topic, lane)
 
@@ -55,7 +58,11 @@ class Pending:
 
     def left(self) -> Iterator[Saved]:
         """The places of partitions that are not read any more and have still something to give."""
-        return (lane.outbox.passed for lane in self._waiting if lane.outbox.closed and lane.outbox.passed is not None)
+        return (
+            lane.outbox.passed
+            for lane in self._waiting
+            if lane.outbox.closed and lane.outbox.passed is not None
+        )
 
 
 def _change(topic: str, lane: Lane, item: Item) -> Change:

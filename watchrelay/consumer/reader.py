@@ -1,7 +1,8 @@
 """Topics read in order of arrival, decoded, for people and scripts that look on.
 
-Room: consumer. In: connection arguments for aiokafka, the control topic, which streams. Out: `Seen`, one per record, decoded or refused.
-Which topics there are is asked of the control topic: every writer describes its streams there, so no API server is needed.
+Room: consumer. In: connection arguments for aiokafka, the control topic, which streams. Out:
+`Seen`, one per record, decoded or refused. Which topics there are is asked of the control topic:
+every writer describes its streams there, so no API server is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any, Protocol
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.consumer.connecting import SILENT_AFTER_S, STOP_TIMEOUT_S, Patience, make_consumer, start_consumer, unreadable
+from watchrelay.consumer.connecting import (
+    SILENT_AFTER_S,
+    STOP_TIMEOUT_S,
+    Patience,
+    make_consumer,
+    start_consumer,
+    unreadable,
+)
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
@@ -29,11 +37,13 @@ LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
 _AT_ONCE = 2_000
 _AT_LEAST = 20
-"""Records of one fetch: of each partition that much is held at most while the past is put in order."""
+"""Records of one fetch: of each partition that much is held at most while the past is put in
+order."""
 _MERGE_WAIT_S = 2.0
 """How long the past of all partitions waits for one of which nothing comes."""
 _FETCH_WAIT_MS = 50
-"""A fetch that waits for live records holds up what is to be read of the past on the same connection."""
+"""A fetch that waits for live records holds up what is to be read of the past on the same
+connection."""
 
 
 class _Message(Protocol):
@@ -48,7 +58,8 @@ class _Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One record on a topic. `record` is None where it does not follow the contract, `refused` then says why; `source` is its ce_source."""
+    """One record on a topic. `record` is None where it does not follow the contract, `refused` then
+    says why; `source` is its ce_source."""
 
     topic: str
     partition: int
@@ -72,11 +83,13 @@ class _Follow:
 
 
 class TailReader:
-    """Reads the topics of some streams (all: none named) without a group, without commits; what is aborted is not shown.
+    """Reads the topics of some streams (all: none named) without a group, without commits; what is
+    aborted is not shown.
 
-    What was there before comes in order of time over all partitions; what comes live, as it is read.
-    `awaited` tells of a stream that is not described yet whether it is worth waiting for.
-    Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early (`contextlib.aclosing`).
+    What was there before comes in order of time over all partitions; what comes live, as it is
+    read. `awaited` tells of a stream that is not described yet whether it is worth waiting for.
+    Use: `async for batch in TailReader(...).batches()`; close the generator when leaving early
+    (`contextlib.aclosing`).
     """
 
     def __init__(
@@ -91,7 +104,11 @@ class TailReader:
         awaited: Callable[[str], bool] = lambda _: True,
         silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
-        self._arguments = {**arguments, "fetch_max_wait_ms": _FETCH_WAIT_MS} if from_beginning else dict(arguments)
+        self._arguments = (
+            {**arguments, "fetch_max_wait_ms": _FETCH_WAIT_MS}
+            if from_beginning
+            else dict(arguments)
+        )
         self._silent_after_s = silent_after_s
         self._control = TopicPartition(control_topic, 0)
         self._streams = frozenset(streams)
@@ -103,8 +120,9 @@ class TailReader:
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
         """The records as they come, some at a time; ends only with `until_end`.
 
-        Raises: SinkUnavailable when no broker answers at the start or, before an end that was asked for, any more; NothingPublished where
-        waiting would be for ever: with `until_end`, or for a stream that nobody awaits.
+        Raises: SinkUnavailable when no broker answers at the start or, before an end that was asked
+        for, any more; NothingPublished where waiting would be for ever: with `until_end`, or for a
+        stream that nobody awaits.
         """
         consumer = make_consumer(self._arguments)
         await start_consumer(consumer, self._arguments, check=what_to_check)
@@ -115,33 +133,54 @@ class TailReader:
             merge, late, newest_s = Merge[TopicPartition, Seen](), set[TopicPartition](), now_s()
             while merge or follow.behind or not self._until_end:
                 missing = [place for place in follow.behind - late if place not in merge]
-                fetched = await self._fetch(consumer, follow, merge, [*missing, *late] if missing else [*follow.next])
+                fetched = await self._fetch(
+                    consumer, follow, merge, [*missing, *late] if missing else [*follow.next]
+                )
                 late -= fetched
                 if fetched:
                     newest_s = now_s()
                 elif now_s() - newest_s > _MERGE_WAIT_S:
                     late.update(missing)  # they hold up the others no longer
                 if self._until_end:
-                    patience.heard(fetched, ", ".join(sorted({place.topic for place in follow.behind})) or self._control.topic)
+                    patience.heard(
+                        fetched,
+                        ", ".join(sorted({place.topic for place in follow.behind}))
+                        or self._control.topic,
+                    )
                 else:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.behind - late):
                     yield seen
         except KafkaError as error:
-            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {unreadable(error)}") from error
+            raise SinkUnavailable(
+                f"kafka at {self._servers} stopped answering: {unreadable(error)}"
+            ) from error
         finally:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
 
     async def _fetch(
-        self, consumer: Any, follow: _Follow, merge: Merge[TopicPartition, Seen], places: Collection[TopicPartition]
+        self,
+        consumer: Any,
+        follow: _Follow,
+        merge: Merge[TopicPartition, Seen],
+        places: Collection[TopicPartition],
     ) -> set[TopicPartition]:
         """Read some more of `places`; of which of them something came."""
         at_once = max(_AT_ONCE // (len(follow.behind) or 1), _AT_LEAST)
-        fetched = await consumer.getmany(*places, self._control, timeout_ms=_POLL_MS, max_records=at_once)
+        fetched = await consumer.getmany(
+            *places, self._control, timeout_ms=_POLL_MS, max_records=at_once
+        )
         self._learn(fetched.pop(self._control, ()))
         for place, messages in fetched.items():
             span = (follow.next[place], follow.ends[place] if self._until_end else None)
-            merge.add(place, (timed for message in messages if (timed := self._look(message, *span)) is not None))
+            merge.add(
+                place,
+                (
+                    timed
+                    for message in messages
+                    if (timed := self._look(message, *span)) is not None
+                ),
+            )
         for place in places:
             follow.next[place] = await consumer.position(place)
         return set(fetched)
@@ -151,14 +190,21 @@ class TailReader:
         return servers_text(self._arguments)
 
     async def _find(self, consumer: Any) -> _Follow:
-        """Wait until what was asked for is described on the control topic, then stand where reading starts."""
+        """Wait until what was asked for is described on the control topic, then stand where reading
+        starts."""
         while True:
             problem = await self._read_control(consumer)
             if not problem:
                 break
-            strange = [stream for stream in sorted(self._streams - self._described.keys()) if not self._awaited(stream)]
+            strange = [
+                stream
+                for stream in sorted(self._streams - self._described.keys())
+                if not self._awaited(stream)
+            ]
             if strange:
-                raise NothingPublished(f"{problem}; the config has no stream {', '.join(strange)} either")
+                raise NothingPublished(
+                    f"{problem}; the config has no stream {', '.join(strange)} either"
+                )
             if self._until_end:
                 raise NothingPublished(problem)
             self._waiting(problem)
@@ -172,11 +218,17 @@ class TailReader:
     async def _read_control(self, consumer: Any) -> str:
         """Read the control topic to its end. Shape: "" or what is missing."""
         if not await partitions_there(consumer, {self._control.topic}):
-            return f"topic {self._control.topic} does not exist yet: start the relay, or check cluster and kafka.topicPrefix"
+            return (
+                f"topic {self._control.topic} does not exist yet: start the relay, or check "
+                "cluster and kafka.topicPrefix"
+            )
         consumer.assign([self._control])
         end = (await consumer.end_offsets([self._control]))[self._control]
-        # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with aiokafka 0.14).
-        consumer.seek(self._control, (await consumer.beginning_offsets([self._control]))[self._control])
+        # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with
+        # aiokafka 0.14).
+        consumer.seek(
+            self._control, (await consumer.beginning_offsets([self._control]))[self._control]
+        )
         patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
         while await consumer.position(self._control) < end:
             fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
@@ -187,14 +239,20 @@ class TailReader:
         if missing:
             known = ", ".join(sorted(self._described)) or "none"
             return f"stream {', '.join(missing)} has not been published yet; published: {known}"
-        return "" if self._described else f"no stream has been published yet: {self._control.topic} describes none"
+        return (
+            ""
+            if self._described
+            else f"no stream has been published yet: {self._control.topic} describes none"
+        )
 
     def _learn(self, messages: Sequence[_Message]) -> None:
         for message in messages:
             try:
                 record = parse_control(message.key, message.value)
             except RecordRefused:
-                continue  # the relay reports it; whoever only looks on misses nothing but a stream that is not described
+                # the relay reports it; whoever only looks on misses nothing but a stream that is
+                # not described
+                continue
             if record.kind == "stream":
                 match record.value:
                     case {"topic": str(topic), "partitions": int(partitions)}:
@@ -203,14 +261,29 @@ class TailReader:
                         self._described.pop(record.stream, None)
 
     async def _extend(self, consumer: Any, follow: _Follow, *, from_beginning: bool) -> None:
-        """Take in the topics described since; one that appears while we look on is read from its start."""
-        wanted = {stream: each for stream, each in self._described.items() if not self._streams or stream in self._streams}
-        places = {TopicPartition(each.topic, partition) for each in wanted.values() for partition in range(each.partitions)}
+        """Take in the topics described since; one that appears while we look on is read from its
+        start."""
+        wanted = {
+            stream: each
+            for stream, each in self._described.items()
+            if not self._streams or stream in self._streams
+        }
+        places = {
+            TopicPartition(each.topic, partition)
+            for each in wanted.values()
+            for partition in range(each.partitions)
+        }
         new = sorted(places - follow.next.keys())
         if new:
             there = await partitions_there(consumer, {place.topic for place in new})
-            lacking = {stream: each for stream, each in wanted.items() if any(place.topic == each.topic for place in new)}
-            self._missing = what_is_missing(lacking, there, control=self._control.topic, servers=self._servers)
+            lacking = {
+                stream: each
+                for stream, each in wanted.items()
+                if any(place.topic == each.topic for place in new)
+            }
+            self._missing = what_is_missing(
+                lacking, there, control=self._control.topic, servers=self._servers
+            )
             for problem in self._missing.values():
                 self._waiting(problem)
             new = [place for place in new if place.partition in there.get(place.topic, ())]

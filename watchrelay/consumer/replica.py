@@ -1,7 +1,8 @@
 """The state of one stream in one partition, rebuilt from records, and whether it is proven.
 
-Room: consumer (pure). In: decoded records, in log order. Out: what each did, and whether to read again.
-This is section 5 of the record contract, rule by rule; a consumer in another language implements the same page.
+Room: consumer (pure). In: decoded records, in log order. Out: what each did, and whether to read
+again. This is section 5 of the record contract, rule by rule; a consumer in another language
+implements the same page.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Nothing to show: a claim, a marker that agreed, or a record taken by the state that is being read again.
+    """Nothing to show: a claim, a marker that agreed, or a record taken by the state that is being
+    read again.
 
     `swept`: stale keys that an end proved dead and that were removed.
     """
@@ -58,19 +60,22 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """The state is not what the writer holds: read from `offset` (None: the partition's start) and apply what comes to the same replica."""
+    """The state is not what the writer holds: read from `offset` (None: the partition's start) and
+    apply what comes to the same replica."""
 
     offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The state is not what the writer holds, and reading again was tried from this snapshot: wait for the next end."""
+    """The state is not what the writer holds, and reading again was tried from this snapshot: wait
+    for the next end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The state that was read again is proven and is the shown one from now on; `changes` lead from the old to the new."""
+    """The state that was read again is proven and is the shown one from now on; `changes` lead from
+    the old to the new."""
 
     changes: tuple[Changed, ...]
 
@@ -79,7 +84,8 @@ Outcome = Ignored | Changed | Noted | ReadAgain | Unproven | Replaced
 
 
 class State:
-    """One map with its position and digest. Shape: `started_in` is the snapshot before whose end nothing is judged, "" for none."""
+    """One map with its position and digest. Shape: `started_in` is the snapshot before whose end
+    nothing is judged, "" for none."""
 
     def __init__(self, started_in: str = "") -> None:
         self.epoch = self.last = 0
@@ -109,7 +115,14 @@ class State:
             self.held.pop(record.key, None)
         else:
             assert record.value is not None
-            after = Held(record.value, record.value_hash, record.uid, record.version, record.epoch, record.sequence)
+            after = Held(
+                record.value,
+                record.value_hash,
+                record.uid,
+                record.version,
+                record.epoch,
+                record.sequence,
+            )
             self.digest += record.value_hash
             self.held[record.key] = after
         self.digest &= DIGEST_MASK
@@ -119,16 +132,21 @@ class State:
         return len(self.held) == marker.count and self.digest == marker.digest
 
     def reached(self, marker: MarkerRecord) -> None:
-        """Judge from here on, if the end of the snapshot started in stands before this marker, or is it.
+        """Judge from here on, if the end of the snapshot started in stands before this marker, or
+        is it.
 
-        That end may have been compacted away; a later end tells as well, and so does a heartbeat, which names the last complete snapshot.
+        That end may have been compacted away; a later end tells as well, and so does a heartbeat,
+        which names the last complete snapshot.
         """
         named = marker.last_snapshot if marker.kind == "heartbeat" else ""
-        if marker.kind == "end" or (named and (named == self.started_in or _order(named) > _order(self.started_in))):
+        if marker.kind == "end" or (
+            named and (named == self.started_in or _order(named) > _order(self.started_in))
+        ):
             self.started_in = ""
 
     def sweep(self, end: MarkerRecord) -> tuple[Changed, ...] | None:
-        """Remove what is older than this end's begin, if what is left is what the writer holds; None: it is not."""
+        """Remove what is older than this end's begin, if what is left is what the writer holds;
+        None: it is not."""
         begin = Position(end.epoch, end.begin_sequence)
         older = [(key, held) for key, held in self.held.items() if held.position < begin]
         digest = (self.digest - sum(held.value_hash for _, held in older)) & DIGEST_MASK
@@ -141,10 +159,12 @@ class State:
 
 
 class Replica:
-    """Applies records; shows one state, and while it reads again, fills a second that replaces it once proven.
+    """Applies records; shows one state, and while it reads again, fills a second that replaces it
+    once proven.
 
-    Shape: `started_in` is the snapshot at whose begin the reader starts, "" for the start of the partition.
-    Law: applying a record a second time, or any record of a lower epoch, changes nothing.
+    Shape: `started_in` is the snapshot at whose begin the reader starts, "" for the start of the
+    partition. Law: applying a record a second time, or any record of a lower epoch, changes
+    nothing.
     """
 
     def __init__(self, started_in: str = "") -> None:
@@ -178,7 +198,8 @@ class Replica:
 
     @property
     def last_snapshot(self) -> tuple[str, int | None]:
-        """Id and begin offset of the last complete snapshot that was heard of; ("", None) before any."""
+        """Id and begin offset of the last complete snapshot that was heard of; ("", None) before
+        any."""
         return self._last_snapshot
 
     @property
@@ -189,7 +210,8 @@ class Replica:
     def apply(self, record: Decoded) -> Outcome:
         """What `record` does.
 
-        Shape: after `ReadAgain`, seek there and apply what comes; the shown state stands still until `Replaced`.
+        Shape: after `ReadAgain`, seek there and apply what comes; the shown state stands still
+        until `Replaced`.
         """
         state = self._second or self._shown
         ignored = state.admit(record.epoch, record.sequence)
@@ -203,8 +225,14 @@ class Replica:
         return self._judge(state, record)
 
     def begin_anew(self) -> None:
-        """The log was made anew: what stands there fills a second state, whatever its epochs, which replaces the shown one once proven."""
-        self._second, self._failed_at, self._tried, self._last_snapshot = State(), Position(0, 0), None, ("", None)
+        """The log was made anew: what stands there fills a second state, whatever its epochs, which
+        replaces the shown one once proven."""
+        self._second, self._failed_at, self._tried, self._last_snapshot = (
+            State(),
+            Position(0, 0),
+            None,
+            ("", None),
+        )
         self._shown.proven = False
 
     def _judge(self, state: State, marker: MarkerRecord) -> Outcome:
@@ -239,7 +267,8 @@ class Replica:
         self.frontier, self.newest_marker = marker.frontier, marker
 
     def _failed(self, marker: MarkerRecord) -> Outcome:
-        """At most one reading per snapshot until proven; what was read again goes on being filled, and an end will prove it."""
+        """At most one reading per snapshot until proven; what was read again goes on being filled,
+        and an end will prove it."""
         self._failed_at = max(self._failed_at, Position(marker.epoch, marker.sequence))
         snapshot, begin = self._last_snapshot
         if self._tried == snapshot:
@@ -250,9 +279,14 @@ class Replica:
 
 
 def _order(snapshot: str) -> tuple[int, ...]:
-    """Epoch and number of a snapshot, by which the later of two is known; () for an id of another form."""
+    """Epoch and number of a snapshot, by which the later of two is known; () for an id of another
+    form."""
     parts = snapshot.split("-")
-    return tuple(map(int, parts)) if len(snapshot) < 50 and len(parts) == 2 and all(map(str.isdecimal, parts)) else ()
+    return (
+        tuple(map(int, parts))
+        if len(snapshot) < 50 and len(parts) == 2 and all(map(str.isdecimal, parts))
+        else ()
+    )
 
 
 def _difference(old: dict[bytes, Held], new: dict[bytes, Held]) -> tuple[Changed, ...]:

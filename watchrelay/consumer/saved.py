@@ -1,7 +1,8 @@
-"""Saved positions on their way back in: every field is looked at before anything is read, and the state is proven where one is reached.
+"""Saved positions on their way back in: every field is looked at before anything is read, and the
+state is proven where one is reached.
 
-Room: consumer (pure). In: what somebody gives back as `resume`, what is described and read. Out: `Saved` places; ValueError naming entry
-and field; PositionsLost.
+Room: consumer (pure). In: what somebody gives back as `resume`, what is described and read. Out:
+`Saved` places; ValueError naming entry and field; PositionsLost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
 
 
 def saved_from(resume: object) -> list[Saved]:
-    """The places that `positions()` gave. Shape: None, or nothing in it: none. Raises: ValueError for one that can never be right."""
+    """The places that `positions()` gave. Shape: None, or nothing in it: none. Raises: ValueError
+    for one that can never be right."""
     if resume is None or (isinstance(resume, Mapping) and not resume):
         return []
     if not isinstance(resume, Sequence) or isinstance(resume, (str, bytes)):
@@ -36,7 +38,10 @@ def saved_from(resume: object) -> list[Saved]:
         saved = _one(number, entry)
         first = places.setdefault((saved.stream, saved.partition), number)
         if first != number:
-            raise _refused(f"entry {number}: stream {saved.stream}, partition {saved.partition} stands in entry {first} already")
+            raise _refused(
+                f"entry {number}: stream {saved.stream}, partition {saved.partition} stands in "
+                f"entry {first} already"
+            )
         found.append(saved)
     return found
 
@@ -50,7 +55,11 @@ def _one(number: int, entry: Any) -> Saved:
         field = f", {said[2]}" if said[2] else ""
         raise _refused(f"entry {number}{field}: {said[1]}") from error
     numbers = ("offset", "epoch", "sequence", "count")
-    wrong = [(name, "a number that an offset or a count can have") for name in numbers if not is_count(getattr(saved, name))]
+    wrong = [
+        (name, "a number that an offset or a count can have")
+        for name in numbers
+        if not is_count(getattr(saved, name))
+    ]
     wrong += [(name, "the name of one") for name in ("stream", "topic") if not getattr(saved, name)]
     if not is_count(saved.partition, PARTITIONS_MAX - 1):
         wrong.append(("partition", "the number of a partition"))
@@ -60,16 +69,22 @@ def _one(number: int, entry: Any) -> Saved:
         wrong.append(("begin", f"null or an offset up to {saved.offset}, where the place is"))
     if wrong:
         name, wanted = wrong[0]
-        raise _refused(f"entry {number}, {name}: {short(repr(getattr(saved, name)))} is not {wanted}")
+        raise _refused(
+            f"entry {number}, {name}: {short(repr(getattr(saved, name)))} is not {wanted}"
+        )
     return saved
 
 
 def _refused(why: str) -> ValueError:
-    return ValueError(f"resume is not what positions() gave: {why}; start without it, and forget what was built before")
+    return ValueError(
+        f"resume is not what positions() gave: {why}; start without it, and forget what was "
+        "built before"
+    )
 
 
 class Owed:
-    """Saved places that were not reached again yet: up to there nothing of their streams is handed out."""
+    """Saved places that were not reached again yet: up to there nothing of their streams is handed
+    out."""
 
     def __init__(self, saved: Sequence[Saved]) -> None:
         self._left = {(each.topic, each.partition, each.stream): each for each in saved}
@@ -91,14 +106,23 @@ class Owed:
 
     def of(self, topic: str, partition: int) -> list[Saved]:
         """What is owed in one partition."""
-        return [each for each in self._left.values() if (each.topic, each.partition) == (topic, partition)]
+        return [
+            each
+            for each in self._left.values()
+            if (each.topic, each.partition) == (topic, partition)
+        ]
 
     def origins(self, topic: str, partition: int, end: int) -> dict[str, Origin]:
-        """Where the streams of one partition, which ends at `end`, begin to build the saved state again. Raises: PositionsLost."""
+        """Where the streams of one partition, which ends at `end`, begin to build the saved state
+        again. Raises: PositionsLost."""
         for saved in self.of(topic, partition):
             if saved.offset > end:
-                raise PositionsLost(_lost(saved, f"the log ends at {end}: was the topic made anew?"))
-        return {saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)}
+                raise PositionsLost(
+                    _lost(saved, f"the log ends at {end}: was the topic made anew?")
+                )
+        return {
+            saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)
+        }
 
     def compare(self, described: Mapping[str, Described]) -> None:
         """Raises: PositionsLost where a stream stands elsewhere now, or has fewer partitions."""
@@ -107,30 +131,51 @@ class Owed:
             if each is not None and each.topic != saved.topic:
                 raise PositionsLost(_lost(saved, f"the stream stands on topic {each.topic} now"))
             if each is not None and saved.partition >= each.partitions:
-                raise PositionsLost(_lost(saved, f"the stream has {counted(each.partitions, 'partition')} now"))
+                raise PositionsLost(
+                    _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
+                )
 
     def made_anew(self, topic: str, partition: int) -> None:
         """Raises: PositionsLost where something is owed of a log that is not the same any more."""
         for saved in self.of(topic, partition):
             raise PositionsLost(_lost(saved, "the topic was made anew"))
 
-    def forget(self, topic: str, partition: int, described: Mapping[str, Described] | None, partitions: int, *, wanted: bool) -> None:
-        """What is owed where nothing is read: of a topic that is not `wanted` any more it is forgotten.
+    def forget(
+        self,
+        topic: str,
+        partition: int,
+        described: Mapping[str, Described] | None,
+        partitions: int,
+        *,
+        wanted: bool,
+    ) -> None:
+        """What is owed where nothing is read: of a topic that is not `wanted` any more it is
+        forgotten.
 
-        Shape: `described` None: nobody describes streams, and `partitions` is what the topic has, 0 for one that is not read.
-        Raises: PositionsLost where the topic has fewer partitions now, or the stream was retired: its deletes would not be told.
+        Shape: `described` None: nobody describes streams, and `partitions` is what the topic has, 0
+        for one that is not read.
+        Raises: PositionsLost where the topic has fewer partitions now, or the stream was retired:
+        its deletes would not be told.
         """
         for saved in self.of(topic, partition):
             if described is None and partitions:
-                raise PositionsLost(_lost(saved, f"the topic has {counted(partitions, 'partition')} now"))
+                raise PositionsLost(
+                    _lost(saved, f"the topic has {counted(partitions, 'partition')} now")
+                )
             if described is not None and saved.stream in described:
                 continue
             if described is not None and wanted:
-                raise PositionsLost(_lost(saved, "the control topic describes no such stream any more, so it was retired"))
+                raise PositionsLost(
+                    _lost(
+                        saved,
+                        "the control topic describes no such stream any more, so it was retired",
+                    )
+                )
             del self._left[topic, partition, saved.stream]
 
     def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> None:
-        """From the places of one partition that are reached at offset `at` changes are given: there the state must be what it was.
+        """From the places of one partition that are reached at offset `at` changes are given: there
+        the state must be what it was.
 
         Raises: PositionsLost.
         """
@@ -151,6 +196,7 @@ def _prove(saved: Saved, lane: Lane) -> None:
 
 def _lost(saved: Saved, why: str) -> str:
     return (
-        f"stream {saved.stream}: the positions saved at {saved.topic}/{saved.partition}, offset {saved.offset}, cannot be gone on from: "
+        f"stream {saved.stream}: the positions saved at {saved.topic}/{saved.partition}, "
+        f"offset {saved.offset}, cannot be gone on from: "
         f"{why}; start without them and forget what was built before"
     )

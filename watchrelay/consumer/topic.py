@@ -1,6 +1,8 @@
-"""Streams followed on Kafka: from the newest snapshot, then live, proven at every marker, repaired after a loss.
+"""Streams followed on Kafka: from the newest snapshot, then live, proven at every marker, repaired
+after a loss.
 
-Room: consumer. In: where Kafka is, the control topic or the topics, perhaps saved positions. Out: changes, the state, what is proven.
+Room: consumer. In: where Kafka is, the control topic or the topics, perhaps saved positions. Out:
+changes, the state, what is proven.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafka.client.patches import servers_text, stop_consumer
 
 LOOK_ANYWAY_S = 15.0
-"""However well all goes: a topic that was deleted, and a broker that is away, are only seen by asking. Longer than a heartbeat interval."""
+"""However well all goes: a topic that was deleted, and a broker that is away, are only seen by
+asking. Longer than a heartbeat interval."""
 _LOOK_TIMEOUT_S = 10.0
 _POLL_MS = 500
 _AT_ONCE = 2_000
@@ -50,33 +53,42 @@ _AT_ONCE = 2_000
 class TopicReader:
     """The state of some streams, and every change of it.
 
-        async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as reader:
+        async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as
+        reader:
             await reader.ready()
             async for change in reader:
                 ...
 
-    `kafka` is a bootstrap address, several, or keyword arguments for aiokafka's consumer (`bootstrap_servers`, `security_protocol`, ...).
-    Name the `control_topic` (`<prefix>.<cluster>.control`), or `topics`, or both. With the control topic, `streams` names those wanted
-    (none: all that are described there, also later) and reading starts at the newest snapshot that can be believed. Without it, or the
-    right to read it, at the snapshot that the newest heartbeats name; a stream that nobody writes any more is then found by name alone.
+    `kafka` is a bootstrap address, several, or keyword arguments for aiokafka's consumer
+    (`bootstrap_servers`, `security_protocol`, ...). Name the `control_topic`
+    (`<prefix>.<cluster>.control`), or `topics`, or both. With the control topic, `streams` names
+    those wanted (none: all that are described there, also later) and reading starts at the newest
+    snapshot that can be believed. Without it, or the right to read it, at the snapshot that the
+    newest heartbeats name; a stream that nobody writes any more is then found by name alone.
 
-    The iteration gives each object of the proven state once, as `added`; then each change of it. A partition begins when it was read to
-    the end that it had at first and a marker proved it; after `ready()` all have. Nothing is given that is not proven: after a loss the
-    changes of that partition are held back until its state is proven again, then what differs is given. An object that changes before it
-    was given comes as it is then. All loops over a reader, also in several tasks, share one sequence. Who is cancelled loses no change.
+    The iteration gives each object of the proven state once, as `added`; then each change of it. A
+    partition begins when it was read to the end that it had at first and a marker proved it; after
+    `ready()` all have. Nothing is given that is not proven: after a loss the changes of that
+    partition are held back until its state is proven again, then what differs is given. An object
+    that changes before it was given comes as it is then. All loops over a reader, also in several
+    tasks, share one sequence. Who is cancelled loses no change.
 
-    There is no consumer group and nothing is committed to Kafka. `positions()` is what to save together with what was made of the changes;
-    given back as `resume`, the changes since then come, deletes included, and perhaps those since the last heartbeat once more (at least
-    once). The state at the saved place is built again and proven by its digest first, so that `old` is right.
+    There is no consumer group and nothing is committed to Kafka. `positions()` is what to save
+    together with what was made of the changes; given back as `resume`, the changes since then come,
+    deletes included, and perhaps those since the last heartbeat once more (at least once). The
+    state at the saved place is built again and proven by its digest first, so that `old` is right.
 
-    Nothing happens in the background: `ready()` and the iteration read on. Of changes that nobody takes meanwhile, only what they come to
-    is kept for each object, so memory is bounded by the state; each value is held once.
+    Nothing happens in the background: `ready()` and the iteration read on. Of changes that nobody
+    takes meanwhile, only what they come to is kept for each object, so memory is bounded by the
+    state; each value is held once.
 
-    `waiting` is called about once a second with what is missing, while something is: a topic or its partitions, a broker, the proof.
-    Reading goes on by itself when it comes. `close()` ends an iteration that goes on in another task.
+    `waiting` is called about once a second with what is missing, while something is: a topic or its
+    partitions, a broker, the proof. Reading goes on by itself when it comes. `close()` ends an
+    iteration that goes on in another task.
 
-    Raises: ValueError or TypeError, at once, for arguments that can never be right; KafkaUnavailable when no broker answers at the
-    start or a right is missing; PositionsLost; NothingPublished, only with `until_end`, where waiting would be for ever.
+    Raises: ValueError or TypeError, at once, for arguments that can never be right;
+    KafkaUnavailable when no broker answers at the start or a right is missing; PositionsLost;
+    NothingPublished, only with `until_end`, where waiting would be for ever.
     """
 
     def __init__(
@@ -91,11 +103,15 @@ class TopicReader:
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
         if not control_topic and not topics:
-            raise ValueError("name the control topic, or topics: without either there is nothing to read")
+            raise ValueError(
+                "name the control topic, or topics: without either there is nothing to read"
+            )
         for name, given in (("topics", topics), ("streams", streams)):
             if isinstance(given, str):
                 raise TypeError(f"{name} takes several: [{given!r}], not {given!r}")
-        self._arguments = dict(kafka) if isinstance(kafka, Mapping) else {"bootstrap_servers": kafka}
+        self._arguments = (
+            dict(kafka) if isinstance(kafka, Mapping) else {"bootstrap_servers": kafka}
+        )
         checked_servers(self._arguments)
         self._streams = frozenset(streams)
         self._until_end, self._waiting = until_end, waiting
@@ -107,7 +123,8 @@ class TopicReader:
         self._find_in = (control_topic, tuple(topics))
         self._lanes: dict[TopicPartition, Lanes] = {}
         self._behind: dict[TopicPartition, int] = {}
-        """Partitions that were not read yet to the end they had when they were found, or when they had to be read again."""
+        """Partitions that were not read yet to the end they had when they were found, or when they
+        had to be read again."""
         self._look_at_s = self._unproven_s = 0.0
         self._scope: asyncio.Timeout | None = None
         """Around what is awaited of Kafka: `close()` ends it."""
@@ -115,17 +132,23 @@ class TopicReader:
         self._problems = Problems()
         self._turn = asyncio.Lock()
 
-    # ---- life --------------------------------------------------------------------------------------------------------
+    # ---- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed meanwhile."""
+        """Connect. Raises: KafkaUnavailable; RuntimeError when it was entered before, or closed
+        meanwhile."""
         if self._finder is not None:
             raise RuntimeError("a TopicReader is entered once: make another one")
         consumer = self._consumer = make_consumer(self._arguments)
         self._cursors = Cursors(consumer)
         servers, (control, topics) = servers_text(self._arguments), self._find_in
         self._finder = Finder(
-            consumer, control_topic=control, topics=topics, streams=self._streams, problems=self._problems, servers=servers
+            consumer,
+            control_topic=control,
+            topics=topics,
+            streams=self._streams,
+            problems=self._problems,
+            servers=servers,
         )
         try:
             await self._begin(consumer)
@@ -144,7 +167,12 @@ class TopicReader:
         finally:
             self._scope = None
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -155,12 +183,14 @@ class TopicReader:
         if consumer is not None:
             await stop_consumer(consumer, within_s=STOP_TIMEOUT_S)
 
-    # ---- what readers ask --------------------------------------------------------------------------------------------
+    # ---- what readers ask ------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Return once the whole state as of the first call is read and every partition of every stream wanted is proven.
+        """Return once the whole state as of the first call is read and every partition of every
+        stream wanted is proven.
 
-        Raises: as the class says; NothingPublished with `until_end` when the end comes first; RuntimeError when the reader is closed.
+        Raises: as the class says; NothingPublished with `until_end` when the end comes first;
+        RuntimeError when the reader is closed.
         """
         while not self.proven:
             self._at_end_proven()
@@ -173,24 +203,28 @@ class TopicReader:
     async def __anext__(self) -> Change:
         """The next change.
 
-        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with `until_end`; NothingPublished at that
-        end when a partition is not proven there: what is missing was not given.
+        Raises: as the class says; StopAsyncIteration when the reader is closed, or at the end with
+        `until_end`; NothingPublished at that end when a partition is not proven there: what is
+        missing was not given.
         """
         while (change := self._pending.take()) is None:
             if self._at_end_proven():
                 raise StopAsyncIteration
-            if not await self._read_on() and not self._pending:  # closed: what was read before is given still
+            # closed: what was read before is given still
+            if not await self._read_on() and not self._pending:
                 raise StopAsyncIteration
         return change
 
     @property
     def proven(self) -> bool:
-        """Every partition of every stream wanted agreed with its newest marker, and has been read to the end that it had at first."""
+        """Every partition of every stream wanted agreed with its newest marker, and has been read
+        to the end that it had at first."""
         if not self._lanes or self._behind or self._owed or self._cursors.gone:
             return False
         expected = self._expected()
         return bool(expected) and all(
-            sum(lane.proven for lane in self._of(stream)) >= partitions for stream, partitions in expected.items()
+            sum(lane.proven for lane in self._of(stream)) >= partitions
+            for stream, partitions in expected.items()
         )
 
     @property
@@ -204,11 +238,13 @@ class TopicReader:
         return sorted({stream for lanes in self._lanes.values() for stream in lanes.by_stream})
 
     def objects(self, stream: str) -> Objects:
-        """The state of `stream` by key: a live view that decodes an object when asked for it. Not the truth where it is not proven."""
+        """The state of `stream` by key: a live view that decodes an object when asked for it. Not
+        the truth where it is not proven."""
         return Objects(stream, self._lanes)
 
     def get(self, key: str, *, stream: str = "") -> Any:
-        """The object at `key`, decoded; None where there is none. `stream` may be left out where the reader has only one.
+        """The object at `key`, decoded; None where there is none. `stream` may be left out where
+        the reader has only one.
 
         Raises: ValueError where it has several; ObjectUnreadable.
         """
@@ -219,35 +255,53 @@ class TopicReader:
 
     def lanes(self) -> list[LaneState]:
         """How each stream stands in each partition, with count and digest."""
-        return [lane.state(place.topic) for place, lanes in sorted(self._lanes.items()) for _, lane in sorted(lanes.by_stream.items())]
+        return [
+            lane.state(place.topic)
+            for place, lanes in sorted(self._lanes.items())
+            for _, lane in sorted(lanes.by_stream.items())
+        ]
 
     def positions(self) -> list[dict[str, Any]]:
-        """What to save, as plain JSON values: per stream and partition the newest proven place behind which all was handed out.
+        """What to save, as plain JSON values: per stream and partition the newest proven place
+        behind which all was handed out.
 
-        Shape: a partition that had none yet is missing: given back so, it is read from the newest snapshot.
+        Shape: a partition that had none yet is missing: given back so, it is read from the newest
+        snapshot.
         """
         passed = [each for lanes in self._lanes.values() for each in lanes.passed()]
-        saved = {(each.stream, each.partition): each for each in [*self._owed.all(), *self._pending.left(), *passed]}
+        saved = {
+            (each.stream, each.partition): each
+            for each in [*self._owed.all(), *self._pending.left(), *passed]
+        }
         return [msgspec.to_builtins(saved[place]) for place in sorted(saved)]
 
     def _of(self, stream: str) -> list[Lane]:
-        return [lanes.by_stream[stream] for lanes in self._lanes.values() if stream in lanes.by_stream]
+        return [
+            lanes.by_stream[stream] for lanes in self._lanes.values() if stream in lanes.by_stream
+        ]
 
     def _expected(self) -> dict[str, int]:
-        """Partitions by stream: as described; without the control topic, of those met or named, as their markers say."""
+        """Partitions by stream: as described; without the control topic, of those met or named, as
+        their markers say."""
         assert self._finder is not None, "enter the reader before asking it"
         if (described := self._finder.described()) is not None:
             return {stream: each.partitions for stream, each in described.items()}
         names = self._streams or set(self.streams)
-        return {name: max((lane.partitions for lane in self._of(name)), default=0) or len(self._lanes) for name in names}
+        return {
+            name: max((lane.partitions for lane in self._of(name)), default=0) or len(self._lanes)
+            for name in names
+        }
 
     @property
     def _at_end(self) -> bool:
         """What is there was read to its end; what is missing speaks for itself."""
-        return bool(self._lanes) and not self._behind and not (self._finder and self._finder.missing)
+        return (
+            bool(self._lanes) and not self._behind and not (self._finder and self._finder.missing)
+        )
 
     def _at_end_proven(self) -> bool:
-        """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not proven."""
+        """Whether all was read, with `until_end`. Raises: NothingPublished where it was and is not
+        proven."""
         ended = self._until_end and bool(self._lanes) and not self._behind
         if ended and not self.proven:
             raise NothingPublished(f"read to the end, and not proven: {self._unproven()}")
@@ -257,7 +311,7 @@ class TopicReader:
         assert self._finder is not None, "there is something to prove once the reader was entered"
         return what_is_unproven(self.lanes(), self._expected(), self._finder.missing)
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     async def _read_on(self) -> bool:
         """Read some more, and say what waits for its proof. False: the reader is closed."""
@@ -268,13 +322,17 @@ class TopicReader:
             self._unproven_s = now_s
         elif now_s >= self._unproven_s + LOOK_AGAIN_S:
             self._unproven_s = now_s
-            self._waiting(f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells")
+            self._waiting(
+                f"read to the end, and not proven yet: {self._unproven()}; the next heartbeat tells"
+            )
         return going
 
     async def _step(self) -> bool:
         """Read some more; one caller at a time. False: the reader is closed."""
         if self._finder is None:
-            raise RuntimeError("enter the reader before reading: async with TopicReader(...) as reader")
+            raise RuntimeError(
+                "enter the reader before reading: async with TopicReader(...) as reader"
+            )
         problem = ""
         async with self._turn:
             if self._consumer is None:
@@ -300,7 +358,10 @@ class TopicReader:
         """What to say while no broker answers. Raises: SinkUnavailable with `until_end`."""
         if self._consumer is None:
             return ""
-        why = f"kafka at {servers_text(self._arguments)} cannot be asked: {away(self._consumer, error)}"
+        why = (
+            f"kafka at {servers_text(self._arguments)} cannot be asked: "
+            f"{away(self._consumer, error)}"
+        )
         if self._until_end:
             raise SinkUnavailable(why) from error
         self._look_at_s = asyncio.get_running_loop().time() + LOOK_AGAIN_S
@@ -320,7 +381,8 @@ class TopicReader:
         return "" if self._until_end else problem
 
     async def _look_again(self) -> str:
-        """Whether what is read is there still, and what was missing has come. Shape: "", or what is missing."""
+        """Whether what is read is there still, and what was missing has come. Shape: "", or what is
+        missing."""
         finder, loop = self._finder, asyncio.get_running_loop()
         assert finder is not None, "enter the reader before reading"
         if loop.time() < self._look_at_s:
@@ -335,16 +397,25 @@ class TopicReader:
         return "" if self._until_end else problem
 
     async def _extend(self) -> None:
-        """Take in the partitions that were found since, let go of those that are gone, and stand where each is to be read."""
+        """Take in the partitions that were found since, let go of those that are gone, and stand
+        where each is to be read."""
         assert self._finder is not None, "enter the reader before reading"
         finder, cursors = self._finder, self._cursors
         self._let_go(finder.described() or {})
         found = await finder.places(frozenset(self._lanes))
-        gone = {place for place in self._lanes if place.partition not in finder.there.get(place.topic, ())}
+        gone = {
+            place
+            for place in self._lanes
+            if place.partition not in finder.there.get(place.topic, ())
+        }
         over = {place for place in gone if finder.is_over(place, self._lanes[place].by_stream)}
         gone -= over
         control = finder.control if finder.control_there else None
-        if not (found or over or finder.anew) and gone == cursors.gone and control == cursors.control:
+        if (
+            not (found or over or finder.anew)
+            and gone == cursors.gone
+            and control == cursors.control
+        ):
             return
         new = sorted(found)
         begins = await self._consumer.beginning_offsets(new)
@@ -354,13 +425,18 @@ class TopicReader:
             found[place].update(self._owed.origins(place.topic, place.partition, ends[place]))
         for place in over:
             self._bury(place)
-        at = {place: cursors.stands(place) for place in self._lanes}  # asked before: `assign` forgets it
+        # asked before: `assign` forgets it
+        at = {place: cursors.stands(place) for place in self._lanes}
         for place in new:
             lanes = self._lanes[place] = Lanes(place.partition, found[place], only=self._streams)
             at[place] = max(begins[place], lanes.start or 0)
             if ends[place] > at[place]:
                 self._behind[place] = ends[place]
-        for place in {*cursors.gone, *(place for place in self._lanes if place.topic in finder.anew)} - gone - over:
+        for place in (
+            {*cursors.gone, *(place for place in self._lanes if place.topic in finder.anew)}
+            - gone
+            - over
+        ):
             self._made_anew(place)
             at[place] = 0
         finder.anew.clear()
@@ -368,12 +444,22 @@ class TopicReader:
         self._settle_owed()
 
     def _made_anew(self, place: TopicPartition) -> None:
-        """The log was made anew: it is read from its start, whatever stood where in the former one. Raises: PositionsLost."""
+        """The log was made anew: it is read from its start, whatever stood where in the former one.
+        Raises: PositionsLost."""
         self._owed.made_anew(place.topic, place.partition)
-        self._problems.add(Problem("anew", place.topic, place.partition, 0, "the topic was made anew: read from its start"))
+        self._problems.add(
+            Problem(
+                "anew",
+                place.topic,
+                place.partition,
+                0,
+                "the topic was made anew: read from its start",
+            )
+        )
         self._lanes[place].begin_anew()
         self._cursors.at[place] = 0
-        self._behind[place], self._look_at_s = sys.maxsize, 0.0  # up to the end that the look finds, `_shorten`
+        # up to the end that the look finds, `_shorten`
+        self._behind[place], self._look_at_s = sys.maxsize, 0.0
 
     def _bury(self, place: TopicPartition) -> None:
         """The partition will never be there again: what was held of it is gone."""
@@ -388,7 +474,8 @@ class TopicReader:
             self._behind[place] = min(self._behind[place], end)
 
     def _let_go(self, described: Mapping[str, Described]) -> None:
-        """What was held of streams that stand on other topics now is gone; what is there comes anew. Raises: PositionsLost."""
+        """What was held of streams that stand on other topics now is gone; what is there comes
+        anew. Raises: PositionsLost."""
         self._owed.compare(described)
         for place, lanes in self._lanes.items():
             for stream, each in described.items():
@@ -401,7 +488,8 @@ class TopicReader:
         """Take what comes. Shape: "", or what is missing."""
         assert self._finder is not None, "enter the reader before reading"
         cursors = self._cursors
-        # Named, for what aiokafka still has to say of a control topic that may not be read must not be raised here.
+        # Named, for what aiokafka still has to say of a control topic that may not be read must not
+        # be raised here.
         places = cursors.read
         if not places:
             await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
@@ -411,7 +499,8 @@ class TopicReader:
             if place != cursors.control:
                 self._take(place, self._lanes[place], messages)
             elif self._finder.learn(messages):
-                self._look_at_s = 0.0  # kept here: whoever is cancelled behind this leaves it to the next step
+                # kept here: whoever is cancelled behind this leaves it to the next step
+                self._look_at_s = 0.0
         for place in [*self._behind]:
             if cursors.stands(place) >= self._behind[place]:
                 del self._behind[place]
@@ -423,7 +512,11 @@ class TopicReader:
         """What was read to its end and is proven may be given out."""
         for place, lanes in self._lanes.items():
             for lane in lanes.by_stream.values() if place not in self._behind else ():
-                if not lane.outbox.begun and lane.proven and not self._owed.holds(place.topic, place.partition, lane.stream):
+                if (
+                    not lane.outbox.begun
+                    and lane.proven
+                    and not self._owed.holds(place.topic, place.partition, lane.stream)
+                ):
                     self._pending.begin(place.topic, lane, self._cursors.stands(place) - 1)
 
     def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
@@ -436,25 +529,42 @@ class TopicReader:
             try:
                 record = decode(message.key, message.value, message.headers)
             except RecordRefused as error:
-                self._problems.add(Problem("foreign", place.topic, place.partition, offset, str(error)))
+                self._problems.add(
+                    Problem("foreign", place.topic, place.partition, offset, str(error))
+                )
                 continue
             if self._owed:
                 self._owed.settle(place.topic, place.partition, offset, lanes)
             if isinstance(record, ObjectRecord) and record.value is not None:
                 found = content_hash(record.key, record.value)
                 if found != record.value_hash:
-                    self._problems.add(Problem("hash", place.topic, place.partition, offset, "a value is not what ce_wrhash says"))
-                    record = msgspec.structs.replace(record, value_hash=found)  # the digest is to speak of what is held
+                    self._problems.add(
+                        Problem(
+                            "hash",
+                            place.topic,
+                            place.partition,
+                            offset,
+                            "a value is not what ce_wrhash says",
+                        )
+                    )
+                    # the digest is to speak of what is held
+                    record = msgspec.structs.replace(record, value_hash=found)
             applied = lanes.apply(offset, record)
             if applied is not None and not self._took(place, offset, record, *applied):
                 return
 
-    def _took(self, place: TopicPartition, offset: int, record: Decoded, lane: Lane, outcome: object) -> bool:
-        """Hand on what a record did. False: the rest of what was fetched is void, the cursor went back."""
+    def _took(
+        self, place: TopicPartition, offset: int, record: Decoded, lane: Lane, outcome: object
+    ) -> bool:
+        """Hand on what a record did. False: the rest of what was fetched is void, the cursor went
+        back."""
         match outcome:
             case Ignored():
-                if not outcome.duplicate and isinstance(record, MarkerRecord):  # of a former writer, or of a log made anew
-                    self._look_at_s = min(self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S)
+                # of a former writer, or of a log made anew
+                if not outcome.duplicate and isinstance(record, MarkerRecord):
+                    self._look_at_s = min(
+                        self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S
+                    )
                 return True
             case Changed():
                 assert isinstance(record, ObjectRecord), "a marker changes nothing by itself"
@@ -468,7 +578,11 @@ class TopicReader:
                     self._pending.add(place.topic, lane, change, "repaired", offset)
             case ReadAgain() | Unproven():
                 detail = f"{lane.stream}: the state disagreed with a marker, "
-                detail += "read again" if isinstance(outcome, ReadAgain) else "also after reading again: the next snapshot will mend it"
+                detail += (
+                    "read again"
+                    if isinstance(outcome, ReadAgain)
+                    else "also after reading again: the next snapshot will mend it"
+                )
                 self._problems.add(Problem("digest", place.topic, place.partition, offset, detail))
                 if isinstance(outcome, ReadAgain):
                     self._cursors.seek(place, outcome.offset or 0)
@@ -479,19 +593,26 @@ class TopicReader:
             self._pending.reach(place.topic, lane, offset + 1)
         return True
 
-    # ---- saved positions ---------------------------------------------------------------------------------------------
+    # ---- saved positions -------------------------------------------------------------------------
 
     def _settle_owed(self) -> None:
-        """Prove the saved places that were reached, and forget those of topics that are not wanted any more. Raises: PositionsLost."""
+        """Prove the saved places that were reached, and forget those of topics that are not wanted
+        any more. Raises: PositionsLost."""
         if not self._owed or not self._lanes:
             return
         assert self._finder is not None, "enter the reader before reading"
         described = self._finder.described()
         for place in map(TopicPartition._make, self._owed.places()):
             if place in self._lanes:
-                self._owed.settle(place.topic, place.partition, self._cursors.stands(place), self._lanes[place])
+                self._owed.settle(
+                    place.topic, place.partition, self._cursors.stands(place), self._lanes[place]
+                )
             else:
                 topics = self._find_in[1]
-                partitions = len(self._finder.there.get(place.topic, ())) if place.topic in topics else 0
+                partitions = (
+                    len(self._finder.there.get(place.topic, ())) if place.topic in topics else 0
+                )
                 wanted = not topics or place.topic in topics
-                self._owed.forget(place.topic, place.partition, described, partitions, wanted=wanted)
+                self._owed.forget(
+                    place.topic, place.partition, described, partitions, wanted=wanted
+                )

@@ -1,7 +1,7 @@
 """What the control topic describes, compared with the topics and partitions that Kafka has.
 
-Room: consumer. In: descriptions of streams, a started consumer. Out: the partitions there are; for streams that lack some, why and
-the cure; what waits for its proof.
+Room: consumer. In: descriptions of streams, a started consumer. Out: the partitions there are; for
+streams that lack some, why and the cure; what waits for its proof.
 """
 
 from __future__ import annotations
@@ -22,40 +22,57 @@ There = Mapping[str, frozenset[int]]
 
 
 async def partitions_there(consumer: Any, topics: Collection[str]) -> There:
-    """Those of `topics` that are there and may be seen, with their partitions. Raises: KafkaError where no broker answers.
+    """Those of `topics` that are there and may be seen, with their partitions. Raises: KafkaError
+    where no broker answers.
 
-    Asked for anew: what the client knows by itself is as old as five minutes. It makes no topics (`kafkaclient.tame`).
+    Asked for anew: what the client knows by itself is as old as five minutes. It makes no topics
+    (`kafkaclient.tame`).
     """
     if not topics:
         return {}
     found = ClusterMetadata()
-    found.need_all_topic_metadata = True  # of a topic that is not there nothing is logged: we say it
+    # of a topic that is not there nothing is logged: we say it
+    found.need_all_topic_metadata = True
     if not await consumer._client._metadata_update(found, sorted(topics)):
         raise KafkaConnectionError("no broker answers")
-    return {topic: frozenset(found.partitions_for_topic(topic) or ()) for topic in topics if found.partitions_for_topic(topic)}
+    return {
+        topic: frozenset(found.partitions_for_topic(topic) or ())
+        for topic in topics
+        if found.partitions_for_topic(topic)
+    }
 
 
-def what_is_missing(described: Mapping[str, Described], there: There, *, control: str, servers: str) -> dict[str, str]:
-    """By stream: which part of its topic is not there, who says that there should be more, and the cure."""
+def what_is_missing(
+    described: Mapping[str, Described], there: There, *, control: str, servers: str
+) -> dict[str, str]:
+    """By stream: which part of its topic is not there, who says that there should be more, and the
+    cure."""
     missing: dict[str, str] = {}
     for stream, each in described.items():
         topic, found = printable(each.topic), len(there.get(each.topic, ()))
         if not found:
             missing[stream] = (
-                f"topic {topic} of stream {stream} is described on {control} and not there, or may not be seen: start the relay, which "
-                "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it; if nobody is to write the stream any more, "
+                f"topic {topic} of stream {stream} is described on {control} and not there, "
+                "or may not be seen: start the relay, which "
+                "makes it where kafka.createTopics allows, or grant READ and DESCRIBE on it; "
+                "if nobody is to write the stream any more, "
                 f"retire it: watchrelay retire {printable(stream)}"
             )
         elif found < each.partitions:
             missing[stream] = (
-                f"topic {topic} of stream {stream} has {counted(found, 'partition')}, the description on {control} says {each.partitions}: "
-                f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic} --partitions {each.partitions}"
+                f"topic {topic} of stream {stream} has {counted(found, 'partition')}, the "
+                f"description on {control} says {each.partitions}: "
+                f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic} "
+                f"--partitions {each.partitions}"
             )
     return missing
 
 
-def what_is_unproven(lanes: Sequence[LaneState], expected: Mapping[str, int], missing: Mapping[str, str]) -> str:
-    """Which streams and partitions wait for their proof. Shape: `expected` partitions by stream; of `missing` ones the words are known."""
+def what_is_unproven(
+    lanes: Sequence[LaneState], expected: Mapping[str, int], missing: Mapping[str, str]
+) -> str:
+    """Which streams and partitions wait for their proof. Shape: `expected` partitions by stream; of
+    `missing` ones the words are known."""
     found = Counter(lane.stream for lane in lanes)
     waits = [f"{lane.stream}/{lane.partition}" for lane in lanes if not lane.proven]
     waits += [
@@ -63,4 +80,7 @@ def what_is_unproven(lanes: Sequence[LaneState], expected: Mapping[str, int], mi
         for stream, partitions in sorted(expected.items())
         if stream not in missing and found[stream] < partitions
     ]
-    return "; ".join([", ".join(waits)] * bool(waits) + list(missing.values())) or "no stream was found"
+    return (
+        "; ".join([", ".join(waits)] * bool(waits) + list(missing.values()))
+        or "no stream was found"
+    )

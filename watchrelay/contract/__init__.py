@@ -1,1 +1,2 @@
-"""The record contract (`docs/record-contract.md`): records, formats, control records, headers, keys and partitions."""
+"""The record contract (`docs/record-contract.md`): records, formats, control records, headers, keys
+and partitions."""

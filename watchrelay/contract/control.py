@@ -1,6 +1,7 @@
 """The control topic's records <-> bytes (WIRE 7): claims, stream descriptions, the snapshot index.
 
-Room: below every room. In: what a writer claims and concludes, or what stands on the control topic. Out: keys and JSON values, both ways.
+Room: below every room. In: what a writer claims and concludes, or what stands on the control topic.
+Out: keys and JSON values, both ways.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ ControlKind = Literal["claim", "stream", "snapshot"]
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty times its size."""
+"""An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty
+times its size."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
-"""The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the control topic has grown since the last.
+"""The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the
+control topic has grown since the last.
 """
 NAME_MAX: Final = 1000
 """Characters of a stream id, and of any other name in a control record."""
@@ -77,14 +80,16 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "partitions": list[_IndexPartition],
     },
 }
-"""What this version reads of each kind, and the type that it must have where it is present. A field of another name is left as it is."""
+"""What this version reads of each kind, and the type that it must have where it is present. A field
+of another name is left as it is."""
 _REQUIRED: dict[str, str] = {"claim": "instance", "stream": "epochBase"}
 
 
 class ControlRecord(NamedTuple):
     """A control record, its fields checked.
 
-    `value` is None for a record that was deleted. `odd` names the fields that were left out because they cannot be used, "" for none.
+    `value` is None for a record that was deleted. `odd` names the fields that were left out because
+    they cannot be used, "" for none.
     """
 
     kind: ControlKind
@@ -109,10 +114,15 @@ def parse_control_key(key: bytes | None) -> tuple[ControlKind, str]:
     except UnicodeDecodeError:
         kind = slash = stream = ""
     match kind:
-        case "claim" | "stream" | "snapshot" if slash and stream and len(stream) <= NAME_MAX and stream.isprintable():
+        case "claim" | "stream" | "snapshot" if (
+            slash and stream and len(stream) <= NAME_MAX and stream.isprintable()
+        ):
             return kind, stream
         case _:
-            raise RecordRefused(f"control record with key {short(repr(key))}: claim/, stream/ or snapshot/ and a stream id are read")
+            raise RecordRefused(
+                f"control record with key {short(repr(key))}: claim/, stream/ or snapshot/ and a "
+                "stream id are read"
+            )
 
 
 def control_value(value: dict[str, object]) -> bytes:
@@ -127,11 +137,15 @@ def parse_control_value(value: bytes) -> dict[str, object]:
         RecordRefused: It is too large, too deep or no JSON object.
     """
     if len(value) > VALUE_BYTES_MAX:
-        raise RecordRefused(f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken")
+        raise RecordRefused(
+            f"control record of {len(value):,} bytes: {VALUE_BYTES_MAX:,} are taken"
+        )
     try:
         parsed = msgspec.json.decode(value, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordRefused(f"control record that is not a JSON object: {why_broken(error, value)}") from error
+        raise RecordRefused(
+            f"control record that is not a JSON object: {why_broken(error, value)}"
+        ) from error
     level: list[object] = [parsed]
     for _ in range(_DEPTH_MAX):
         level = [each for outer in level for each in _inside(outer)]
@@ -141,14 +155,17 @@ def parse_control_value(value: bytes) -> dict[str, object]:
 
 
 def _inside(value: object) -> Sequence[object]:
-    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (
+        [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
 
 
 def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     """A control record with every field checked that this version reads.
 
-    A claim or an index record is read without its odd fields, which are then as if absent: whoever claimed has claimed, whatever else the
-    record holds. Of a description everything counts or nothing.
+    A claim or an index record is read without its odd fields, which are then as if absent: whoever
+    claimed has claimed, whatever else the record holds. Of a description everything counts or
+    nothing.
 
     Raises:
         RecordRefused: It is not of the contract; names the field.
@@ -157,19 +174,30 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     if value is None:
         return ControlRecord(kind, stream, None)
     parsed, where = parse_control_value(value), f"record {kind}/{short(stream)}"
-    odd = {name: why for name, shape in _FIELDS[kind].items() if name in parsed and (why := _odd(parsed[name], shape, name))}
+    odd = {
+        name: why
+        for name, shape in _FIELDS[kind].items()
+        if name in parsed and (why := _odd(parsed[name], shape, name))
+    }
     required = _REQUIRED.get(kind)
     if required is not None and required not in parsed:
         raise RecordRefused(f"{where} has no field {required}")
-    told = f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
+    told = (
+        f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
+    )
     if odd and (kind == "stream" or required in odd):
         raise RecordRefused(told)
-    return ControlRecord(kind, stream, {name: each for name, each in parsed.items() if name not in odd}, told)
+    return ControlRecord(
+        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, told
+    )
 
 
 def epoch_base_too_high(stream: str, base: int) -> RecordRefused:
     """What to raise for a description whose `epochBase` leaves no epochs."""
-    return RecordRefused(f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the maximum {EPOCH_BASE_MAX}")
+    return RecordRefused(
+        f"record stream/{short(stream)}: field epochBase: {short(str(base))} exceeds the maximum "
+        f"{EPOCH_BASE_MAX}"
+    )
 
 
 def _odd(value: object, shape: Any, name: str) -> str:
@@ -183,10 +211,24 @@ def _odd(value: object, shape: Any, name: str) -> str:
     return ""
 
 
-def claim_value(*, holder: str, instance: str, version: str, time_ms: int, starting_point: dict[str, object] | None) -> dict[str, object]:
-    """`claim/<stream>`. Shape: `starting_point` is {"snapshot","begin":[offset]} or None. Source: WIRE 7."""
+def claim_value(
+    *,
+    holder: str,
+    instance: str,
+    version: str,
+    time_ms: int,
+    starting_point: dict[str, object] | None,
+) -> dict[str, object]:
+    """`claim/<stream>`. Shape: `starting_point` is {"snapshot","begin":[offset]} or None. Source:
+    WIRE 7."""
     time = Instants().render(time_ms).decode()
-    return {"holder": holder, "instance": instance, "version": version, "time": time, "from": starting_point}
+    return {
+        "holder": holder,
+        "instance": instance,
+        "version": version,
+        "time": time,
+        "from": starting_point,
+    }
 
 
 class SnapshotPartition(msgspec.Struct, frozen=True, gc=False):
@@ -216,18 +258,25 @@ def snapshot_value(
         "time": Instants().render(time_ms).decode(),
         "count": sum(each.count for each in partitions),
         "requests": list(requests),
-        "partitions": [{**msgspec.structs.asdict(each), "digest": f"{each.digest:016x}"} for each in partitions],
+        "partitions": [
+            {**msgspec.structs.asdict(each), "digest": f"{each.digest:016x}"} for each in partitions
+        ],
     }
 
 
 def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, object] | None:
-    """The `from` that an index record gives; None (the start) if it does not speak of exactly these partitions."""
+    """The `from` that an index record gives; None (the start) if it does not speak of exactly these
+    partitions."""
     listed, snapshot = index.get("partitions"), index.get("snapshot")
     if not isinstance(listed, list) or not isinstance(snapshot, str):
         return None
     begins = {}
     for each in listed:
-        if not isinstance(each, dict) or not is_count(partition := each.get("partition")) or not is_count(each.get("begin")):
+        if (
+            not isinstance(each, dict)
+            or not is_count(partition := each.get("partition"))
+            or not is_count(each.get("begin"))
+        ):
             return None
         begins[partition] = each["begin"]
     if len(listed) != partitions or begins.keys() != set(range(partitions)):
@@ -236,5 +285,6 @@ def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, ob
 
 
 def is_count(value: object, most: int = COUNT_MAX) -> bool:
-    """Whether this value of a record is a number that an offset, an epoch or a count can have: no flag, not negative, not beyond all."""
+    """Whether this value of a record is a number that an offset, an epoch or a count can have: no
+    flag, not negative, not beyond all."""
     return type(value) is int and 0 <= value <= most

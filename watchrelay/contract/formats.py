@@ -1,7 +1,9 @@
-"""Values that wrap the object: one JSON CloudEvent (format `structured`), or one change as Debezium writes them (format `debezium`).
+"""Values that wrap the object: one JSON CloudEvent (format `structured`), or one change as Debezium
+writes them (format `debezium`).
 
-Room: below codec (pure). In: an object's bytes and the headers of its record. Out: the value of that record, and back.
-The object's bytes are spliced into the value and cut out of it again, never decoded: the hash of the contract is over these bytes.
+Room: below codec (pure). In: an object's bytes and the headers of its record. Out: the value of
+that record, and back. The object's bytes are spliced into the value and cut out of it again, never
+decoded: the hash of the contract is over these bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from watchrelay.model.streams import StreamSpec
 STRUCTURED_TYPE: Final = b"application/cloudevents+json"
 JSON_TYPE: Final = b"application/json"
 CHANGE_PREFIX: Final = b'{"before":'
-"""How each value of format `debezium` begins. An object's own JSON has apiVersion and kind beside it, a change has neither."""
+"""How each value of format `debezium` begins. An object's own JSON has apiVersion and kind beside
+it, a change has neither."""
 
 BROKEN: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the decoder raises for bytes that are not the JSON asked for."""
@@ -35,19 +38,24 @@ class Envelope(Protocol):
     overhead_bytes: int
 
     def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
-        """The record's value. Shape: `headers` are those of the record, `value` the object's bytes, None for a delete."""
+        """The record's value. Shape: `headers` are those of the record, `value` the object's bytes,
+        None for a delete."""
         ...
 
 
 class Structured:
-    """CloudEvents 1.0, structured mode: the attributes of the headers once more, and the object as `data`; none for a delete."""
+    """CloudEvents 1.0, structured mode: the attributes of the headers once more, and the object as
+    `data`; none for a delete."""
 
     content_type = STRUCTURED_TYPE
     overhead_bytes = 600
 
     def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:  # noqa: ARG002 (ce_time says it)
-        """As the protocol says. Shape: every attribute is a string, spelt as in its header. Source: CloudEvents JSON format 1.0, 3."""
-        event: dict[str, object] = {name[3:]: text.decode() for name, text in headers if name.startswith("ce_")}
+        """As the protocol says. Shape: every attribute is a string, spelt as in its header. Source:
+        CloudEvents JSON format 1.0, 3."""
+        event: dict[str, object] = {
+            name[3:]: text.decode() for name, text in headers if name.startswith("ce_")
+        }
         if value is not None:
             event["datacontenttype"] = JSON_TYPE.decode()
             event["data"] = msgspec.Raw(value)
@@ -57,8 +65,9 @@ class Structured:
 class Change:
     """Debezium's envelope, without a schema beside it.
 
-    Shape: `before` is always null: the store keeps no former states. `op` follows the record's type; `source.snapshot` is "true" for what
-    a snapshot says (whether a record is a snapshot's last is not known when its bytes are fixed; the end marker tells).
+    Shape: `before` is always null: the store keeps no former states. `op` follows the record's
+    type; `source.snapshot` is "true" for what a snapshot says (whether a record is a snapshot's
+    last is not known when its bytes are fixed; the end marker tells).
     """
 
     content_type = JSON_TYPE
@@ -67,7 +76,12 @@ class Change:
     def __init__(self, spec: StreamSpec, version: str) -> None:
         resource = spec.plan.selection.resource
         self._version, self._cluster = version, spec.cluster
-        self._resource = {"group": resource.group, "apiVersion": resource.api_version, "resource": resource.plural, "kind": resource.kind}
+        self._resource = {
+            "group": resource.group,
+            "apiVersion": resource.api_version,
+            "resource": resource.plural,
+            "kind": resource.kind,
+        }
 
     def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
         """As the protocol says. Source: Debezium documentation, "Change event values"."""
@@ -89,7 +103,15 @@ class Change:
         }
         after = None if value is None else msgspec.Raw(value)
         verb = said["ce_type"].split(".")[-2]
-        return _encode({"before": None, "after": after, "source": source, "op": _OPERATIONS[verb], "ts_ms": time_ms})
+        return _encode(
+            {
+                "before": None,
+                "after": after,
+                "source": source,
+                "op": _OPERATIONS[verb],
+                "ts_ms": time_ms,
+            }
+        )
 
 
 class _Event(msgspec.Struct):
@@ -108,20 +130,27 @@ _change = msgspec.json.Decoder(_Change).decode
 
 
 def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
-    """The object's bytes in a record's value, None when it holds none; and whether there was an envelope around them.
+    """The object's bytes in a record's value, None when it holds none; and whether there was an
+    envelope around them.
 
-    Raises: RecordRefused for a content type that is none of ours, and for an envelope that is broken.
+    Raises: RecordRefused for a content type that is none of ours, and for an envelope that is
+    broken.
     """
     if content_type == STRUCTURED_TYPE:
         try:
             event = _event(value)
         except BROKEN as error:
-            raise RecordRefused(f"the value is not a CloudEvent: {why_broken(error, value)}") from error
+            raise RecordRefused(
+                f"the value is not a CloudEvent: {why_broken(error, value)}"
+            ) from error
         if event.specversion != "1.0":
             raise RecordRefused(f"a CloudEvent of specversion {short(event.specversion)}")
         return _bytes(event.data), True
     if content_type != JSON_TYPE:
-        raise RecordRefused(f"content-type {short(content_type.decode(errors='replace'))} is not read by this version")
+        raise RecordRefused(
+            f"content-type {short(content_type.decode(errors='replace'))} is not read by this "
+            "version"
+        )
     if value.startswith(CHANGE_PREFIX):
         try:
             change = _change(value)

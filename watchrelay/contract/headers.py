@@ -1,7 +1,10 @@
-"""Headers in the form in which a Kafka record holds them, so that what is the same for many records is written once.
+"""Headers in the form in which a Kafka record holds them, so that what is the same for many records
+is written once.
 
-Room: model. In: names and values. Out: bytes that the sink puts into a record as they are, and that read like a list of pairs.
-Source: Kafka protocol guide, "Record": a varint count, then for each header the varint length and bytes of its name and of its value.
+Room: model. In: names and values. Out: bytes that the sink puts into a record as they are, and that
+read like a list of pairs.
+Source: Kafka protocol guide, "Record": a varint count, then for each header the varint length and
+bytes of its name and of its value.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ import msgspec
 Header = tuple[str, bytes]
 
 UNREADABLE: Final = "\udcff"
-"""The only header of a record that stands in for what a reader could not read; its value says why. No name on a topic is this one, for
-it is no UTF-8."""
+"""The only header of a record that stands in for what a reader could not read; its value says why.
+No name on a topic is this one, for it is no UTF-8."""
 
 LENGTHS: Final = 320
 """Values shorter than this have their varint made beforehand."""
 
 
 def varint(number: int) -> bytes:
-    """A non-negative number as Kafka writes record lengths: zigzag, seven bits a byte, lowest first."""
+    """A non-negative number as Kafka writes record lengths: zigzag, seven bits a byte, lowest
+    first."""
     number <<= 1
     out = bytearray()
     while number > 127:
@@ -49,7 +53,8 @@ def encode_headers(headers: Iterable[Header]) -> bytes:
 
 
 class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
-    """Headers, encoded. Shape: iterates and counts like the list of pairs that it was made of; `encoded` begins with the count."""
+    """Headers, encoded. Shape: iterates and counts like the list of pairs that it was made of;
+    `encoded` begins with the count."""
 
     encoded: bytes
 

@@ -1,6 +1,7 @@
 """Where a key goes.
 
-Room: store. In: a record key. Out: its partition, the one that Kafka's default partitioner would choose.
+Room: store. In: a record key. Out: its partition, the one that Kafka's default partitioner would
+choose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Records <-> bytes, both directions in one file: the public record contract, version 1 (`docs/record-contract.md`, "WIRE").
+"""Records <-> bytes, both directions in one file: the public record contract, version 1
+(`docs/record-contract.md`, "WIRE").
 
-Room: below every room. In: what the relay hands over, or what stands on a topic. Out: `WireRecord`s to append, `Decoded` values to apply.
-The order of headers is fixed and what is constant for a writer comes first, encoded once: cheap to build, and it compresses well.
+Room: below every room. In: what the relay hands over, or what stands on a topic. Out: `WireRecord`s
+to append, `Decoded` values to apply. The order of headers is fixed and what is constant for a
+writer comes first, encoded once: cheap to build, and it compresses well.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ import msgspec
 
 from watchrelay import __version__
 from watchrelay.contract.formats import JSON_TYPE, Change, Envelope, Structured, unwrap
-from watchrelay.contract.headers import LENGTHS, UNREADABLE, Header, HeaderBlock, encode_headers, starts_of, varint
+from watchrelay.contract.headers import (
+    LENGTHS,
+    UNREADABLE,
+    Header,
+    HeaderBlock,
+    encode_headers,
+    starts_of,
+    varint,
+)
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
@@ -64,7 +74,9 @@ _fresh_hash = sha256().copy
 _record: partial[WireRecord] = partial(tuple.__new__, WireRecord)
 """`WireRecord` from a tuple, without the function that a NamedTuple has for names and defaults."""
 
-_TIME, _NAMESPACE, _NAME, _SUBJECT = map(starts_of, ("ce_time", "ce_namespace", "ce_name", "ce_subject"))
+_TIME, _NAMESPACE, _NAME, _SUBJECT = map(
+    starts_of, ("ce_time", "ce_namespace", "ce_name", "ce_subject")
+)
 _UID, _VERSION, _ID = map(starts_of, ("ce_wruid", "ce_wrrv", "ce_id"))
 _HASH, _SEQUENCE = starts_of("ce_wrhash")[16], starts_of("ce_sequence")[20]
 _VARYING = 9
@@ -72,7 +84,8 @@ _VARYING = 9
 
 
 def content_hash(key: bytes, value: bytes) -> int:
-    """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value). Source: WIRE 3."""
+    """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value).
+    Source: WIRE 3."""
     hashed = _fresh_hash()
     hashed.update(key)
     hashed.update(b"\0")
@@ -81,7 +94,8 @@ def content_hash(key: bytes, value: bytes) -> int:
 
 
 class Instants:
-    """Wall milliseconds -> RFC 3339 bytes, UTC with milliseconds and `Z`; remembers the newest second and instant."""
+    """Wall milliseconds -> RFC 3339 bytes, UTC with milliseconds and `Z`; remembers the newest
+    second and instant."""
 
     __slots__ = ("_at_ms", "_rendered", "_second", "_stem")
 
@@ -95,14 +109,17 @@ class Instants:
             second, millis = divmod(at_ms, 1000)
             if second != self._second:
                 self._second = second
-                self._stem = datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+                self._stem = (
+                    datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+                )
             self._at_ms = at_ms
             self._rendered = b"%b.%03dZ" % (self._stem, millis)
         return self._rendered
 
 
 def parse_instant(text: bytes) -> int:
-    """RFC 3339 -> wall milliseconds. Law: parse_instant(Instants().render(ms)) == ms. Raises: ValueError."""
+    """RFC 3339 -> wall milliseconds. Law: parse_instant(Instants().render(ms)) == ms. Raises:
+    ValueError."""
     moment = datetime.fromisoformat(text.decode())
     if moment.tzinfo is None:
         raise ValueError(f"{text.decode()} names no time zone")
@@ -111,7 +128,8 @@ def parse_instant(text: bytes) -> int:
 
 
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """What a marker says, all but where it stands. Shape: a field left at its default is not sent; a claim says none of these.
+    """What a marker says, all but where it stands. Shape: a field left at its default is not sent;
+    a claim says none of these.
 
     `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (WIRE 3).
     """
@@ -146,7 +164,11 @@ class CloudEvents:
             ("ce_wrstream", stream),
             ("ce_wrepoch", b"%d" % epoch),
         )
-        described = (*common, ("ce_kind", resource.kind.encode()), ("ce_apiversion", resource.api_version.encode()))
+        described = (
+            *common,
+            ("ce_kind", resource.kind.encode()),
+            ("ce_apiversion", resource.api_version.encode()),
+        )
         typed: Header = ("content-type", self.content_type)
         self._objects: dict[tuple[Verb, Reason], tuple[Header, ...]] = {
             (verb, reason): (
@@ -162,19 +184,32 @@ class CloudEvents:
             ("ce_wrconfig", spec.config_hash.encode()),
             ("ce_wrpartitions", b"%d" % spec.partitions),
         )
-        self._starts = {kinds: varint(len(headers) + _VARYING) + encode_headers(headers) for kinds, headers in self._objects.items()}
-        self._markers = {kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()}
+        self._starts = {
+            kinds: varint(len(headers) + _VARYING) + encode_headers(headers)
+            for kinds, headers in self._objects.items()
+        }
+        self._markers = {
+            kind: (*common, *pinned, ("ce_type", wire)) for kind, wire in _MARKER_TYPES.items()
+        }
         name = stream.replace(b"%", b"%%")
-        self._ids = [b"%b.%d.%d.%%d" % (name, epoch, partition) for partition in range(spec.partitions)]
+        self._ids = [
+            b"%b.%d.%d.%%d" % (name, epoch, partition) for partition in range(spec.partitions)
+        ]
         longest = len(self._ids[-1] % (10**_DIGITS_MAX - 1))
         self._short = LENGTHS if longest < LENGTHS else 0
-        """Key, uid and version together are shorter than this where every header's length is known beforehand; 0: a ce_id's may not be."""
+        """Key, uid and version together are shorter than this where every header's length is known
+        beforehand; 0: a ce_id's may not be."""
         self._marker_keys = {
-            kind: [b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition) for partition in range(spec.partitions)] for kind in _MARKER_TYPES
+            kind: [
+                b"%%wr/%b/%b/%d" % (kind.encode(), stream, partition)
+                for partition in range(spec.partitions)
+            ]
+            for kind in _MARKER_TYPES
         }
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
-        """What the headers of one object come to, about; the names and numbers that vary included."""
+        """What the headers of one object come to, about; the names and numbers that vary
+        included."""
 
     def object(
         self,
@@ -191,15 +226,34 @@ class CloudEvents:
         trimmed: Trimmed = "",
         tombstone: bool = False,  # noqa: ARG002 (here every delete is one)
     ) -> WireRecord:
-        """One object's record. Shape: positional, for this is the hot path; an empty `uid` or `version` has no header.
+        """One object's record. Shape: positional, for this is the hot path; an empty `uid` or
+        `version` has no header.
 
-        `tombstone`: the null behind a delete that is a value; only formats with an envelope have those.
+        `tombstone`: the null behind a delete that is a value; only formats with an envelope have
+        those.
         """
         subject = key[self._cut :]
         namespace, _, name = subject.partition(b"/")
         who, at = uid.encode(), version.encode()
-        if value is None or not (who and at and namespace) or trimmed or len(key) + len(who) + len(at) >= self._short:
-            headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
+        if (
+            value is None
+            or not (who and at and namespace)
+            or trimmed
+            or len(key) + len(who) + len(at) >= self._short
+        ):
+            headers = self._headers(
+                partition,
+                sequence,
+                key,
+                value,
+                verb,
+                reason,
+                uid,
+                version,
+                value_hash,
+                time_ms,
+                trimmed,
+            )
             return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:
             self._time_ms, self._time = time_ms, self._instants.render(time_ms)
@@ -228,7 +282,11 @@ class CloudEvents:
         namespace, _, name = key[self._cut :].partition(b"/")
         headers = [*self._objects[verb, reason], ("ce_time", self._instants.render(time_ms))]
         if namespace:
-            headers += (("ce_namespace", namespace), ("ce_name", name), ("ce_subject", b"%b/%b" % (namespace, name)))
+            headers += (
+                ("ce_namespace", namespace),
+                ("ce_name", name),
+                ("ce_subject", b"%b/%b" % (namespace, name)),
+            )
         else:
             headers += (("ce_name", name), ("ce_subject", name))
         if uid:
@@ -239,7 +297,10 @@ class CloudEvents:
             headers.append(("ce_wrhash", b"%016x" % value_hash))
         if trimmed:
             headers.append(("ce_wrtrimmed", trimmed.encode()))
-        headers += (("ce_id", self._ids[partition] % sequence), ("ce_sequence", b"%020d" % sequence))
+        headers += (
+            ("ce_id", self._ids[partition] % sequence),
+            ("ce_sequence", b"%020d" % sequence),
+        )
         return headers
 
     def marker(self, partition: int, sequence: int, time_ms: int, said: Marker) -> WireRecord:
@@ -257,18 +318,25 @@ class CloudEvents:
         if said.snapshot:
             headers.append(("ce_wrsnap", said.snapshot.encode()))
         if kind == "end":
-            headers += (("ce_wrbegin", b"%d" % said.begin_sequence), ("ce_wrbeginoff", b"%d" % said.begin_offset))
+            headers += (
+                ("ce_wrbegin", b"%d" % said.begin_sequence),
+                ("ce_wrbeginoff", b"%d" % said.begin_offset),
+            )
         if said.last_snapshot:
             headers += (
                 ("ce_wrlastsnap", said.last_snapshot.encode()),
                 ("ce_wrlastsnapoff", b"%d" % said.last_snapshot_offset),
             )
-        headers += (("ce_id", self._ids[partition] % sequence), ("ce_sequence", b"%020d" % sequence))
+        headers += (
+            ("ce_id", self._ids[partition] % sequence),
+            ("ce_sequence", b"%020d" % sequence),
+        )
         return WireRecord(self._marker_keys[kind][partition], None, headers)
 
 
 class Enveloped(CloudEvents):
-    """The same records with the object inside an envelope; a delete is a value too, and its tombstone a record of its own."""
+    """The same records with the object inside an envelope; a delete is a value too, and its
+    tombstone a record of its own."""
 
     def __init__(self, spec: StreamSpec, epoch: int, envelope: Envelope) -> None:
         self.content_type = envelope.content_type
@@ -291,8 +359,21 @@ class Enveloped(CloudEvents):
         trimmed: Trimmed = "",
         tombstone: bool = False,
     ) -> WireRecord:
-        """One object's record. Shape: a healed null is a null in every format: it buries what a former writer said."""
-        headers = self._headers(partition, sequence, key, value, verb, reason, uid, version, value_hash, time_ms, trimmed)
+        """One object's record. Shape: a healed null is a null in every format: it buries what a
+        former writer said."""
+        headers = self._headers(
+            partition,
+            sequence,
+            key,
+            value,
+            verb,
+            reason,
+            uid,
+            version,
+            value_hash,
+            time_ms,
+            trimmed,
+        )
         if tombstone or (verb == "deleted" and reason == "healed"):
             return WireRecord(key, value, headers)
         if verb == "deleted":
@@ -311,14 +392,15 @@ def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
             return Enveloped(spec, epoch, Change(spec, __version__))
 
 
-# ---- bytes -> records -----------------------------------------------------------------------------------------------
+# ---- bytes -> records ----------------------------------------------------------------------------
 
 
 class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
     """One object's record as it stands on a topic.
 
-    Shape: `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is 0; "" is absent. `enveloped`: the
-    value wrapped the object; a delete that did is followed by its tombstone.
+    Shape: `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then
+    is 0; "" is absent. `enveloped`: the value wrapped the object; a delete that did is followed by
+    its tombstone.
     """
 
     stream: str
@@ -337,7 +419,8 @@ class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class MarkerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One marker as it stands on a topic. Shape: what does not apply to its kind is "", 0 or None."""
+    """One marker as it stands on a topic. Shape: what does not apply to its kind is "", 0 or
+    None."""
 
     stream: str
     epoch: int
@@ -364,7 +447,8 @@ Decoded = ObjectRecord | MarkerRecord
 def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:
     """What a record says.
 
-    Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it, count it, say so.
+    Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it,
+    count it, say so.
     """
     held = dict(headers)
     kind = held.get("ce_type")
@@ -390,16 +474,21 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
         if None not in held.values():  # Kafka knows headers without a value
             raise
         raise RecordRefused("a header that must have a value is null") from error
-    raise RecordRefused(f"ce_type {short(kind.decode(errors='replace'))} is not of this contract version")
+    raise RecordRefused(
+        f"ce_type {short(kind.decode(errors='replace'))} is not of this contract version"
+    )
 
 
 def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
-    """Raises: RecordRefused, saying what it stands in for, for a record that could not be read (`UNREADABLE`)."""
+    """Raises: RecordRefused, saying what it stands in for, for a record that could not be read
+    (`UNREADABLE`)."""
     if UNREADABLE in headers:
         raise RecordRefused(headers[UNREADABLE].decode())
 
 
-def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, bytes]) -> ObjectRecord:
+def _decode_object(
+    verb: Verb, key: bytes, value: bytes | None, held: dict[str, bytes]
+) -> ObjectRecord:
     value_hash, enveloped = 0, False
     if verb == "deleted":
         if value is not None:
@@ -415,7 +504,9 @@ def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, 
     reason = _REASONS.get(held["ce_wrreason"])
     trimmed = _TRIMMED.get(held.get("ce_wrtrimmed", b""))
     if reason is None or trimmed is None:
-        raise RecordRefused("ce_wrreason or ce_wrtrimmed has a value that is not of this contract version")
+        raise RecordRefused(
+            "ce_wrreason or ce_wrtrimmed has a value that is not of this contract version"
+        )
     return ObjectRecord(
         held["ce_wrstream"].decode(),
         parse_epoch(held["ce_wrepoch"]),
@@ -433,14 +524,19 @@ def _decode_object(verb: Verb, key: bytes, value: bytes | None, held: dict[str, 
     )
 
 
-def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict[str, bytes]) -> MarkerRecord:
+def _decode_marker(
+    kind: MarkerKind, key: bytes, value: bytes | None, held: dict[str, bytes]
+) -> MarkerRecord:
     stream = held["ce_wrstream"].decode()
     shape, _, partition = key.rpartition(b"/")
     if value is not None or shape != b"%%wr/%b/%b" % (kind.encode(), stream.encode()):
         raise RecordRefused(f"a {kind} marker whose key or value is not a marker's")
     number, partitions = _number(partition), _number(held["ce_wrpartitions"])
     if not number < partitions <= PARTITIONS_MAX:
-        raise ValueError(f"partition {number} of {partitions}: a stream has 1 to {PARTITIONS_MAX} partitions, the first is 0")
+        raise ValueError(
+            f"partition {number} of {partitions}: a stream has 1 to {PARTITIONS_MAX} partitions, "
+            "the first is 0"
+        )
     told = kind != "claim"
     ends = kind == "end"
     last = held.get("ce_wrlastsnapoff") if kind == "heartbeat" else None
@@ -466,9 +562,12 @@ def _decode_marker(kind: MarkerKind, key: bytes, value: bytes | None, held: dict
 
 
 def _number(text: bytes) -> int:
-    """Digits alone: `int` takes signs, blanks and underscores, and numbers that no other reader can hold."""
+    """Digits alone: `int` takes signs, blanks and underscores, and numbers that no other reader can
+    hold."""
     if not text.isdigit() or len(text) > _DIGITS_MAX:
-        raise ValueError(f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits")
+        raise ValueError(
+            f"{text.decode(errors='replace')!r} is not a number of up to {_DIGITS_MAX} digits"
+        )
     return int(text)
 
 

@@ -1,6 +1,7 @@
 """What is published: names of the contract (`docs/record-contract.md`) as values.
 
-Room: model. In: relay makes these. Out: codec renders them, sink sends them, consumer reads them back.
+Room: model. In: relay makes these. Out: codec renders them, sink sends them, consumer reads them
+back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Position(NamedTuple):
 
 
 class WireRecord(NamedTuple):
-    """One Kafka record ready to append. Shape: value None is a tombstone; headers in the order they are written."""
+    """One Kafka record ready to append. Shape: value None is a tombstone; headers in the order they
+    are written."""
 
     key: bytes
     value: bytes | None
@@ -31,7 +33,8 @@ class WireRecord(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records of one partition that are sent together, in order; one outstanding per partition. `stream`: whose row speaks of them."""
+    """Records of one partition that are sent together, in order; one outstanding per partition.
+    `stream`: whose row speaks of them."""
 
     topic: str
     partition: int

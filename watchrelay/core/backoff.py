@@ -1,6 +1,7 @@
 """How long to stay away after a failure. Pure.
 
-Room: below every room. In: the moment of a failure, and whether the attempt had shown health. Out: seconds to wait, and the next state.
+Room: below every room. In: the moment of a failure, and whether the attempt had shown health. Out:
+seconds to wait, and the next state.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ RETRY_AFTER_MAX_S = 300.0
 """Longest wait that a server's Retry-After is obeyed for. Source: WATCH 6.3."""
 ABSENCE_STEP_S = 2.0
 ABSENCE_SHARE = 60.0
-"""Where nobody listens an attempt costs nobody anything, and what is waited beyond the end of the absence is staleness: so it is tried
-again after 2 to 4 s, and after a sixtieth to a thirtieth of the absence where that is longer."""
+"""Where nobody listens an attempt costs nobody anything, and what is waited beyond the end of the
+absence is staleness: so it is tried again after 2 to 4 s, and after a sixtieth to a thirtieth of
+the absence where that is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A growing delay: `base_s * 2^n`, capped, plus up to `jitter` of itself; state is one value, each user's own.
+    """A growing delay: `base_s * 2^n`, capped, plus up to `jitter` of itself; state is one value,
+    each user's own.
 
     Units: seconds; `ceiling_s` bounds the delay with its jitter.
-    Law: the n-th delay in a row lies in [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) * (1 + jitter))].
-    Attempts that reached nobody are counted apart, as `absences`: what they teach says nothing of a server that answers again.
-    Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the last failure, and wants health,
-    for a counter that resets by time alone saw-tooths through an outage.
+    Law: the n-th delay in a row lies in [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) *
+    (1 + jitter))]. Attempts that reached nobody are counted apart, as `absences`: what they teach
+    says nothing of a server that answers again.
+    Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the
+    last failure, and wants health, for a counter that resets by time alone saw-tooths through an
+    outage.
     """
 
     base_s: float = 0.8
@@ -41,7 +46,8 @@ class Backoff:
     def after_failure(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
         """The next state, and the delay before the next attempt.
 
-        Shape: `healthy` says that the failed attempt got at least one valid answer, or lived at least 60 s.
+        Shape: `healthy` says that the failed attempt got at least one valid answer, or lived at
+        least 60 s.
         """
         failures = self._counted(now_s, healthy=healthy)
         delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
@@ -57,7 +63,13 @@ class Backoff:
         since_s = self.absent_since_s if absences else now_s
         longest_s = max(ABSENCE_STEP_S, (now_s - since_s) / ABSENCE_SHARE)
         delay_s = self._jittered(min(longest_s, self.base_s * 2.0 ** min(absences, 60)), rng)
-        return replace(self, failures=failures, last_failure_s=now_s, absences=absences + 1, absent_since_s=since_s), delay_s
+        return replace(
+            self,
+            failures=failures,
+            last_failure_s=now_s,
+            absences=absences + 1,
+            absent_since_s=since_s,
+        ), delay_s
 
     def begun(self, now_s: float, *, healthy: bool) -> tuple[Backoff, bool]:
         """The same with at least one failure in the row; True when this was the first."""
@@ -74,5 +86,6 @@ class Backoff:
 
 
 def clamp_retry_after(seconds: float) -> float:
-    """A server's Retry-After as far as it is obeyed: 0 for what is no number or lies in the past, never above five minutes."""
+    """A server's Retry-After as far as it is obeyed: 0 for what is no number or lies in the past,
+    never above five minutes."""
     return min(RETRY_AFTER_MAX_S, seconds) if seconds > 0 else 0.0

@@ -1,6 +1,7 @@
 """The only reader of time.
 
-Room: below every room. In: nothing. Out: monotonic seconds for decisions, wall milliseconds for what people and records read.
+Room: below every room. In: nothing. Out: monotonic seconds for decisions, wall milliseconds for
+what people and records read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def wall_ms() -> int:
 
 
 def rfc3339(at_ms: int) -> str:
-    """`at_ms` as RFC 3339 in UTC with milliseconds and `Z`, the form every record and status field uses."""
+    """`at_ms` as RFC 3339 in UTC with milliseconds and `Z`, the form every record and status field
+    uses."""
     moment = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"

@@ -1,7 +1,8 @@
 """Errors, sorted by what the caller does next.
 
-Room: the vocabulary below every room. In: nothing. Out: exception classes; libraries' own exceptions are translated into these once,
-at the seam (`kube/client.py`, `sink/`), with `raise ... from`.
+Room: the vocabulary below every room. In: nothing. Out: exception classes; libraries' own
+exceptions are translated into these once, at the seam (`kube/client.py`, `sink/`), with `raise ...
+from`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ from watchrelay.core.text import printable
 
 
 class WatchrelayError(Exception):
-    """Anything that this program raises on purpose. The message is one line for an operator: what, where, cure."""
+    """Anything that this program raises on purpose. The message is one line for an operator: what,
+    where, cure."""
 
 
-# ---- the API server's side: what the watch does next ---------------------------------------------------------------
+# ---- the API server's side: what the watch does next ---------------------------------------------
 
 
 class KubeError(WatchrelayError):
     """The API server, or the way to it, did not give what was asked.
 
-    `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not say. `what` is the message without
-    the cure that may follow it. `cause` names the advice for an operator where another than that for an API server that is away is
-    right.
+    `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not
+    say. `what` is the message without the cure that may follow it. `cause` names the advice for an
+    operator where another than that for an API server that is away is right.
     """
 
     reason = "error"
     cause = ""
 
-    def __init__(self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = ""
+    ) -> None:
         super().__init__(message + cure)
         self.what = message
         self.status = status
@@ -39,27 +43,31 @@ class KubeError(WatchrelayError):
 
 
 class Unavailable(KubeError):
-    """The endpoint is unreachable or answered as a broken server does: close the shared gate, keep the cursor, retry. Of a watch that was
-    open: the next request is a probe.
+    """The endpoint is unreachable or answered as a broken server does: close the shared gate, keep
+    the cursor, retry. Of a watch that was open: the next request is a probe.
 
-    Source: WATCH 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without cause, 3xx, a 200 that is not JSON).
+    Source: WATCH 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without cause, 3xx, a 200
+    that is not JSON).
     """
 
     reason = "unavailable"
 
 
 class Unreachable(Unavailable):
-    """No connection came about: as `Unavailable`, but trying again costs no server anything, so it is done sooner."""
+    """No connection came about: as `Unavailable`, but trying again costs no server anything, so it
+    is done sooner."""
 
 
 class Throttled(Unavailable):
-    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source: WATCH 6.4 class B."""
+    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source: WATCH 6.4 class
+    B."""
 
     reason = "throttled"
 
 
 class Interrupted(KubeError):
-    """One stream broke while the server lives on (in-stream 5xx, inactivity): keep the cursor, retry, leave the gate alone."""
+    """One stream broke while the server lives on (in-stream 5xx, inactivity): keep the cursor,
+    retry, leave the gate alone."""
 
     reason = "interrupted"
 
@@ -71,7 +79,8 @@ class Expired(KubeError):
 
 
 class VersionTooLarge(KubeError):
-    """504 with cause ResourceVersionTooLarge: the server is behind the version asked for; wait, then list with none."""
+    """504 with cause ResourceVersionTooLarge: the server is behind the version asked for; wait,
+    then list with none."""
 
     reason = "version_too_large"
 
@@ -84,52 +93,69 @@ class Unauthorized(KubeError):
 
 
 class Forbidden(KubeError):
-    """403: a person must grant a right; keep what is held, retry slowly. Source: WATCH 6.4 class F."""
+    """403: a person must grant a right; keep what is held, retry slowly. Source: WATCH 6.4 class
+    F."""
 
     reason = "forbidden"
 
 
 class Refused(Interrupted):
-    """403 for a request that was allowed before: API servers answer so for a second or two while they start. Retry quickly."""
+    """403 for a request that was allowed before: API servers answer so for a second or two while
+    they start. Retry quickly."""
 
     reason = "refused"
 
 
 class NotFound(KubeError):
-    """404 on a collection: the resource is not served (now); ask discovery. Source: WATCH 6.4 class G."""
+    """404 on a collection: the resource is not served (now); ask discovery. Source: WATCH 6.4 class
+    G."""
 
     reason = "not_found"
 
 
 class NotWatchable(KubeError):
-    """405, a missing `watch` verb, or a list without resourceVersion: a person must change the config. Class H, T12."""
+    """405, a missing `watch` verb, or a list without resourceVersion: a person must change the
+    config. Class H, T12."""
 
     reason = "not_watchable"
 
 
 class NotAcceptable(KubeError):
-    """406: ask again without the metadata-only representation, and trim here. Source: WATCH 6.4 class I."""
+    """406: ask again without the metadata-only representation, and trim here. Source: WATCH 6.4
+    class I."""
 
     reason = "not_acceptable"
 
 
 class Invalid(KubeError):
-    """400 or 422. `about` says which part of the request was refused: what follows depends on it. Class J.
+    """400 or 422. `about` says which part of the request was refused: what follows depends on it.
+    Class J.
 
-    Shape: about is "streaming" (sendInitialEvents), "continue", "version" (resourceVersion), or "selector" (and all else).
+    Shape: about is "streaming" (sendInitialEvents), "continue", "version" (resourceVersion), or
+    "selector" (and all else).
     """
 
     reason = "invalid"
 
-    def __init__(self, message: str, *, about: str = "selector", status: int = 0, retry_after_s: float = 0.0, cure: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        about: str = "selector",
+        status: int = 0,
+        retry_after_s: float = 0.0,
+        cure: str = "",
+    ) -> None:
         super().__init__(message, status=status, retry_after_s=retry_after_s, cure=cure)
         self.about = about
 
 
 class Misconfigured(KubeError):
-    """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a re-read. Class K.
+    """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a
+    re-read. Class K.
 
-    Shape: `status` is 0 where no request was answered, 401 where that answer had us look for another credential.
+    Shape: `status` is 0 where no request was answered, 401 where that answer had us look for
+    another credential.
     """
 
     reason = "misconfigured"
@@ -139,7 +165,8 @@ class Misconfigured(KubeError):
 class Undecodable(KubeError):
     """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15.
 
-    `about` is the namespace and name of the one object that it concerns, None where they cannot be read.
+    `about` is the namespace and name of the one object that it concerns, None where they cannot be
+    read.
     """
 
     reason = "undecodable"
@@ -149,7 +176,7 @@ class Undecodable(KubeError):
         self.about = about
 
 
-# ---- Kafka's side ---------------------------------------------------------------------------------------------------
+# ---- Kafka's side --------------------------------------------------------------------------------
 
 
 class SinkError(WatchrelayError):
@@ -161,18 +188,22 @@ class SinkUnavailable(SinkError):
 
 
 class SinkMisconfigured(SinkUnavailable):
-    """Our files, credentials or trust do not fit the brokers: tried again all the same, but a person must mend it."""
+    """Our files, credentials or trust do not fit the brokers: tried again all the same, but a
+    person must mend it."""
 
 
 class SinkForbidden(SinkMisconfigured):
-    """The brokers know us, and this user lacks a right: what needs it waits for a person to grant it, all else goes on."""
+    """The brokers know us, and this user lacks a right: what needs it waits for a person to grant
+    it, all else goes on."""
 
 
 class RecordTooLarge(SinkError):
-    """One record alone does not fit the topic's `max.message.bytes`; `index` is its place in the batch given.
+    """One record alone does not fit the topic's `max.message.bytes`; `index` is its place in the
+    batch given.
 
-    Shape: `acked` holds the offsets of the records before it that were acknowledged, a prefix of the batch (none, as a rule); nothing
-    from there on was appended. Trim that record, then deliver again what follows the prefix, or everything, under the same positions.
+    Shape: `acked` holds the offsets of the records before it that were acknowledged, a prefix of
+    the batch (none, as a rule); nothing from there on was appended. Trim that record, then deliver
+    again what follows the prefix, or everything, under the same positions.
     """
 
     def __init__(self, message: str, *, index: int, acked: Sequence[int] = ()) -> None:
@@ -182,11 +213,13 @@ class RecordTooLarge(SinkError):
 
 
 class TopicRefused(SinkError):
-    """A topic is missing, has a dangerous config, or another shape than pinned: that stream waits for a person."""
+    """A topic is missing, has a dangerous config, or another shape than pinned: that stream waits
+    for a person."""
 
 
 class TopicLost(SinkError):
-    """A topic was deleted, or deleted and made anew, under whoever writes or follows it: what it held counts no longer; begin anew."""
+    """A topic was deleted, or deleted and made anew, under whoever writes or follows it: what it
+    held counts no longer; begin anew."""
 
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"topic {topic} is not the one it was: {why}")
@@ -194,13 +227,14 @@ class TopicLost(SinkError):
 
 
 class EpochSpoiled(SinkError):
-    """A record that this process did not write takes a sequence that the stream's epoch had not come to: readers would ignore the
-    records up to it. Claim a new epoch.
+    """A record that this process did not write takes a sequence that the stream's epoch had not
+    come to: readers would ignore the records up to it. Claim a new epoch.
     """
 
     def __init__(self, stream: str, partition: int, found: int, newest: int) -> None:
         super().__init__(
-            f"stream {stream}: partition {partition} holds a record with sequence {found}, the newest of this relay has {newest}: "
+            f"stream {stream}: partition {partition} holds a record with sequence {found}, "
+            f"the newest of this relay has {newest}: "
             "a new epoch is claimed; find out who else may write to the topic"
         )
 
@@ -210,19 +244,23 @@ class Fenced(SinkError):
 
 
 class ForeignRecords(Fenced):
-    """The topic holds records that no claim on the control topic explains: the stream waits for an operator, the others go on."""
+    """The topic holds records that no claim on the control topic explains: the stream waits for an
+    operator, the others go on."""
 
 
 class EpochAhead(ForeignRecords):
     """A partition holds a record of a higher epoch than that of the stream's newest claim.
 
-    Either a newer relay claimed the stream and its claim was not read yet, or a writer that does not use this control topic put it there.
+    Either a newer relay claimed the stream and its claim was not read yet, or a writer that does
+    not use this control topic put it there.
     """
 
     def __init__(self, stream: str, found: int, claimed: int) -> None:
         super().__init__(
-            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim has epoch {claimed}: stop the other writer; "
-            f"if there is none, delete the record stream/{stream} from the control topic, and this relay continues above epoch {found}"
+            f"stream {stream}: its topic holds a record of epoch {found}, its newest claim "
+            f"has epoch {claimed}: stop the other writer; "
+            f"if there is none, delete the record stream/{stream} from the control topic, "
+            f"and this relay continues above epoch {found}"
         )
 
 
@@ -235,9 +273,11 @@ class Died(WatchrelayError):
 
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of which the others are the consequence: the first one that is not of a task which was cancelled for it.
+    """The error of which the others are the consequence: the first one that is not of a task which
+    was cancelled for it.
 
-    Source: asyncio.TaskGroup appends the error of its own body behind those of the tasks that it cancelled because of it.
+    Source: asyncio.TaskGroup appends the error of its own body behind those of the tasks that it
+    cancelled because of it.
     """
     own = group.split(Died)[1] or group
     first: BaseException = own
@@ -247,14 +287,23 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def fenced_by(group: BaseExceptionGroup[BaseException], message: str) -> Fenced:
-    """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a `Fenced` with `message`."""
+    """What to raise for a group that holds a `Fenced`: its `ForeignRecords` if it holds one, else a
+    `Fenced` with `message`."""
     foreign: BaseException | None = group.subgroup(ForeignRecords)
     while isinstance(foreign, BaseExceptionGroup):
         foreign = foreign.exceptions[0]
     return foreign if isinstance(foreign, ForeignRecords) else Fenced(message)
 
 
-PERSON: Final = (Forbidden, Invalid, Misconfigured, NotWatchable, Unauthorized, SinkMisconfigured, TopicRefused)
+PERSON: Final = (
+    Forbidden,
+    Invalid,
+    Misconfigured,
+    NotWatchable,
+    Unauthorized,
+    SinkMisconfigured,
+    TopicRefused,
+)
 """What does not come back by itself: a person must grant, correct or allow something."""
 
 
@@ -262,12 +311,13 @@ class RecordRefused(WatchrelayError):
     """A record on a topic does not follow the contract; says which rule."""
 
 
-# ---- the operator's side --------------------------------------------------------------------------------------------
+# ---- the operator's side -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the config, for people. Shape: path is dotted, as written in the file; line counts from 1."""
+    """One thing wrong with the config, for people. Shape: path is dotted, as written in the file;
+    line counts from 1."""
 
     message: str
     path: str = ""
@@ -276,9 +326,14 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.source}:{self.line}: " if self.line is not None else (f"{self.source}: " if self.source else "")
+        where = (
+            f"{self.source}:{self.line}: "
+            if self.line is not None
+            else (f"{self.source}: " if self.source else "")
+        )
         what = f"{self.path}: {self.message}" if self.path else self.message
-        return printable(f"{where}{what}" + (f" ({self.hint})" if self.hint else ""))  # it is one line, whatever a file holds
+        # it is one line, whatever a file holds
+        return printable(f"{where}{what}" + (f" ({self.hint})" if self.hint else ""))
 
 
 class ConfigError(WatchrelayError):

@@ -1,6 +1,8 @@
-"""Files that others write: whether one is still the one that was read, and its content, never waited for without end.
+"""Files that others write: whether one is still the one that was read, and its content, never
+waited for without end.
 
-Room: below every room. In: a path. Out: a mark that is another whenever the file is; bytes, up to a bound.
+Room: below every room. In: a path. Out: a mark that is another whenever the file is; bytes, up to a
+bound.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Final
 Mark = tuple[object, ...]
 
 WRITER_S: Final = 5.0
-"""For a named pipe: how long its writer may take to come. Without one, opening it would hang for ever."""
+"""For a named pipe: how long its writer may take to come. Without one, opening it would hang for
+ever."""
 
 SILENCE_S: Final = 30.0
-"""For any pipe: how long its writer may say nothing. What renders a chart or asks a vault into one (`-c <(...)`) takes seconds."""
+"""For any pipe: how long its writer may say nothing. What renders a chart or asks a vault into one
+(`-c <(...)`) takes seconds."""
 
 _CHUNK_BYTES = 64 << 10
 
@@ -26,8 +30,9 @@ _CHUNK_BYTES = 64 << 10
 def mark_of(path: str | Path) -> Mark:
     """Where `path` leads now, and the stat of what is there; empty when there is nothing.
 
-    The path is followed anew each time: in a mounted ConfigMap or Secret it leads through a link into a directory that is replaced as a
-    whole, and editors put another file in its place. What is watched by its inode sees neither.
+    The path is followed anew each time: in a mounted ConfigMap or Secret it leads through a link
+    into a directory that is replaced as a whole, and editors put another file in its place. What is
+    watched by its inode sees neither.
     """
     try:
         real = Path(os.path.realpath(path))
@@ -37,21 +42,30 @@ def mark_of(path: str | Path) -> Mark:
     return str(real), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def read_bounded(path: str | Path, bytes_max: int, *, writer_s: float = WRITER_S, silence_s: float = SILENCE_S) -> bytes:
+def read_bounded(
+    path: str | Path, bytes_max: int, *, writer_s: float = WRITER_S, silence_s: float = SILENCE_S
+) -> bytes:
     """What `path` holds, and no more than `bytes_max` of it, however endless it is.
 
-    Raises: OSError; of a pipe that nobody writes to, or whose writer falls silent, a TimeoutError that says so.
+    Raises: OSError; of a pipe that nobody writes to, or whose writer falls silent, a TimeoutError
+    that says so.
     """
-    # Opened so, a pipe without a writer does not hang; nothing else that is opened for reading is any different.
+    # Opened so, a pipe without a writer does not hang; nothing else that is opened for reading is
+    # any different.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            # Process substitution and `/dev/stdin` lead to a pipe without a name: no writer can come to that any more.
+            # Process substitution and `/dev/stdin` lead to a pipe without a name: no writer can
+            # come to that any more.
             named = Path(os.path.realpath(path)).exists()
-            return _from_pipe(descriptor, bytes_max, writer_s=writer_s if named else 0.0, silence_s=silence_s)
+            return _from_pipe(
+                descriptor, bytes_max, writer_s=writer_s if named else 0.0, silence_s=silence_s
+            )
         os.set_blocking(descriptor, True)
         content = bytearray()
-        while len(content) < bytes_max and (chunk := os.read(descriptor, min(_CHUNK_BYTES, bytes_max - len(content)))):
+        while len(content) < bytes_max and (
+            chunk := os.read(descriptor, min(_CHUNK_BYTES, bytes_max - len(content)))
+        ):
             content += chunk
         return bytes(content)
     finally:
@@ -67,13 +81,17 @@ def _from_pipe(descriptor: int, bytes_max: int, *, writer_s: float, silence_s: f
             chunk = os.read(descriptor, min(_CHUNK_BYTES, bytes_max - len(content)))
         except BlockingIOError:  # somebody has it open for writing
             if not poll.poll(silence_s * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe whose writer has said nothing for {silence_s:g} s") from None
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    f"it is a pipe whose writer has said nothing for {silence_s:g} s",
+                ) from None
             continue
         if chunk:
             content += chunk
         elif content or not writer_s:
             break
-        elif not poll.poll(writer_s * 1000):  # tells of the first byte, and of a writer that came and left again
+        elif not poll.poll(writer_s * 1000):
+            # tells of the first byte, and of a writer that came and left again
             raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody writes to")
         else:
             writer_s = 0.0

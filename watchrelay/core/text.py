@@ -1,7 +1,8 @@
 """Text of others on one line of ours.
 
-Room: below every room. In: text that came from a server, a topic or a file. Out: the same text, safe to print: what would move the cursor,
-end the line, reverse the direction of writing or be no character at all is written as an escape.
+Room: below every room. In: text that came from a server, a topic or a file. Out: the same text,
+safe to print: what would move the cursor, end the line, reverse the direction of writing or be no
+character at all is written as an escape.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _SUSPECT: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """`text` with every character escaped, as JSON does, that is not printable: controls, line ends, bidirectional marks, surrogates."""
+    """`text` with every character escaped, as JSON does, that is not printable: controls, line
+    ends, bidirectional marks, surrogates."""
     return text if text.isprintable() else _SUSPECT.sub(_escape, text)
 
 
@@ -27,14 +29,16 @@ def short(text: str, shown_max: int = SHOWN_MAX) -> str:
 
 
 def counted(number: object, noun: str, plural: str = "") -> str:
-    """A number with its noun: `1 object`, `2 objects`; `plural` is for nouns that take more than an s."""
+    """A number with its noun: `1 object`, `2 objects`; `plural` is for nouns that take more than an
+    s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def why_broken(error: Exception, value: bytes) -> str:
     """Why a decoder would not take `value` as JSON, for people.
 
-    Source: msgspec 0.22 counts the place of a byte that is no UTF-8 from the start of the string that it stands in, not of the value.
+    Source: msgspec 0.22 counts the place of a byte that is no UTF-8 from the start of the string
+    that it stands in, not of the value.
     """
     if isinstance(error, UnicodeDecodeError):
         try:

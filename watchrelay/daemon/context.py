@@ -44,7 +44,8 @@ class Rooms:
     Shape: `settings` are those in force: an edit puts others in their place.
     `planned` are all streams of the config, as far as discovery knows their resources.
     `served` answers whether discovery knows a resource (None: it cannot say now);
-    `control_made` is set once the control topic is there and safe; `server_version` is (major, minor) of the API server once known.
+    `control_made` is set once the control topic is there and safe; `server_version` is (major,
+    minor) of the API server once known.
     """
 
     settings: Settings

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 from watchrelay import __version__
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
-from watchrelay.core.errors import ConfigError, KubeError, SinkUnavailable, TopicLost, TopicRefused, WatchrelayError
+from watchrelay.core.errors import (
+    ConfigError,
+    KubeError,
+    SinkUnavailable,
+    TopicLost,
+    TopicRefused,
+    WatchrelayError,
+)
 from watchrelay.daemon.context import Rooms
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.memory import settle_collector
@@ -52,7 +59,8 @@ log = logging.getLogger(__name__)
 DRAINED, FAILED, OUTCLAIMED = 0, 1, 75
 
 _NO_WAY_IN = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class K."""
+"""A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class
+K."""
 
 
 class AddressRefused(WatchrelayError):
@@ -65,7 +73,13 @@ class Daemon:
     Shape: with a `source` its edits are taken while it runs; `settings` are those in force.
     """
 
-    def __init__(self, settings: Settings, *, environ: Mapping[str, str] | None = None, source: ConfigSource | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        environ: Mapping[str, str] | None = None,
+        source: ConfigSource | None = None,
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.cluster)
         self.metrics.tell_of_the_process()
@@ -80,7 +94,11 @@ class Daemon:
         self._at_once = asyncio.Event()
         self._outclaimed = asyncio.Event()
         self._supervisor: Supervisor | None = None
-        self._reloader = Reloader(source, self, metrics=self.metrics, board=self.board) if source is not None else None
+        self._reloader = (
+            Reloader(source, self, metrics=self.metrics, board=self.board)
+            if source is not None
+            else None
+        )
         self._reloading: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -101,15 +119,26 @@ class Daemon:
     async def _served(self) -> int:
         self._open_rows()
         about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
-        window = WindowServer(board=self.board, readiness=self.readiness, metrics=self.metrics, about=about)
+        window = WindowServer(
+            board=self.board, readiness=self.readiness, metrics=self.metrics, about=about
+        )
         host, port = split_address(self.settings.observe.listen)
         try:
             self.port = await window.start(host, port)
         except OSError as error:
             listen = self.settings.observe.listen
-            raise AddressRefused(f"observe.listen {listen}: {error.strerror or error}; choose another address") from error
+            raise AddressRefused(
+                f"observe.listen {listen}: {error.strerror or error}; choose another address"
+            ) from error
         self._describe()
-        log.info("started", extra={"version": __version__, "cluster": self.settings.cluster, "listen": f"{host}:{self.port}"})
+        log.info(
+            "started",
+            extra={
+                "version": __version__,
+                "cluster": self.settings.cluster,
+                "listen": f"{host}:{self.port}",
+            },
+        )
         self.started.set()
         settle_collector()
         try:
@@ -127,7 +156,7 @@ class Daemon:
         self.metrics.gauge("build_info").labels(__version__, "").set(1)
         describe(self.settings, self.metrics)
 
-    # ---- edits of the config (`InForce`) -----------------------------------------------------------------------------
+    # ---- edits of the config (`InForce`) ---------------------------------------------------------
 
     @property
     def connected(self) -> bool:
@@ -151,7 +180,7 @@ class Daemon:
             self.board.streams.clear()
             self._open_rows()
 
-    # ---- the flow ----------------------------------------------------------------------------------------------------
+    # ---- the flow --------------------------------------------------------------------------------
 
     async def _relay_and_reload(self) -> int:
         if self._reloader is None:
@@ -169,7 +198,9 @@ class Daemon:
         drained = True
         async with KubeClient(credentials, self.metrics) as client, asyncio.TaskGroup() as tasks:
             rooms, discovery = self._rooms(client)
-            supervisor = Supervisor(rooms, discovery, tasks=tasks, readiness=self.readiness, outclaimed=self._outclaimed)
+            supervisor = Supervisor(
+                rooms, discovery, tasks=tasks, readiness=self.readiness, outclaimed=self._outclaimed
+            )
             rooms.served, self._supervisor = supervisor.served, supervisor
             eternal = [
                 self._eternal(tasks, rooms.sink.run(), "sink"),
@@ -186,7 +217,8 @@ class Daemon:
         return DRAINED if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Down the flow: no edits and no new streams, the streams' watches and queues, then what they stood on."""
+        """Down the flow: no edits and no new streams, the streams' watches and queues, then what
+        they stood on."""
         log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
         if self._reloading is not None:
             self._reloading.cancel()
@@ -204,9 +236,13 @@ class Daemon:
         return not stopped.cancelled() and stopped.result()
 
     def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-        connection = kafka_connection(self.settings, client_id=f"watchrelay-{self.settings.cluster}")
+        connection = kafka_connection(
+            self.settings, client_id=f"watchrelay-{self.settings.cluster}"
+        )
         sink = KafkaSink(connection, metrics=self.metrics, board=self.board)
-        control = ControlTopic(connection, control_spec(self.settings).name, sink, board=self.board, holder=self.holder)
+        control = ControlTopic(
+            connection, control_spec(self.settings).name, sink, board=self.board, holder=self.holder
+        )
         rooms = Rooms(
             settings=self.settings,
             metrics=self.metrics,
@@ -224,23 +260,35 @@ class Daemon:
         )
         return rooms, Discovery(client)
 
-    def _eternal(self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+    def _eternal(
+        self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str
+    ) -> asyncio.Task[None]:
         return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
 
     async def _credentials(self) -> ClusterCredentials | None:
-        """The way into the cluster; a kubeconfig that cannot be used is read again until it can. None when stopped before."""
+        """The way into the cluster; a kubeconfig that cannot be used is read again until it can.
+        None when stopped before."""
         backoff = _NO_WAY_IN
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             try:
-                credentials = load_credentials(kubernetes.kubeconfig, kubernetes.context, environ=self._environ)
+                credentials = load_credentials(
+                    kubernetes.kubeconfig, kubernetes.context, environ=self._environ
+                )
             except (ConfigError, KubeError) as error:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 if self.board.problems.get("kubernetes") != str(error):
-                    log.error("no way into the cluster", extra={"error": str(error), "retry_in_s": round(wait_s, 1)})
+                    log.error(
+                        "no way into the cluster",
+                        extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
+                    )
                 self.board.problems.put("kubernetes", str(error), cause="credentials")
                 for status in self.board.streams.values():
-                    status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000), cause="credentials")
+                    status.failed(
+                        str(error),
+                        next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
+                        cause="credentials",
+                    )
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
                 self.board.problems.pop("kubernetes", None)
@@ -250,7 +298,8 @@ class Daemon:
         return None
 
     async def _control(self, rooms: Rooms, supervisor: Supervisor) -> None:
-        """The control topic: made or checked, then followed; again, when it is lost. No stream claims before it was read once."""
+        """The control topic: made or checked, then followed; again, when it is lost. No stream
+        claims before it was read once."""
         while True:
             await self._control_topic(rooms)
             rooms.control_made.set()
@@ -258,12 +307,15 @@ class Daemon:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(rooms.control.run(), name="control tail")
                     if await rooms.control.restore():
-                        supervisor.begin_anew("the control topic was made anew, with the epochs of its claims")
+                        supervisor.begin_anew(
+                            "the control topic was made anew, with the epochs of its claims"
+                        )
             except* TopicLost:
                 log.error("control topic is lost", extra={"topic": rooms.control.topic})
 
     async def _control_topic(self, rooms: Rooms) -> None:
-        """The control topic is there, and safe. While it is not for the first time, no stream starts; later they go on without it."""
+        """The control topic is there, and safe. While it is not for the first time, no stream
+        starts; later they go on without it."""
         spec, backoff = control_spec(self.settings), Backoff()
         problem = "control" if rooms.control_made.is_set() else "kafka"
         while True:
@@ -273,25 +325,42 @@ class Daemon:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
                 if self.board.problems.get(problem) != str(error):
                     log.error(
-                        "control topic is not usable", extra={"topic": spec.name, "error": str(error), "retry_in_s": round(wait_s, 1)}
+                        "control topic is not usable",
+                        extra={
+                            "topic": spec.name,
+                            "error": str(error),
+                            "retry_in_s": round(wait_s, 1),
+                        },
                     )
                 self.board.problems[problem] = str(error)
                 for status in self.board.streams.values() if problem == "kafka" else ():
                     if not status.waits_for:
-                        status.failed(str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+                        status.failed(
+                            str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000)
+                        )
                 await asyncio.sleep(wait_s)
             else:
                 break
         self.board.problems.pop(problem, None)
         for warning in facts.warnings:
-            log.warning("topic has a doubtful setting", extra={"topic": spec.name, "warning": warning})
+            log.warning(
+                "topic has a doubtful setting", extra={"topic": spec.name, "warning": warning}
+            )
 
     async def _signal(self, rooms: Rooms) -> None:
-        """The signal topic: made or checked, then followed; again, when it is lost. Without it streams go on, and no request is heard."""
+        """The signal topic: made or checked, then followed; again, when it is lost. Without it
+        streams go on, and no request is heard."""
         await rooms.control_made.wait()
         await rooms.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name
-        follower = SignalTopic(rooms.connection, topic, rooms.requests.take, metrics=self.metrics, board=self.board, rng=rooms.rng)
+        follower = SignalTopic(
+            rooms.connection,
+            topic,
+            rooms.requests.take,
+            metrics=self.metrics,
+            board=self.board,
+            rng=rooms.rng,
+        )
         while True:
             await self._signal_topic(rooms)
             try:
@@ -307,7 +376,10 @@ class Daemon:
             except (TopicRefused, SinkUnavailable) as error:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
                 if self.board.problems.get("signal") != str(error):
-                    log.warning("no requests are heard: signal topic is not usable", extra={"topic": spec.name, "error": str(error)})
+                    log.warning(
+                        "no requests are heard: signal topic is not usable",
+                        extra={"topic": spec.name, "error": str(error)},
+                    )
                 self.board.problems["signal"] = str(error)
                 await asyncio.sleep(wait_s)
             else:
@@ -317,7 +389,10 @@ class Daemon:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        handlers: dict[int, Callable[[], None]] = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
+        handlers: dict[int, Callable[[], None]] = {
+            signal.SIGTERM: self.stop,
+            signal.SIGINT: self.stop,
+        }
         if self._reloader is not None:
             handlers[signal.SIGHUP] = self._reloader.ask
         before = {number: signal.getsignal(number) for number in handlers}
@@ -332,6 +407,7 @@ class Daemon:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """(host, port) of a checked `observe.listen`. Shape: IPv6 hosts stand in brackets there and bare here; no host means all."""
+    """(host, port) of a checked `observe.listen`. Shape: IPv6 hosts stand in brackets there and
+    bare here; no host means all."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere

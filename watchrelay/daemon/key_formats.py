@@ -1,9 +1,12 @@
-"""The keys and the partitions of streams: those that their topic has already, else those that the config asks for. Pure.
+"""The keys and the partitions of streams: those that their topic has already, else those that the
+config asks for. Pure.
 
-Room: app. In: descriptions on the control topic, streams as the config asks for them. Out: the same streams as they are to be written.
+Room: app. In: descriptions on the control topic, streams as the config asks for them. Out: the same
+streams as they are to be written.
 
-The config alone says which topics are shared, but an older release, or another config, may have started a topic otherwise; what stands in
-Kafka goes on as it is then, and only what cannot be written beside it is refused (`plan.held_up`).
+The config alone says which topics are shared, but an older release, or another config, may have
+started a topic otherwise; what stands in Kafka goes on as it is then, and only what cannot be
+written beside it is refused (`plan.held_up`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ PLAIN, PREFIXED = "plain", "prefixed"
 
 
 class KeyFormats:
-    """The key formats and partitions of the topics as they are described: by topic and stream, with the resource of each."""
+    """The key formats and partitions of the topics as they are described: by topic and stream, with
+    the resource of each."""
 
     def __init__(self, described: Mapping[str, Mapping[str, object]]) -> None:
         self._topics: dict[object, dict[str, tuple[object, str]]] = {}
@@ -30,14 +34,17 @@ class KeyFormats:
             self._topics.setdefault(topic, {})[stream] = (description.get("keyFormat"), resource)
             partitions = description.get("partitions")
             self._partitions.setdefault(topic, {})[stream] = (
-                partitions if isinstance(partitions, int) and is_count(partitions, PARTITIONS_MAX) else None
+                partitions
+                if isinstance(partitions, int) and is_count(partitions, PARTITIONS_MAX)
+                else None
             )
 
     def kept(self, stream: StreamSpec) -> StreamSpec:
-        """The stream with the keys that it has on its topic; a new one with those that the topic has.
+        """The stream with the keys that it has on its topic; a new one with those that the topic
+        has.
 
-        A new one is left as it is where the topic holds plain keys of another resource. Likewise with partitions, unless the config sets
-        their number.
+        A new one is left as it is where the topic holds plain keys of another resource. Likewise
+        with partitions, unless the config sets their number.
         """
         stream = self._with_partitions(stream)
         others = self._topics.get(stream.topic, {})
@@ -56,8 +63,17 @@ class KeyFormats:
         if not pinned:
             return stream
         if stream.partitions_from == "config":
-            return replace(stream, partitions_from="topic") if pinned == stream.partitions and stream.id in others else stream
-        return replace(stream, partitions=pinned, description={**stream.description, "partitions": pinned}, partitions_from="topic")
+            return (
+                replace(stream, partitions_from="topic")
+                if pinned == stream.partitions and stream.id in others
+                else stream
+            )
+        return replace(
+            stream,
+            partitions=pinned,
+            description={**stream.description, "partitions": pinned},
+            partitions_from="topic",
+        )
 
 
 def qualified(description: Mapping[str, object]) -> str:
@@ -68,5 +84,9 @@ def qualified(description: Mapping[str, object]) -> str:
 def _with_keys(stream: StreamSpec, key_format: str) -> StreamSpec:
     if stream.description.get("keyFormat") == key_format:
         return stream
-    prefix = f"{stream.plan.selection.resource.qualified}/".encode() if key_format == PREFIXED else b""
-    return replace(stream, key_prefix=prefix, description={**stream.description, "keyFormat": key_format})
+    prefix = (
+        f"{stream.plan.selection.resource.qualified}/".encode() if key_format == PREFIXED else b""
+    )
+    return replace(
+        stream, key_prefix=prefix, description={**stream.description, "keyFormat": key_format}
+    )

@@ -1,6 +1,7 @@
 """What the process asks of the interpreter and the allocator.
 
-Room: app. In: moments: imports, the start, a snapshot published. Out: fewer collections, less memory held for nothing.
+Room: app. In: moments: imports, the start, a snapshot published. Out: fewer collections, less
+memory held for nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 from watchrelay.core import clock
 
 _YOUNG_OBJECTS = 50_000
-"""Objects made, less those freed, until the collector looks at the young ones. What flows through here is free of cycles, and one
-chunk of events makes more than the default of 700: the collector took 9 % of all CPU."""
+"""Objects made, less those freed, until the collector looks at the young ones. What flows through
+here is free of cycles, and one chunk of events makes more than the default of 700: the collector
+took 9 % of all CPU."""
 
 
 _TRIM_EVERY_S = 5.0
@@ -24,10 +26,12 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 @contextlib.contextmanager
 def lean_import() -> Iterator[None]:
-    """While in it, the collector rests and OpenSSL finds no certificates of the system. Use: around the first import of the rooms.
+    """While in it, the collector rests and OpenSSL finds no certificates of the system. Use: around
+    the first import of the rooms.
 
-    aiohttp reads the certificates when it is imported, for a context that none of our requests uses (each has its own, kube/auth/tls.py):
-    50 ms and 2 MB. Source: aiohttp/connector.py, `_SSL_CONTEXT_VERIFIED`.
+    aiohttp reads the certificates when it is imported, for a context that none of our requests uses
+    (each has its own, kube/auth/tls.py): 50 ms and 2 MB. Source: aiohttp/connector.py,
+    `_SSL_CONTEXT_VERIFIED`.
     """
     gc.disable()
     held = {name: os.environ.get(name) for name in _CERTIFICATES}
@@ -44,7 +48,8 @@ def lean_import() -> Iterator[None]:
 
 
 def settle_collector() -> None:
-    """Whatever is alive now stays out of collections; they become rare. Call it once everything is imported and built."""
+    """Whatever is alive now stays out of collections; they become rare. Call it once everything is
+    imported and built."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
@@ -52,7 +57,8 @@ def settle_collector() -> None:
 
 
 def trim_heap() -> None:
-    """Give free memory back to the system, where the C library can (glibc): imports and lists leave holes that it keeps otherwise."""
+    """Give free memory back to the system, where the C library can (glibc): imports and lists leave
+    holes that it keeps otherwise."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -60,7 +66,8 @@ def trim_heap() -> None:
 
 
 class HeapTrimmer:
-    """Trims when it is called, but not more often than every few seconds: 200 streams that start together are trimmed for a few times."""
+    """Trims when it is called, but not more often than every few seconds: 200 streams that start
+    together are trimmed for a few times."""
 
     def __init__(self) -> None:
         self._next_s = 0.0

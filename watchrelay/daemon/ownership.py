@@ -1,4 +1,5 @@
-"""Who writes a stream, as the holders of claims name themselves, and why a relay stops writing one."""
+"""Who writes a stream, as the holders of claims name themselves, and why a relay stops writing
+one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import socket
 from typing import Final
 
 RETIRE: Final = "watchrelay retire on "
-"""How the holder of a claim begins that a retirement wrote: it is no relay, and a relay that it stops says so."""
+"""How the holder of a claim begins that a retirement wrote: it is no relay, and a relay that it
+stops says so."""
 
 
 def retirer() -> str:
@@ -16,12 +18,14 @@ def retirer() -> str:
 
 
 def taken_by(holder: str | None, stream: str, ours: str) -> str:
-    """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read, for its log."""
+    """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
+    for its log."""
     if holder is None or holder == ours:  # what told us was a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
     if holder.startswith(RETIRE):
         return (
-            f"stream {stream} was retired while this relay wrote it, by `{holder}`: its objects are deleted from its topic; "
+            f"stream {stream} was retired while this relay wrote it, by `{holder}`: its "
+            "objects are deleted from its topic; "
             "take it out of this relay's config, or its next start publishes them anew"
         )
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"

@@ -1,7 +1,7 @@
 """Config and discovery -> the streams to run. Pure.
 
-Room: app. In: settings, one entry of the config, the resource it was resolved to. Out: `StreamSpec`s with ids, topics, key formats and
-the hash of what decides their content.
+Room: app. In: settings, one entry of the config, the resource it was resolved to. Out:
+`StreamSpec`s with ids, topics, key formats and the hash of what decides their content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from watchrelay.config.streams import DEFAULT_PARTITIONS, asked_partitions, field_selector, resource_topic
+from watchrelay.config.streams import (
+    DEFAULT_PARTITIONS,
+    asked_partitions,
+    field_selector,
+    resource_topic,
+)
 from watchrelay.daemon.key_formats import PLAIN, PREFIXED, qualified
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.reach import Overlaps, Reach
@@ -23,14 +28,22 @@ from watchrelay.store.transform import Transform
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings
 
-UNTANGLE = "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it is to be; or name another topic"
+UNTANGLE = (
+    "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it "
+    "is to be; or name another topic"
+)
 """What to do about a stream of which `entangled` tells."""
 
-APART = "take all of topic {0} out of the config, retire {1} (`watchrelay retire {1}`) and put all of it back; or name another topic"
-"""What to do where several resources are to share a topic that was started with plain keys: whatever stays would keep these."""
+APART = (
+    "take all of topic {0} out of the config, retire {1} (`watchrelay retire {1}`) and put "
+    "all of it back; or name another topic"
+)
+"""What to do where several resources are to share a topic that was started with plain keys:
+whatever stays would keep these."""
 
 CONTENT_VERSION = 1
-"""Raised when a release publishes other bytes for the same object and config: streams then compare contents at resume."""
+"""Raised when a release publishes other bytes for the same object and config: streams then compare
+contents at resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +56,26 @@ class PlannedStream:
     entry: ResourceEntry
 
 
-def plan_streams(settings: Settings, entry: ResourceEntry, resource: Resource, *, prefixed: bool) -> list[PlannedStream]:
+def plan_streams(
+    settings: Settings, entry: ResourceEntry, resource: Resource, *, prefixed: bool
+) -> list[PlannedStream]:
     """The streams of one entry for one resource: one per namespace, or one for all.
 
-    Raises: ValueError with one line for the operator when the entry cannot be meant for this resource.
+    Raises: ValueError with one line for the operator when the entry cannot be meant for this
+    resource.
     """
     if entry.namespaces and not resource.namespaced:
-        raise ValueError(f"{resource.qualified} is cluster-scoped: remove namespaces from its entry")
+        raise ValueError(
+            f"{resource.qualified} is cluster-scoped: remove namespaces from its entry"
+        )
     if entry.include_secret_data and (resource.group, resource.plural) != ("", "secrets"):
         raise ValueError(f"includeSecretData is for secrets only, not for {resource.qualified}")
     base = entry.id or resource.qualified
     if entry.namespaces and entry.scope == "namespace":
-        return [_plan(settings, entry, resource, f"{base}@{namespace}", namespace, prefixed) for namespace in entry.namespaces]
+        return [
+            _plan(settings, entry, resource, f"{base}@{namespace}", namespace, prefixed)
+            for namespace in entry.namespaces
+        ]
     return [_plan(settings, entry, resource, base, None, prefixed)]
 
 
@@ -66,7 +87,11 @@ def config_hash(settings: Settings) -> str:
             return "secret"
         if isinstance(value, tuple):
             return [tree(item) for item in value]
-        return {name: tree(each) for name, each in vars(value).items()} if hasattr(value, "__dict__") else value
+        return (
+            {name: tree(each) for name, each in vars(value).items()}
+            if hasattr(value, "__dict__")
+            else value
+        )
 
     written = json.dumps(tree(settings), sort_keys=True)
     return hashlib.sha256(written.encode()).hexdigest()[:12]
@@ -91,56 +116,82 @@ def signal_topic(settings: Settings) -> str:
 
 
 def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
-    """Why a stream may not be written as the config asks, when its description on the control topic pins another shape; "" when it may."""
+    """Why a stream may not be written as the config asks, when its description on the control topic
+    pins another shape; "" when it may."""
     pinned = described or {}
     if pinned.get("topic") != stream.topic:
         return ""
-    for key, name, cure in (("partitions", "partitions", "`partitions: {}`"), ("keyFormat", "key format", "it")):
+    for key, name, cure in (
+        ("partitions", "partitions", "`partitions: {}`"),
+        ("keyFormat", "key format", "it"),
+    ):
         if key == "partitions" and stream.partitions_from == "default":
             continue
         held, asked = pinned.get(key), stream.description[key]
         if held is not None and held != asked:
             return (
-                f"stream {stream.id} on topic {stream.topic} has {name} {held!r}, the config asks for {asked!r}: "
+                f"stream {stream.id} on topic {stream.topic} has {name} {held!r}, the config "
+                f"asks for {asked!r}: "
                 f"keep {cure.format(held)}, or give the stream another topic"
             )
     return ""
 
 
 def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
-    """Why a stream may not be written beside those that the control topic describes on the same topic; "" when it may.
+    """Why a stream may not be written beside those that the control topic describes on the same
+    topic; "" when it may.
 
     Refused are another form of keys, and the same resource unless namespaces or names are disjoint.
     """
     for other, theirs in described.items():
         if why := _clash(stream, other, theirs):
-            return f"stream {stream.id} {why}: retire that one first (`watchrelay retire {other}`), or name another topic"
+            return (
+                f"stream {stream.id} {why}: retire that one first (`watchrelay retire "
+                f"{other}`), or name another topic"
+            )
     return ""
 
 
-def entangled(planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """By id the streams of one config that would wait for each other for ever, with why: each is to take objects that another of them has
-    still, and that lets go of them only when it writes by its own new config. Those that wait for one that may go on are not among them.
+def entangled(
+    planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
+) -> dict[str, str]:
+    """By id the streams of one config that would wait for each other for ever, with why: each is to
+    take objects that another of them has still, and that lets go of them only when it writes by its
+    own new config. Those that wait for one that may go on are not among them.
     """
     plans = {each.id: each for each in planned}
     waiting: dict[str, dict[str, str]] = {}
     for plan in plans.values():
-        reasons = {other: _clash(plan, other, theirs) for other, theirs in described.items() if other in plans}
+        reasons = {
+            other: _clash(plan, other, theirs)
+            for other, theirs in described.items()
+            if other in plans
+        }
         waiting[plan.id] = {other: why for other, why in reasons.items() if why}
-    while free := [stream for stream, others in waiting.items() if not waiting.keys() & others.keys()]:
+    while free := [
+        stream for stream, others in waiting.items() if not waiting.keys() & others.keys()
+    ]:
         for stream in free:
             del waiting[stream]
     stuck: dict[str, str] = {}
     for stream, others in waiting.items():
         other = next(each for each in others if each in waiting)
-        if not _clash(plans[stream], other, plans[other].description):  # else the config itself says so, whatever stands there now
-            stuck[stream] = f"stream {stream} {others[other]}, and neither can let go before the other does"
+        # else the config itself says so, whatever stands there now
+        if not _clash(plans[stream], other, plans[other].description):
+            stuck[stream] = (
+                f"stream {stream} {others[other]}, and neither can let go before the other does"
+            )
     return stuck
 
 
-def held_up(stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]) -> str:
-    """As `clashes`, with the cure that fits where the other stream is of the same config, `planned`: that one cannot be retired."""
-    mixed = {other: why for other, theirs in described.items() if (why := _mixed(stream, other, theirs))}
+def held_up(
+    stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
+) -> str:
+    """As `clashes`, with the cure that fits where the other stream is of the same config,
+    `planned`: that one cannot be retired."""
+    mixed = {
+        other: why for other, theirs in described.items() if (why := _mixed(stream, other, theirs))
+    }
     if not (clash := clashes(stream, described)) and not mixed:
         return ""
     plans = {each.id: each for each in planned}
@@ -150,8 +201,15 @@ def held_up(stream: StreamSpec, planned: Iterable[StreamSpec], described: Mappin
     if stuck := entangled(plans.values(), described).get(stream.id):
         return f"{stuck}: {UNTANGLE.format(stream.id)}"
     for other, theirs in described.items():
-        if (why := _clash(stream, other, theirs)) and other in plans and not _clash(stream, other, plans[other].description):
-            return f"stream {stream.id} {why}: by this config that one lets go of them, and this one waits until it has"
+        if (
+            (why := _clash(stream, other, theirs))
+            and other in plans
+            and not _clash(stream, other, plans[other].description)
+        ):
+            return (
+                f"stream {stream.id} {why}: by this config that one lets go of them, and "
+                "this one waits until it has"
+            )
     return clash
 
 
@@ -160,7 +218,10 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
     if other == stream.id or theirs.get("topic") != stream.topic:
         return ""
     if theirs.get("keyFormat") != ours["keyFormat"]:
-        return f"writes {ours['keyFormat']} keys, stream {other} on the same topic {stream.topic} {theirs.get('keyFormat')} ones"
+        return (
+            f"writes {ours['keyFormat']} keys, stream {other} on the same topic "
+            f"{stream.topic} {theirs.get('keyFormat')} ones"
+        )
     same = qualified(theirs) == stream.plan.selection.resource.qualified
     if same and _reach(theirs.get("selectors")).meets(_reach(ours["selectors"])):
         return f"takes objects that stream {other} on the same topic {stream.topic} has too"
@@ -168,16 +229,23 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
 
 
 def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
-    """Why the keys of two resources would not be told apart on one topic, in the words of `_clash`."""
+    """Why the keys of two resources would not be told apart on one topic, in the words of
+    `_clash`."""
     resource, named = stream.plan.selection.resource.qualified, qualified(theirs)
-    if other == stream.id or theirs.get("topic") != stream.topic or theirs.get("keyFormat") != PLAIN or named == resource:
+    if (
+        other == stream.id
+        or theirs.get("topic") != stream.topic
+        or theirs.get("keyFormat") != PLAIN
+        or named == resource
+    ):
         return ""
     keys = f"writes {stream.description['keyFormat']} keys for {resource}"
     return f"{keys}, stream {other} on the same topic {stream.topic} plain ones for {named}"
 
 
 def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
-    """The streams that can have objects of an earlier stream of `planned` on the same topic, each with that earlier one."""
+    """The streams that can have objects of an earlier stream of `planned` on the same topic, each
+    with that earlier one."""
     overlaps = Overlaps[PlannedStream]()
     for each in planned:
         group = each.spec.topic, each.spec.plan.selection.resource.qualified
@@ -189,10 +257,12 @@ def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStrea
 
 
 def why_overlapping(settings: Settings, stream: PlannedStream, earlier: PlannedStream) -> str:
-    """What is wrong about a pair of `overlapping`: one line that names both entries of the config."""
+    """What is wrong about a pair of `overlapping`: one line that names both entries of the
+    config."""
     entries = [f"resources[{settings.resources.index(each.entry)}]" for each in (stream, earlier)]
     return (
-        f"stream {stream.spec.id} ({entries[0]}) can have the same objects as stream {earlier.spec.id} ({entries[1]}) "
+        f"stream {stream.spec.id} ({entries[0]}) can have the same objects as stream "
+        f"{earlier.spec.id} ({entries[1]}) "
         f"on the same topic {stream.spec.topic}"
     )
 
@@ -201,7 +271,11 @@ def _reach(selectors: object) -> Reach:
     """Of a description's selectors; what is none of those that a relay writes limits nothing."""
     held = selectors if isinstance(selectors, dict) else {}
     namespaces, fields = held.get("namespaces"), held.get("fieldSelector")
-    listed = [each for each in namespaces if isinstance(each, str)] if isinstance(namespaces, list) else []
+    listed = (
+        [each for each in namespaces if isinstance(each, str)]
+        if isinstance(namespaces, list)
+        else []
+    )
     return Reach.of(listed, fields if isinstance(fields, str) else "")
 
 
@@ -247,12 +321,18 @@ def _transform(entry: ResourceEntry, resource: Resource) -> Transform:
 
 
 def _of_bounded_depth(resource: Resource) -> bool:
-    """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom resources has a dot in its name."""
+    """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom
+    resources has a dot in its name."""
     return "." not in resource.group and resource.plural != "controllerrevisions"
 
 
 def _plan(
-    settings: Settings, entry: ResourceEntry, resource: Resource, stream: str, namespace: str | None, prefixed: bool
+    settings: Settings,
+    entry: ResourceEntry,
+    resource: Resource,
+    stream: str,
+    namespace: str | None,
+    prefixed: bool,
 ) -> PlannedStream:
     kafka = settings.kafka
     transform = _transform(entry, resource)
@@ -262,7 +342,9 @@ def _plan(
         label_selector=entry.label_selector or "",
         field_selector=field_selector(entry, namespace),
         metadata_only=entry.metadata_only,
-        depth_checked=transform.enters or kafka.format != "cloudevents" or not _of_bounded_depth(resource),
+        depth_checked=transform.enters
+        or kafka.format != "cloudevents"
+        or not _of_bounded_depth(resource),
     )
     arrival = frozenset(entry.namespaces) if entry.scope == "cluster" else frozenset[str]()
     plan = WatchPlan(

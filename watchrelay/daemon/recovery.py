@@ -1,6 +1,7 @@
 """A stream's own log, read back: from the starting point to the claim, into the store.
 
-Room: app. In: a relay that has claimed, an empty store, the topic. Out: a filled store, a relay that knows where it stands.
+Room: app. In: a relay that has claimed, an empty store, the topic. Out: a filled store, a relay
+that knows where it stands.
 """
 
 from __future__ import annotations
@@ -12,13 +13,27 @@ from typing import Any, Protocol
 
 from watchrelay.contract.records import Decoded, MarkerRecord, decode
 from watchrelay.core import clock
-from watchrelay.core.errors import EpochAhead, ForeignRecords, RecordRefused, Shared, SinkUnavailable
+from watchrelay.core.errors import (
+    EpochAhead,
+    ForeignRecords,
+    RecordRefused,
+    Shared,
+    SinkUnavailable,
+)
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import no_epoch_left, other_cluster, shared_topic
 from watchrelay.kafka.range_reader import ReadBack, Span, Turn
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.streams import StreamSpec
-from watchrelay.publish.recovery import FirstSnapshot, Fold, Found, ReadAgainFromStart, decide, found, interleaved
+from watchrelay.publish.recovery import (
+    FirstSnapshot,
+    Fold,
+    Found,
+    ReadAgainFromStart,
+    decide,
+    found,
+    interleaved,
+)
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 
@@ -26,17 +41,22 @@ log = logging.getLogger(__name__)
 
 Failed = Callable[[SinkUnavailable, float], None]
 AT_ONCE = 4
-"""So many streams of a process read back at the same time: each has connections and buffers of its own.
+"""So many streams of a process read back at the same time: each has connections and buffers of its
+own.
 
-What was read already is no reason: it is kept between two attempts, and is never more than the store that it becomes.
+What was read already is no reason: it is kept between two attempts, and is never more than the
+store that it becomes.
 """
 
 
 class Reads(Protocol):
     """The part of `LogReader` that a resume needs."""
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
-        """Hand the stream's records over, batch by batch; the partitions that were read from their very start."""
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
+        """Hand the stream's records over, batch by batch; the partitions that were read from their
+        very start."""
         ...
 
 
@@ -53,8 +73,9 @@ class LogReader:
         succeeded: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
-        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was asked for is read. `turn` is held by each
-        attempt at the spans of a resume, which come in numbers; `read` is of a few records and waits for no turn.
+        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was
+        asked for is read. `turn` is held by each attempt at the spans of a resume, which come in
+        numbers; `read` is of a few records and waits for no turn.
         """
         self._spec, self._connection, self._sink = spec, connection, sink
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
@@ -69,25 +90,44 @@ class LogReader:
         said: list[tuple[int, Decoded]] = []
 
         def take(_partition: int, records: Sequence[Any]) -> None:
-            said.extend((record.offset, each) for record in records if (each := self.understood(record)) is not None)
+            said.extend(
+                (record.offset, each)
+                for record in records
+                if (each := self.understood(record)) is not None
+            )
 
-        await ReadBack(self._connection, self._spec.topic, [Span(partition, start, stop)], take, failed=self._failed).run()
+        await ReadBack(
+            self._connection,
+            self._spec.topic,
+            [Span(partition, start, stop)],
+            take,
+            failed=self._failed,
+        ).run()
         self._succeeded()
         return said
 
-    async def spans(self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]) -> set[int]:
-        """Hand the stream's records over, batch by batch; the partitions that were read from their very start."""
+    async def spans(
+        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+    ) -> set[int]:
+        """Hand the stream's records over, batch by batch; the partitions that were read from their
+        very start."""
 
         def decoded(partition: int, records: Sequence[Any]) -> None:
-            take(partition, [each for record in records if (each := self.understood(record)) is not None])
+            take(
+                partition,
+                [each for record in records if (each := self.understood(record)) is not None],
+            )
 
-        reading = ReadBack(self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn)
+        reading = ReadBack(
+            self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn
+        )
         await reading.run()
         self._succeeded()
         return reading.whole
 
     def understood(self, record: Any) -> Decoded | None:
-        """The record, if it is one of this stream; what does not follow the contract is passed over: the digests tell what that means.
+        """The record, if it is one of this stream; what does not follow the contract is passed
+        over: the digests tell what that means.
 
         Raises: Shared for a marker that the same stream of another cluster put there.
         """
@@ -95,21 +135,44 @@ class LogReader:
             said = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
             if not self.refused:
-                where = {"topic": self._spec.topic, "partition": record.partition, "offset": record.offset, "error": str(error)}
-                log.warning("records on the topic are not of the contract and are passed over", extra={"stream": self._spec.id, **where})
+                where = {
+                    "topic": self._spec.topic,
+                    "partition": record.partition,
+                    "offset": record.offset,
+                    "error": str(error),
+                }
+                log.warning(
+                    "records on the topic are not of the contract and are passed over",
+                    extra={"stream": self._spec.id, **where},
+                )
             self.refused += 1
             return None
         if said.stream != self._spec.id:
             return None
-        if type(said) is MarkerRecord and (other := other_cluster(record.headers, self._spec.cluster)):
-            raise Shared(f"stream {self._spec.id}: {shared_topic(self._spec.topic, other, self._spec.cluster)}")
+        if type(said) is MarkerRecord and (
+            other := other_cluster(record.headers, self._spec.cluster)
+        ):
+            raise Shared(
+                f"stream {self._spec.id}: "
+                f"{shared_topic(self._spec.topic, other, self._spec.cluster)}"
+            )
         return said
 
 
-async def resume(spec: StreamSpec, relay: StreamRelay, store: Store, reader: Reads, epoch: int, *, anew: bool = False) -> Found:
-    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape: `anew`: the topic was made anew.
+async def resume(
+    spec: StreamSpec,
+    relay: StreamRelay,
+    store: Store,
+    reader: Reads,
+    epoch: int,
+    *,
+    anew: bool = False,
+) -> Found:
+    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape:
+    `anew`: the topic was made anew.
 
-    Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of a higher epoch.
+    Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of
+    a higher epoch.
     """
     began_s, read = clock.now_s(), 0
     folds = [Fold(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)]
@@ -121,19 +184,38 @@ async def resume(spec: StreamSpec, relay: StreamRelay, store: Store, reader: Rea
         store.loading([fold.entries for fold in folds])
 
     places = relay.to_read
-    # Where our claim is the very first record there is nothing to read: a new topic costs no consumer.
-    spans = [Span(partition, start, stop + 1 if stop else 0) for partition, (start, stop) in enumerate(places)]
+    # Where our claim is the very first record there is nothing to read: a new topic costs no
+    # consumer.
+    spans = [
+        Span(partition, start, stop + 1 if stop else 0)
+        for partition, (start, stop) in enumerate(places)
+    ]
     whole = await reader.spans(spans, take)
-    decision = decide(folds, config=spec.config_hash, whole=whole, anew=anew, bookmarks=spec.plan.bookmarks)
+    decision = decide(
+        folds, config=spec.config_hash, whole=whole, anew=anew, bookmarks=spec.plan.bookmarks
+    )
     if isinstance(decision, ReadAgainFromStart):
-        log.warning("log is not proven by what follows its last snapshot: read from its start", extra={"stream": spec.id})
+        log.warning(
+            "log is not proven by what follows its last snapshot: read from its start",
+            extra={"stream": spec.id},
+        )
         for partition in decision.partitions:
             folds[partition] = Fold(spec.id, partition, pack=store.pack)
-        await reader.spans([Span(partition, None, places[partition][1] + 1) for partition in decision.partitions], take)
-        decision = decide(folds, config=spec.config_hash, whole=range(spec.partitions), bookmarks=spec.plan.bookmarks)
+        await reader.spans(
+            [Span(partition, None, places[partition][1] + 1) for partition in decision.partitions],
+            take,
+        )
+        decision = decide(
+            folds,
+            config=spec.config_hash,
+            whole=range(spec.partitions),
+            bookmarks=spec.plan.bookmarks,
+        )
     if isinstance(decision, FirstSnapshot) and decision.doubted:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
-        log.warning("log is not whole: everything is listed and said again within a snapshot", extra=extra)
+        log.warning(
+            "log is not whole: everything is listed and said again within a snapshot", extra=extra
+        )
     highest = max((fold.highest for fold in folds), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):

@@ -1,6 +1,7 @@
 """The config file, looked at again and again while the relay runs.
 
-Room: app. In: where the config came from, and whoever puts settings in force. Out: edits taken, or refused and said: log, metric, board.
+Room: app. In: where the config came from, and whoever puts settings in force. Out: edits taken, or
+refused and said: log, metric, board.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""What is found changed is read when it has stood still from one look to the next: an editor may still be writing."""
+"""What is found changed is read when it has stood still from one look to the next: an editor may
+still be writing."""
 SAID_MAX = 3
 """Mistakes that are said in full; `watchrelay validate` says all."""
 
@@ -38,12 +40,15 @@ Objection = tuple[int, str, str]
 class ConfigSource:
     """The command line's `-c` and `--set`, the environment, and the file that they lead to."""
 
-    def __init__(self, config: str | None, sets: Sequence[str], *, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, config: str | None, sets: Sequence[str], *, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._config, self._sets, self._environ = config, tuple(sets), environ
         self._file, _ = find_file(config, os.environ if environ is None else environ)
 
     def mark(self) -> Mark:
-        """What is other whenever the file is; the same for ever where environment and `--set` say everything."""
+        """What is other whenever the file is; the same for ever where environment and `--set` say
+        everything."""
         return () if self._file is None else mark_of(self._file)
 
     async def read(self, held: Settings, *, connected: bool) -> Edit:
@@ -72,9 +77,12 @@ class InForce(Protocol):
 
 
 class Reloader:
-    """Takes edits for as long as `run()` goes on; `ask()` looks now, whatever the file's stat says."""
+    """Takes edits for as long as `run()` goes on; `ask()` looks now, whatever the file's stat
+    says."""
 
-    def __init__(self, source: ConfigSource, relay: InForce, *, metrics: Metrics, board: Board) -> None:
+    def __init__(
+        self, source: ConfigSource, relay: InForce, *, metrics: Metrics, board: Board
+    ) -> None:
         self._source, self._relay, self._metrics, self._board = source, relay, metrics, board
         self._asked = asyncio.Event()
         self._read = source.mark()
@@ -110,31 +118,49 @@ class Reloader:
             log.debug("config cannot be read", exc_info=error)
         else:
             if objections := relay.objections(edit.settings):
-                self._refused([replace(edit.places[index], message=said, hint=cure) for index, said, cure in objections])
+                self._refused(
+                    [
+                        replace(edit.places[index], message=said, hint=cure)
+                        for index, said, cure in objections
+                    ]
+                )
             else:
                 self._taken(edit)
 
     def _refused(self, problems: Sequence[Problem]) -> None:
         more = len(problems) - SAID_MAX
         said = "; ".join(map(str, problems[:SAID_MAX])) + (f"; and {more} more" if more > 0 else "")
-        log.error("config is wrong, the former one stays in force", extra={"error": said, "problems": len(problems)})
-        self._board.problems["reload"] = f"the edited config is wrong, the former one stays in force: {said}"
+        log.error(
+            "config is wrong, the former one stays in force",
+            extra={"error": said, "problems": len(problems)},
+        )
+        self._board.problems["reload"] = (
+            f"the edited config is wrong, the former one stays in force: {said}"
+        )
         self._metrics.gauge("config_last_reload_successful").set(0)
 
     def _taken(self, edit: Edit) -> None:
         changed = edit.settings != self._relay.settings
         self._board.problems.pop("reload", None)
         if edit.kept:
-            said = f"a restart is needed for what was edited in {', '.join(edit.kept)}: the former values stay in force until then"
+            said = (
+                f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
+                "former values stay in force until then"
+            )
             if self._board.problems.get("restart") != said:
-                log.warning("config was edited in what only a restart can change", extra={"keys": list(edit.kept)})
+                log.warning(
+                    "config was edited in what only a restart can change",
+                    extra={"keys": list(edit.kept)},
+                )
             self._board.problems["restart"] = said
         else:
             self._board.problems.pop("restart", None)
         if changed:
             self._relay.adopt(edit.settings)
         describe(edit.settings, self._metrics)
-        log.info("config reloaded", extra={"changed": changed, "config": config_hash(edit.settings)})
+        log.info(
+            "config reloaded", extra={"changed": changed, "config": config_hash(edit.settings)}
+        )
 
 
 def describe(settings: Settings, metrics: Metrics) -> None:

@@ -1,7 +1,8 @@
 """Who answers which request: signals come by stream id, writers come and go.
 
-Room: app. In: requests from the signal topic; writers that are ready for them. Out: each request handed to the writer of each stream it
-names, now or as soon as there is one; not, where the stream's index record shows that an earlier writer answered it.
+Room: app. In: requests from the signal topic; writers that are ready for them. Out: each request
+handed to the writer of each stream it names, now or as soon as there is one; not, where the
+stream's index record shows that an earlier writer answered it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 1000
 """Requests kept per stream."""
 ALL_WAITING_MAX = 10 * WAITING_MAX
-"""Requests kept of all streams, about: each stream has an equal share of them, and loses its oldest beyond that."""
+"""Requests kept of all streams, about: each stream has an equal share of them, and loses its oldest
+beyond that."""
 EXPIRE_S = 3600.0
-"""A request that is older has nobody waiting for it any more. Source: record contract 7, "the signals of the last hour"."""
+"""A request that is older has nobody waiting for it any more. Source: record contract 7, "the
+signals of the last hour"."""
 SNAPSHOT_MS_MAX = 600_000
-"""A request older than the newest snapshot's end by this was answered, or its snapshot would have taken longer than any does."""
+"""A request older than the newest snapshot's end by this was answered, or its snapshot would have
+taken longer than any does."""
 WARNINGS_MAX = 100
-"""Names of unknown streams that are logged, within `EXPIRE_S`: whoever writes signals writes our log."""
+"""Names of unknown streams that are logged, within `EXPIRE_S`: whoever writes signals writes our
+log."""
 
 Ask = Callable[[str], None]
 
@@ -52,8 +57,9 @@ class _Waiting(NamedTuple):
 class Requests:
     """Takes requests, hands them on. All calls are made on one event loop.
 
-    A request is kept for each stream that it names until it is answered or an hour old, so that the next writer of the stream answers
-    what this one did not. A stream that is neither described on the control topic nor configured keeps nothing.
+    A request is kept for each stream that it names until it is answered or an hour old, so that the
+    next writer of the stream answers what this one did not. A stream that is neither described on
+    the control topic nor configured keeps nothing.
     """
 
     def __init__(
@@ -72,7 +78,12 @@ class Requests:
             now_s: The monotonic clock.
             wall_ms: The wall clock.
         """
-        self._control, self._configured, self._now_s, self._wall_ms = control, configured, now_s, wall_ms
+        self._control, self._configured, self._now_s, self._wall_ms = (
+            control,
+            configured,
+            now_s,
+            wall_ms,
+        )
         self._writers: dict[str, Ask] = {}
         self._open: dict[str, dict[str, _Waiting]] = {}
         """By stream, the requests that no index record named when last looked at, oldest first."""
@@ -83,7 +94,11 @@ class Requests:
         unknown = []
         for stream in request.streams:
             writer = self._writers.get(stream)
-            if writer is None and self._control.described(stream) is None and stream not in self._configured:
+            if (
+                writer is None
+                and self._control.described(stream) is None
+                and stream not in self._configured
+            ):
                 unknown.append(stream)
                 continue
             self._keep(stream, request.id, written_ms)
@@ -98,7 +113,8 @@ class Requests:
 
     @contextmanager
     def serving(self, stream: str, ask: Ask) -> Iterator[None]:
-        """Inside the block `ask` is called with the id of each request for `stream`; at once with those that nobody answered yet."""
+        """Inside the block `ask` is called with the id of each request for `stream`; at once with
+        those that nobody answered yet."""
         self._writers[stream] = ask
         try:
             self._ask_open(stream, ask)
@@ -115,9 +131,15 @@ class Requests:
             del waiting[next(iter(waiting))]
 
     def _ask_open(self, stream: str, ask: Ask, *, only: str = "") -> None:
-        index, now_ms, waiting = self._control.index(stream), self._wall_ms(), self._open.get(stream, {})
+        index, now_ms, waiting = (
+            self._control.index(stream),
+            self._wall_ms(),
+            self._open.get(stream, {}),
+        )
         for request_id, kept in list(waiting.items()):
-            if self._now_s() - kept.taken_s > EXPIRE_S or answered(index, request_id, kept.written_ms, now_ms):
+            if self._now_s() - kept.taken_s > EXPIRE_S or answered(
+                index, request_id, kept.written_ms, now_ms
+            ):
                 del waiting[request_id]
             elif not only or request_id == only:
                 ask(request_id)
@@ -125,19 +147,29 @@ class Requests:
             self._open.pop(stream, None)
 
     def _warn(self, request_id: str, unknown: list[str]) -> None:
-        """One line for a request, as long as its first unknown stream was not named lately and there are not too many lines."""
+        """One line for a request, as long as its first unknown stream was not named lately and
+        there are not too many lines."""
         now_s, stream = self._now_s(), short(unknown[0], 100)
-        self._warned = {each: at_s for each, at_s in self._warned.items() if now_s - at_s <= EXPIRE_S}
+        self._warned = {
+            each: at_s for each, at_s in self._warned.items() if now_s - at_s <= EXPIRE_S
+        }
         if stream not in self._warned and len(self._warned) < WARNINGS_MAX:
             self._warned[stream] = now_s
             more = {"unknown": len(unknown)} if len(unknown) > 1 else {}
-            log.warning("signal names a stream that is not there", extra={"request": request_id, "stream": stream, **more})
+            log.warning(
+                "signal names a stream that is not there",
+                extra={"request": request_id, "stream": stream, **more},
+            )
 
 
-def answered(index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int | None = None) -> bool:
-    """Whether an earlier writer answered: the index record names the request, or is so much newer that an older one did.
+def answered(
+    index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int | None = None
+) -> bool:
+    """Whether an earlier writer answered: the index record names the request, or is so much newer
+    that an older one did.
 
-    A record that is dated in the future, by `now_ms`, was written by a clock that tells nothing: then only its names count.
+    A record that is dated in the future, by `now_ms`, was written by a clock that tells nothing:
+    then only its names count.
     """
     if index is None:
         return False
@@ -148,4 +180,8 @@ def answered(index: Mapping[str, object] | None, request_id: str, written_ms: in
         ended_ms = parse_instant(ended.encode()) if isinstance(ended, str) else None
     except ValueError:
         return False
-    return ended_ms is not None and (now_ms is None or ended_ms <= now_ms) and written_ms < ended_ms - SNAPSHOT_MS_MAX
+    return (
+        ended_ms is not None
+        and (now_ms is None or ended_ms <= now_ms)
+        and written_ms < ended_ms - SNAPSHOT_MS_MAX
+    )

@@ -1,6 +1,7 @@
 """One stream's life: topic, claim, then watch, store and relay side by side until told to stop.
 
-Room: app. In: a planned stream and the shared rooms. Out: records on its topic, and its row on the board.
+Room: app. In: a planned stream and the shared rooms. Out: records on its topic, and its row on the
+board.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ log = logging.getLogger(__name__)
 
 
 _REFUSED = Backoff(base_s=30.0, cap_s=300.0, jitter=0.1)
-"""A refused topic waits for a person: looked at again rarely. Source: the exact meanings of `run`, as for a missing right."""
+"""A refused topic waits for a person: looked at again rarely. Source: the exact meanings of `run`,
+as for a missing right."""
 _AWAY = Backoff(base_s=0.8, cap_s=30.0)
 _AGAIN = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
 """Between two lives of a stream whose topic was lost."""
 _FAILED = Backoff(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""After an unexpected error: what caused it is probably still there, and each restart claims the stream and reads its log."""
+"""After an unexpected error: what caused it is probably still there, and each restart claims the
+stream and reads its log."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
@@ -83,7 +86,8 @@ class StreamRunner:
         self._ended.set()
 
     def begin_anew(self, why: str) -> None:
-        """What the stream stood on is lost: let go of everything, then claim and read back as at a start."""
+        """What the stream stood on is lost: let go of everything, then claim and read back as at a
+        start."""
         if not self._stopping:
             log.warning("stream begins anew", extra={"stream": self.spec.id, "reason": why})
             self._anew = self._anew and not self._status.complete
@@ -97,10 +101,12 @@ class StreamRunner:
             self._watcher.recheck()
 
     async def run(self) -> None:
-        """Write the stream until told to stop. An unexpected error restarts this stream after a growing delay, and ends nothing else.
+        """Write the stream until told to stop. An unexpected error restarts this stream after a
+        growing delay, and ends nothing else.
 
         Raises:
-            Fenced: A newer relay claimed the stream: nothing more may be written, and the process exits 75.
+            Fenced: A newer relay claimed the stream: nothing more may be written, and the process
+            exits 75.
         """
         delays = {"asked": _AGAIN, "refused": _REFUSED, "failed": _FAILED}
         try:
@@ -110,10 +116,18 @@ class StreamRunner:
                 error = await self._until_ended()
                 if not self._stopping:
                     self._metrics.stream_owned.set(0)
-                    why = "asked" if error is None else "refused" if isinstance(error, ForeignRecords) else "failed"
+                    why = (
+                        "asked"
+                        if error is None
+                        else "refused"
+                        if isinstance(error, ForeignRecords)
+                        else "failed"
+                    )
                     now_s = clock.now_s()
                     healthy = now_s - began_s > _HEALTHY_S
-                    delays[why], wait_s = delays[why].after_failure(now_s, healthy=healthy, rng=self._rooms.rng)
+                    delays[why], wait_s = delays[why].after_failure(
+                        now_s, healthy=healthy, rng=self._rooms.rng
+                    )
                     self._show_end(error, wait_s)
                     await self._pause(wait_s)
         finally:
@@ -124,7 +138,8 @@ class StreamRunner:
     async def _until_ended(self) -> Exception | None:
         """Claim, read the log back and follow the resource.
 
-        Returns: Why that ended: None when it was asked for, else an unexpected error, or records that no claim explains.
+        Returns: Why that ended: None when it was asked for, else an unexpected error, or records
+        that no claim explains.
         Raises: Fenced.
         """
         try:
@@ -133,15 +148,25 @@ class StreamRunner:
                 await self._follow(*begun)
         except Fenced as error:
             # The records of a newer writer may come before its claim.
-            if isinstance(error, ForeignRecords) and (isinstance(error, Shared) or not await self._newer_claim_is_read()):
+            if isinstance(error, ForeignRecords) and (
+                isinstance(error, Shared) or not await self._newer_claim_is_read()
+            ):
                 self._foreign = True
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
-            raise Fenced(taken_by(self._rooms.control.holder_of(self.spec.id), self.spec.id, self._rooms.holder)) from error
-        except Exception as error:  # returned to run(), which logs it: it concerns this stream alone
+            raise Fenced(
+                taken_by(
+                    self._rooms.control.holder_of(self.spec.id), self.spec.id, self._rooms.holder
+                )
+            ) from error
+        except Exception as error:
+            # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # tasks that were cancelled with this one call that an error
-            if isinstance(error, BaseExceptionGroup) and (spoiled := error.subgroup(EpochSpoiled)) is not None:
+            if (
+                isinstance(error, BaseExceptionGroup)
+                and (spoiled := error.subgroup(EpochSpoiled)) is not None
+            ):
                 self.begin_anew(str(first_cause(spoiled)))
                 return None
             self.drained = not self._stopping
@@ -162,7 +187,10 @@ class StreamRunner:
         self._metrics.stream_failures_total.inc()
         self._status.state, self._status.complete = "backoff", False
         next_ms = clock.wall_ms() + int(wait_s * 1000)
-        self._status.failed(f"{message}; only this stream restarts; please report it with the log", next_attempt_ms=next_ms)
+        self._status.failed(
+            f"{message}; only this stream restarts; please report it with the log",
+            next_attempt_ms=next_ms,
+        )
 
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt; an end or a topic that was lost ends the wait."""
@@ -171,8 +199,8 @@ class StreamRunner:
             await first_of(self._ended, timeout_s=wait_s)
 
     async def _begin(self) -> tuple[Store, StreamRelay, Found] | None:
-        """The topic, the claim, acknowledged on every partition, and what the log says; nothing is promised before, so this may be
-        cancelled anywhere. None: begin anew.
+        """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
+        promised before, so this may be cancelled anywhere. None: begin anew.
         """
         if not self._rooms.control_made.is_set():
             if trouble := self._rooms.board.problems.get("kafka"):
@@ -180,7 +208,9 @@ class StreamRunner:
             await self._rooms.control_made.wait()
             self._status.progressed()
         await self._rooms.control.caught_up()
-        if self._epoch and self._rooms.control.outclaimed(self.spec.id, self._epoch, by_others=True):
+        if self._epoch and self._rooms.control.outclaimed(
+            self.spec.id, self._epoch, by_others=True
+        ):
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
         message_bytes = await self._topic_ready()
         store = Store(
@@ -192,7 +222,14 @@ class StreamRunner:
         )
         rooms = self._rooms
         turn, read = rooms.reading_back, self._status.was_read
-        reader = LogReader(self.spec, rooms.connection, rooms.sink, failed=self._unreadable, succeeded=read, turn=turn)
+        reader = LogReader(
+            self.spec,
+            rooms.connection,
+            rooms.sink,
+            failed=self._unreadable,
+            succeeded=read,
+            turn=turn,
+        )
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
@@ -203,7 +240,10 @@ class StreamRunner:
             await self._wait_claimable(error)
             return None
         if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
-            self.begin_anew(f"topic {self.spec.topic} ends before the snapshot that its stream was to go on from: it was recreated")
+            self.begin_anew(
+                f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
+                "from: it was recreated"
+            )
             self._anew = True
             return None
         self._status.owner = self._rooms.holder
@@ -211,7 +251,7 @@ class StreamRunner:
         self._metrics.ownership_changes_total["claim"].inc()
         return store, relay, await self._resumed(relay, store, reader)
 
-    # ---- the topic ---------------------------------------------------------------------------------------------------
+    # ---- the topic -------------------------------------------------------------------------------
 
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed."""
@@ -229,7 +269,9 @@ class StreamRunner:
             now_s, rng = clock.now_s(), self._rooms.rng
             try:
                 self._check_pins()
-                facts = await self._rooms.topics.ensure_topic(topic_spec(self.spec, self._rooms.settings))
+                facts = await self._rooms.topics.ensure_topic(
+                    topic_spec(self.spec, self._rooms.settings)
+                )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
@@ -241,24 +283,36 @@ class StreamRunner:
                     self._status.waits_for = ""
                     self._status.progressed()
                 for warning in facts.warnings:
-                    log.warning("topic has a doubtful setting", extra={"topic": self.spec.topic, "warning": warning})
+                    log.warning(
+                        "topic has a doubtful setting",
+                        extra={"topic": self.spec.topic, "warning": warning},
+                    )
                 self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
-                another = self._rooms.sink.open(self.spec.topic, self.spec.id, self.begin_anew, made=facts.created)
+                another = self._rooms.sink.open(
+                    self.spec.topic, self.spec.id, self.begin_anew, made=facts.created
+                )
                 # A topic that is created for a stream that never started replaces none.
-                self._anew |= another and not (facts.created and self._rooms.control.described(self.spec.id) is None)
+                self._anew |= another and not (
+                    facts.created and self._rooms.control.described(self.spec.id) is None
+                )
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
 
     async def _limit_again(self) -> None:
         """Read the topic's max.message.bytes again, if it can be read."""
         with contextlib.suppress(TopicRefused, SinkUnavailable):
-            if (facts := await self._rooms.topics.check_topic(topic_spec(self.spec, self._rooms.settings))) is not None:
+            if (
+                facts := await self._rooms.topics.check_topic(
+                    topic_spec(self.spec, self._rooms.settings)
+                )
+            ) is not None:
                 self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
 
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
 
-        Raises: TopicRefused when the control topic pins another shape than the config asks for, or has a stream with the same keys.
+        Raises: TopicRefused when the control topic pins another shape than the config asks for, or
+        has a stream with the same keys.
         """
         control = self._rooms.control
         described, own = control.described_streams(), control.described(self.spec.id)
@@ -267,7 +321,11 @@ class StreamRunner:
         planned = [formats.kept(each) for each in self._rooms.planned]
         if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, planned, described):
             raise TopicRefused(reason)
-        self._rooms.topics.expect(topic_spec(each, self._rooms.settings) for each in planned if each.topic == self.spec.topic)
+        self._rooms.topics.expect(
+            topic_spec(each, self._rooms.settings)
+            for each in planned
+            if each.topic == self.spec.topic
+        )
 
     def _moved(self) -> bool:
         """The stream stood on another topic: offsets of its snapshots are of that one."""
@@ -276,7 +334,10 @@ class StreamRunner:
 
     def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
         if self._status.waits_for != str(error):
-            log.error("topic refused", extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)})
+            log.error(
+                "topic refused",
+                extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)},
+            )
         self._wait(str(error), wait_s, for_a_person=True)
 
     def _wait(self, message: str, wait_s: float, *, for_a_person: bool) -> None:
@@ -284,7 +345,7 @@ class StreamRunner:
         self._status.waits_for = message if for_a_person else ""
         self._status.failed(message, next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
 
-    # ---- the claim ---------------------------------------------------------------------------------------------------
+    # ---- the claim -------------------------------------------------------------------------------
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
         settings = self._rooms.settings
@@ -320,15 +381,20 @@ class StreamRunner:
 
     def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
         next_ms = clock.wall_ms() + int(wait_s * 1000)
-        self._status.not_read(str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden))
+        self._status.not_read(
+            str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden)
+        )
 
     async def _highest_epoch(self) -> int:
-        """Asked where the control topic does not know the stream: then nothing says either whose records stand on its topic."""
+        """Asked where the control topic does not know the stream: then nothing says either whose
+        records stand on its topic."""
         refused, away = _REFUSED, _AWAY
         while True:
             now_s, rng = clock.now_s(), self._rooms.rng
             try:
-                found = await written(self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster)
+                found = await written(
+                    self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster
+                )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
@@ -342,11 +408,15 @@ class StreamRunner:
                 if found.retired:
                     log.info("stream was retired before and starts again", extra=extra)
                 elif found.epoch:
-                    log.warning("control topic has lost the stream, its own topic holds it: epochs go on above", extra=extra)
+                    log.warning(
+                        "control topic has lost the stream, its own topic holds it: epochs go on "
+                        "above",
+                        extra=extra,
+                    )
                 return found.epoch
             await asyncio.sleep(wait_s)
 
-    # ---- following ---------------------------------------------------------------------------------------------------
+    # ---- following -------------------------------------------------------------------------------
 
     async def _follow(self, store: Store, relay: StreamRelay, found: Found) -> None:
         rooms, decision, newest = self._rooms, found.decision, found.newest
@@ -355,7 +425,14 @@ class StreamRunner:
             self.spec.id,
             self.spec.plan,
             source=rooms.client,
-            outlet=Reflector(store, relay, metrics=self._metrics, status=self._status, resumed=resumed, version=newest),
+            outlet=Reflector(
+                store,
+                relay,
+                metrics=self._metrics,
+                status=self._status,
+                resumed=resumed,
+                version=newest,
+            ),
             turnstile=rooms.turnstile,
             metrics=self._metrics,
             status=self._status,
@@ -369,8 +446,14 @@ class StreamRunner:
         )
         try:
             async with asyncio.TaskGroup() as group:
-                writing = group.create_task(must_run(relay.run(), name=f"relay {self.spec.id}", stopping=self._ended))
-                watching = group.create_task(must_run(self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended))
+                writing = group.create_task(
+                    must_run(relay.run(), name=f"relay {self.spec.id}", stopping=self._ended)
+                )
+                watching = group.create_task(
+                    must_run(
+                        self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended
+                    )
+                )
                 with rooms.requests.serving(self.spec.id, relay.request_snapshot):
                     await self._ended.wait()
                 watching.cancel()
@@ -386,7 +469,8 @@ class StreamRunner:
             self._watcher = None
 
     async def _newer_claim_is_read(self) -> bool:
-        """Whether the control topic holds a newer claim of another relay, waiting a moment for it."""
+        """Whether the control topic holds a newer claim of another relay, waiting a moment for
+        it."""
         control, stream = self._rooms.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):

@@ -1,7 +1,7 @@
 """Which streams run: the config's entries, resolved by discovery, again and again.
 
-Room: app. In: settings, which may be edited, and what the API server serves now. Out: one `StreamRunner` per stream, started, replaced
-and stopped.
+Room: app. In: settings, which may be edited, and what the API server serves now. Out: one
+`StreamRunner` per stream, started, replaced and stopped.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISCOVERY_INTERVAL_S = (30.0, 60.0)
-"""Time between two looks at what the server serves, drawn at random; two requests that answer 304 while nothing changed. WATCH 8.1."""
+"""Time between two looks at what the server serves, drawn at random; two requests that answer 304
+while nothing changed. WATCH 8.1."""
 _WAITING_INTERVAL_S = (5.0, 10.0)
 """The same while some entry waits for its resource."""
 VERSION_INTERVAL_S = 600.0
 _VERSION_TIMEOUT_S = 5.0
-"""How long the first streams wait for the answer to /version, which tells whether the server has streaming lists (from 1.34 on)."""
+"""How long the first streams wait for the answer to /version, which tells whether the server has
+streaming lists (from 1.34 on)."""
 
 _STOP_GRACE_S = 1.0
 """Past the deadline of the drain, until streams that have not noticed it are cancelled."""
@@ -60,10 +62,17 @@ class _Running:
 
 
 class Supervisor:
-    """Keeps the running streams equal to what config and discovery say. Use: `run()` as a task, `stop()` once at the end."""
+    """Keeps the running streams equal to what config and discovery say. Use: `run()` as a task,
+    `stop()` once at the end."""
 
     def __init__(
-        self, rooms: Rooms, discovery: Discovery, *, tasks: asyncio.TaskGroup, readiness: Readiness, outclaimed: asyncio.Event
+        self,
+        rooms: Rooms,
+        discovery: Discovery,
+        *,
+        tasks: asyncio.TaskGroup,
+        readiness: Readiness,
+        outclaimed: asyncio.Event,
     ) -> None:
         self._rooms = rooms
         self._discovery = discovery
@@ -72,12 +81,14 @@ class Supervisor:
         self._outclaimed = outclaimed
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
-        """Streams that were told to stop, because they left the config or changed, and still drain; the newest last."""
+        """Streams that were told to stop, because they left the config or changed, and still drain;
+        the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
         self._stopped = False
-        """No stream starts any more: whoever stops all of them knows those of that moment, and waits for no other."""
+        """No stream starts any more: whoever stops all of them knows those of that moment, and
+        waits for no other."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
@@ -86,27 +97,43 @@ class Supervisor:
         backoff = Backoff()
         self._wait_for_all()
         while True:
-            await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])  # where the streams stay away, one of them probes for all
+            # where the streams stay away, one of them probes for all
+            await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 changed = await self._discovery.refresh()
                 await self._ask_version()
                 self._reconcile(changed=changed)
             except KubeError as error:
-                after = backoff.after_absence if isinstance(error, Unreachable) else backoff.after_failure
+                after = (
+                    backoff.after_absence
+                    if isinstance(error, Unreachable)
+                    else backoff.after_failure
+                )
                 backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
                 wait_s = max(wait_s, error.retry_after_s)
                 self._failed(str(error), wait_s, error.cause)
-            except Exception as error:  # logged: running streams go on, whatever an answer of the API server led to
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rooms.rng)
+            except Exception as error:
+                # logged: running streams go on, whatever an answer of the API server led to
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=False, rng=self._rooms.rng
+                )
                 message, cause = self._unexpected.explain(error)
-                log.error("discovery failed unexpectedly", extra={"error": message, "retry_in_s": round(wait_s, 1)}, exc_info=cause)
+                log.error(
+                    "discovery failed unexpectedly",
+                    extra={"error": message, "retry_in_s": round(wait_s, 1)},
+                    exc_info=cause,
+                )
                 self._failed(message, wait_s)
             else:
                 backoff = Backoff()
                 self._rooms.board.problems.pop("kubernetes", None)
-                wait_s = self._rooms.rng.uniform(*(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S))
+                wait_s = self._rooms.rng.uniform(
+                    *(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S)
+                )
                 for stream in self._waiting:
-                    self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(wait_s * 1000)
+                    self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(
+                        wait_s * 1000
+                    )
             self._look.clear()
             await first_of(self._look, timeout_s=wait_s)
 
@@ -121,13 +148,17 @@ class Supervisor:
         return None if catalog is None else catalog.serves(resource)
 
     async def stop(self, *, deadline_s: float) -> bool:
-        """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True: nothing was left behind."""
+        """Stop every stream and wait for the drains. Units: `deadline_s` is monotonic. True:
+        nothing was left behind."""
         self._stopped = True
         running = self._alive
         for each in running:
             each.runner.stop(deadline_s=deadline_s)
         if running:
-            _, late = await asyncio.wait([each.task for each in running], timeout=max(0.0, deadline_s - clock.now_s()) + _STOP_GRACE_S)
+            _, late = await asyncio.wait(
+                [each.task for each in running],
+                timeout=max(0.0, deadline_s - clock.now_s()) + _STOP_GRACE_S,
+            )
             for task in late:
                 task.cancel()
             return not late and all(each.runner.drained for each in running)
@@ -148,11 +179,11 @@ class Supervisor:
     def _alive(self) -> list[_Running]:
         return [*self._running.values(), *self._ending]
 
-    # ---- edits of the config -----------------------------------------------------------------------------------------
+    # ---- edits of the config ---------------------------------------------------------------------
 
     def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
-        """Which entries would give a stream that runs well another shape than is pinned, or have streams wait for each other for ever, and
-        what to do. Shape: index, message, cure.
+        """Which entries would give a stream that runs well another shape than is pinned, or have
+        streams wait for each other for ever, and what to do. Shape: index, message, cure.
         """
         found: list[tuple[int, str, str]] = []
         planned: dict[str, tuple[int, StreamSpec]] = {}
@@ -168,15 +199,29 @@ class Supervisor:
             else:
                 planned[each.spec.id] = (index, formats.kept(each.spec))
         for each, earlier in self._overlapping(plans):
-            found.append((places[id(each.entry)], why_overlapping(settings, each, earlier), SEPARATE))
-        stuck = entangled((spec for _, spec in planned.values()), self._rooms.control.described_streams())
-        found.extend((planned[stream][0], reason, UNTANGLE.format(stream)) for stream, reason in stuck.items())
+            found.append(
+                (places[id(each.entry)], why_overlapping(settings, each, earlier), SEPARATE)
+            )
+        stuck = entangled(
+            (spec for _, spec in planned.values()), self._rooms.control.described_streams()
+        )
+        found.extend(
+            (planned[stream][0], reason, UNTANGLE.format(stream))
+            for stream, reason in stuck.items()
+        )
         return found
 
-    def _overlapping(self, plans: dict[str, PlannedStream]) -> Iterator[tuple[PlannedStream, PlannedStream]]:
-        """The streams that may not start beside another one of the config; what runs comes first."""
+    def _overlapping(
+        self, plans: dict[str, PlannedStream]
+    ) -> Iterator[tuple[PlannedStream, PlannedStream]]:
+        """The streams that may not start beside another one of the config; what runs comes
+        first."""
         ordered = sorted(plans.values(), key=lambda each: each.spec.id not in self._running)
-        return ((each, earlier) for each, earlier in overlapping(ordered) if each.spec.id not in self._running)
+        return (
+            (each, earlier)
+            for each, earlier in overlapping(ordered)
+            if each.spec.id not in self._running
+        )
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
@@ -188,7 +233,8 @@ class Supervisor:
         return pinned_otherwise(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
-        """Run by these settings from now on: streams that do not change keep watch and epoch. Nothing changes once all are stopped."""
+        """Run by these settings from now on: streams that do not change keep watch and epoch.
+        Nothing changes once all are stopped."""
         if self._stopped:
             return
         self._rooms.settings = settings
@@ -205,7 +251,8 @@ class Supervisor:
         self._look.set()  # what an entry names may have come a moment ago
 
     async def _ask_version(self) -> None:
-        """Keep the server's version known, from before the first stream on, so that how it lists does not depend on luck."""
+        """Keep the server's version known, from before the first stream on, so that how it lists
+        does not depend on luck."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._version_due_s:
             return
@@ -213,16 +260,19 @@ class Supervisor:
             async with asyncio.timeout(_VERSION_TIMEOUT_S):
                 version = await self._rooms.client.version()
         except (KubeError, TimeoutError) as error:
-            log.debug("version is not known", extra={"error": str(error)})  # lists are paged until it is: slower, not wrong
+            # lists are paged until it is: slower, not wrong
+            log.debug("version is not known", extra={"error": str(error)})
         else:
             self._rooms.server_version = (version.major, version.minor)
             self._version_due_s = now_s + VERSION_INTERVAL_S
 
-    # ---- reconciling -------------------------------------------------------------------------------------------------
+    # ---- reconciling -----------------------------------------------------------------------------
 
     def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
         if self._rooms.board.problems.get("kubernetes") != message:
-            log.warning("discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)})
+            log.warning(
+                "discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)}
+            )
         self._rooms.board.problems.put("kubernetes", message, cause=cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
@@ -238,14 +288,22 @@ class Supervisor:
         resolutions = self._resolve(settings)
         shared = _shared(settings, resolutions)
         pairs = self._overlapping(_plans(settings, resolutions, shared))
-        refused = {each.spec.id: f"{why_overlapping(settings, each, earlier)}: {SEPARATE}" for each, earlier in pairs}
+        refused = {
+            each.spec.id: f"{why_overlapping(settings, each, earlier)}: {SEPARATE}"
+            for each, earlier in pairs
+        }
         planned: dict[str, PlannedStream] = {}
         for entry, resolution in _named_first(resolutions):
             try:
                 self._reconcile_entry(entry, resolution, shared, planned, refused)
-            except Exception as error:  # logged: what is odd about one resource concerns its entry alone
+            except Exception as error:
+                # logged: what is odd about one resource concerns its entry alone
                 message, cause = self._unexpected.explain(error)
-                log.error("entry cannot be planned", extra={"resource": entry.resource, "error": message}, exc_info=cause)
+                log.error(
+                    "entry cannot be planned",
+                    extra={"resource": entry.resource, "error": message},
+                    exc_info=cause,
+                )
                 self._wait_for(entry, message, person=False)
                 for stream in provisional_ids(entry):
                     self._rooms.board.open(stream).failed(message)
@@ -280,7 +338,9 @@ class Supervisor:
         for resource in _found(resolution):
             topic = resource_topic(self._rooms.settings, entry, resource)
             try:
-                streams.extend(plan_streams(self._rooms.settings, entry, resource, prefixed=topic in shared))
+                streams.extend(
+                    plan_streams(self._rooms.settings, entry, resource, prefixed=topic in shared)
+                )
             except ValueError as error:
                 self._wait_for(entry, str(error), person=True)
                 return
@@ -291,7 +351,10 @@ class Supervisor:
                 continue
             other = planned.setdefault(each.spec.id, each).entry
             if other is not entry and not entry.resource.startswith("*"):
-                problem = f"{other.resource} and {entry.resource} are both stream {each.spec.id}: give one of them an id"
+                problem = (
+                    f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
+                    "give one of them an id"
+                )
                 self._rooms.board.problems["config"] = problem
                 self._warn("two entries mean one stream, the second is left out", entry, problem)
 
@@ -308,18 +371,25 @@ class Supervisor:
         for entry in self._rooms.settings.resources:
             self._wait_for(entry, "the API server was not asked yet", person=False)
 
-    def _wait_for(self, entry: ResourceEntry, reason: str, *, person: bool, streams: Sequence[str] = ()) -> None:
+    def _wait_for(
+        self, entry: ResourceEntry, reason: str, *, person: bool, streams: Sequence[str] = ()
+    ) -> None:
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._rooms.board.open(stream)
             if person and status.waits_for != reason:
-                log.warning("stream waits", extra={"stream": stream, "resource": entry.resource, "reason": reason})
+                log.warning(
+                    "stream waits",
+                    extra={"stream": stream, "resource": entry.resource, "reason": reason},
+                )
             status.state = "waiting"
             status.waits_for = reason if person else ""
             if person:
                 status.failed(reason)
 
-    def _found_now(self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]) -> None:
+    def _found_now(
+        self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]
+    ) -> None:
         """The entry's provisional rows give way to the real ones."""
         real = {each.spec.id for each in planned}
         for stream in dict.fromkeys((*provisional_ids(entry), *real)):
@@ -332,31 +402,45 @@ class Supervisor:
                 else:
                     self._rooms.board.close(stream)
 
-    # ---- streams -----------------------------------------------------------------------------------------------------
+    # ---- streams ---------------------------------------------------------------------------------
 
     def _start(self, planned: PlannedStream, formats: KeyFormats) -> None:
-        """Start the stream, or put it in place of one that is planned otherwise; leave alone what is as it should be."""
+        """Start the stream, or put it in place of one that is planned otherwise; leave alone what
+        is as it should be."""
         stream, running = planned.spec.id, self._running.get(planned.spec.id)
         if running is not None:
             held = running.runner.planned
-            if (formats.kept(held.spec), held.suppress_unchanged) == (formats.kept(planned.spec), planned.suppress_unchanged):
+            if (formats.kept(held.spec), held.suppress_unchanged) == (
+                formats.kept(planned.spec),
+                planned.suppress_unchanged,
+            ):
                 running.runner.planned = planned  # its entry may be written otherwise now
                 return
             self._stop(running)
-            log.info("stream is resolved anew", extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)})
-        before = next((each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None)
+            log.info(
+                "stream is resolved anew",
+                extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
+            )
+        before = next(
+            (each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None
+        )
         runner = StreamRunner(planned, self._rooms)
         task = self._tasks.create_task(self._live(runner, before), name=f"stream {stream}")
         self._running[stream] = _Running(runner, task)
 
     def _remove(self, stream: str, running: _Running) -> None:
-        """The stream left the config: it says what it holds and falls silent; nothing is retired. Source: WIRE 2."""
-        log.info("stream left the config", extra={"stream": stream, "topic": running.runner.spec.topic})
+        """The stream left the config: it says what it holds and falls silent; nothing is retired.
+        Source: WIRE 2."""
+        log.info(
+            "stream left the config", extra={"stream": stream, "topic": running.runner.spec.topic}
+        )
         del self._running[stream]
         self._stop(running)
 
     def _stop(self, running: _Running) -> None:
-        running.runner.stop(deadline_s=clock.now_s() + self._rooms.settings.shutdown.drain_timeout_s)
+        running.runner.stop(
+            deadline_s=clock.now_s() + self._rooms.settings.shutdown.drain_timeout_s
+        )
         self._ending.append(running)
 
     async def _live(self, runner: StreamRunner, before: asyncio.Task[None] | None) -> None:
@@ -371,12 +455,16 @@ class Supervisor:
                 log.error("outclaimed", extra={"stream": stream, "error": str(error)})
                 self._outclaimed.set()
             else:
-                log.info("another relay took over a stream that left the config", extra={"stream": stream})
+                log.info(
+                    "another relay took over a stream that left the config",
+                    extra={"stream": stream},
+                )
         finally:
             self._ended(runner)
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A stream that was told to stop has ended; if it left the config, nothing speaks of it any more."""
+        """A stream that was told to stop has ended; if it left the config, nothing speaks of it any
+        more."""
         stream, ending = runner.spec.id, len(self._ending)
         self._ending = [each for each in self._ending if each.runner is not runner]
         if len(self._ending) < ending and stream not in self._running:
@@ -391,18 +479,28 @@ def _found(resolution: Resolution) -> tuple[Resource, ...]:
     return resolution.resources if isinstance(resolution, Found) else ()
 
 
-def _named_first(resolutions: list[tuple[ResourceEntry, Resolution]]) -> list[tuple[ResourceEntry, Resolution]]:
+def _named_first(
+    resolutions: list[tuple[ResourceEntry, Resolution]],
+) -> list[tuple[ResourceEntry, Resolution]]:
     """Entries that name their resource come first: a wildcard means all others of its group."""
     return sorted(resolutions, key=lambda item: item[0].resource.startswith("*"))
 
 
-def _plans(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]], shared: set[str]) -> dict[str, PlannedStream]:
-    """The streams by id. An entry that cannot be planned has none: it alone waits, and its row has the reason."""
+def _plans(
+    settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]], shared: set[str]
+) -> dict[str, PlannedStream]:
+    """The streams by id. An entry that cannot be planned has none: it alone waits, and its row has
+    the reason."""
     planned: dict[str, PlannedStream] = {}
     for entry, resolution in _named_first(resolutions):
         for resource in _found(resolution):
             try:
-                streams = plan_streams(settings, entry, resource, prefixed=resource_topic(settings, entry, resource) in shared)
+                streams = plan_streams(
+                    settings,
+                    entry,
+                    resource,
+                    prefixed=resource_topic(settings, entry, resource) in shared,
+                )
             except Exception:  # `_reconcile_entry` meets it too, and says so
                 log.debug("entry cannot be planned", exc_info=True)
                 continue
@@ -413,4 +511,6 @@ def _plans(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution
 
 def _shared(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]]) -> set[str]:
     """The topics that hold several resources."""
-    return shared_topics(settings, ((entry, _found(resolution)) for entry, resolution in resolutions))
+    return shared_topics(
+        settings, ((entry, _found(resolution)) for entry, resolution in resolutions)
+    )

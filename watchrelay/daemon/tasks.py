@@ -1,6 +1,7 @@
 """Tasks that may not end in silence.
 
-Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or was cancelled before that.
+Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or
+was cancelled before that.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
-async def must_run(work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event) -> None:
+async def must_run(
+    work: Coroutine[object, object, None], *, name: str, stopping: asyncio.Event
+) -> None:
     """Run `work` until `stopping`.
 
-    Raises: Died when it returned or was cancelled earlier. A TaskGroup neither fails nor logs when a child ends cancelled, so without
-    this a dead loop would go unnoticed.
+    Raises: Died when it returned or was cancelled earlier. A TaskGroup neither fails nor logs when
+    a child ends cancelled, so without this a dead loop would go unnoticed.
     """
     try:
         await work
@@ -38,8 +41,8 @@ async def must_run(work: Coroutine[object, object, None], *, name: str, stopping
 async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0) -> None:
     """Cancel `tasks`, and return when all of them have ended.
 
-    Who has not ended after `again_s` is cancelled again: libraries swallow cancellations (`kafka.client.patches` names two that did),
-    and a process that was told to stop ends.
+    Who has not ended after `again_s` is cancelled again: libraries swallow cancellations
+    (`kafka.client.patches` names two that did), and a process that was told to stop ends.
     """
     left = set(tasks)
     while left:
@@ -57,7 +60,9 @@ async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> No
             wait.cancel()
 
 
-async def unless(stopping: asyncio.Event, work: Coroutine[object, object, Result], *, name: str) -> Result | None:
+async def unless(
+    stopping: asyncio.Event, work: Coroutine[object, object, Result], *, name: str
+) -> Result | None:
     """The result of `work`; None when `stopping` was set before, and `work` is cancelled then.
 
     Raises: what `work` raises, as it is.
@@ -83,7 +88,8 @@ def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class UnexpectedErrors:
-    """Tells errors that no code expected from those that were logged with their traceback before."""
+    """Tells errors that no code expected from those that were logged with their traceback
+    before."""
 
     def __init__(self) -> None:
         self._met: set[str] = set()
@@ -91,24 +97,37 @@ class UnexpectedErrors:
     def explain(self, error: Exception) -> tuple[str, BaseException | None]:
         """What to log of `error`, or of the error in it that caused the others.
 
-        Returns: One line for people, and what to log the traceback of: None after the first error of its type from that line of code.
+        Returns: One line for people, and what to log the traceback of: None after the first error
+        of its type from that line of code.
         """
         cause = first_cause(error) if isinstance(error, ExceptionGroup) else error
         *_, frame = traceback.extract_tb(cause.__traceback__) or [None]
-        place = f"{type(cause).__name__} {frame.filename}:{frame.lineno}" if frame is not None else type(cause).__name__
+        place = (
+            f"{type(cause).__name__} {frame.filename}:{frame.lineno}"
+            if frame is not None
+            else type(cause).__name__
+        )
         known = place in self._met
         self._met.add(place)
-        return f"internal error: {type(cause).__name__}: {short(str(cause))}", None if known else cause
+        return (
+            f"internal error: {type(cause).__name__}: {short(str(cause))}",
+            None if known else cause,
+        )
 
 
 def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The event loop's exception handler: what it complains of is a bug of ours and logged as an error, but for broken connections.
+    """The event loop's exception handler: what it complains of is a bug of ours and logged as an
+    error, but for broken connections.
 
-    A connection tells its end to whoever reads, and once more to a future of its own that nobody may be waiting for any more: seen once
-    in half an hour of `make soak`.
+    A connection tells its end to whoever reads, and once more to a future of its own that nobody
+    may be waiting for any more: seen once in half an hour of `make soak`.
     """
     broken, future = context.get("exception"), context.get("future")
-    if isinstance(broken, ConnectionError) and future is not None and not isinstance(future, asyncio.Task):
+    if (
+        isinstance(broken, ConnectionError)
+        and future is not None
+        and not isinstance(future, asyncio.Task)
+    ):
         _log.debug("a connection broke that nobody waits for", extra={"error": str(broken)})
     else:
         loop.default_exception_handler(context)

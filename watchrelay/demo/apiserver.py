@@ -1,8 +1,9 @@
 """An API server on a real socket, without a cluster behind it.
 
-Room: demo. In: HTTP/1.1 requests as any Kubernetes client sends them. Out: discovery, lists with paging, watches, simple writes.
-It follows the protocol's awkward parts on purpose: versions that expire in both forms, tokens that do, items without kind, selectors
-that delete. Source: WATCH 1-4, 8-9; kubernetes.io "API concepts".
+Room: demo. In: HTTP/1.1 requests as any Kubernetes client sends them. Out: discovery, lists with
+paging, watches, simple writes. It follows the protocol's awkward parts on purpose: versions that
+expire in both forms, tokens that do, items without kind, selectors that delete. Source: WATCH 1-4,
+8-9; kubernetes.io "API concepts".
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 class Behaviour:
     """How the server behaves, which tests may change while it runs.
 
-    `forbidden` holds (verb, plural) pairs answered 403; `expired_as_http` answers an expired watch with HTTP 410 instead of an ERROR line;
-    `token` is the bearer token that is asked of everybody; `intercept` sees every request first, and may answer it.
+    `forbidden` holds (verb, plural) pairs answered 403; `expired_as_http` answers an expired watch
+    with HTTP 410 instead of an ERROR line; `token` is the bearer token that is asked of everybody;
+    `intercept` sees every request first, and may answer it.
     """
 
     version: str = "v1.36.0"
@@ -53,7 +55,8 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path means. Shape: `namespace` "" is all namespaces or none; `name` "" is the collection."""
+    """What a path means. Shape: `namespace` "" is all namespaces or none; `name` "" is the
+    collection."""
 
     served: Served
     version: str
@@ -72,7 +75,8 @@ class Seen:
 
 
 class ApiServer:
-    """Serves a `Registry` on 127.0.0.1. `requests` counts (verb, resource); `log` keeps the newest thousand."""
+    """Serves a `Registry` on 127.0.0.1. `requests` counts (verb, resource); `log` keeps the newest
+    thousand."""
 
     def __init__(self, registry: Registry, behaviour: Behaviour | None = None) -> None:
         self.registry = registry
@@ -91,7 +95,9 @@ class ApiServer:
         """Listens; `url` says where."""
         app = web.Application(client_max_size=8 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5, access_log=None)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, shutdown_timeout=0.5, access_log=None
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         self.url = "http://{}:{}".format(*self._runner.addresses[0][:2])
@@ -104,7 +110,8 @@ class ApiServer:
             self._runner = None
 
     def end_watches(self, how: Ending = "clean", resource: str | None = None) -> None:
-        """Ends the watches of one resource, or all: `clean` as at their timeout, `cut` as a server that dies."""
+        """Ends the watches of one resource, or all: `clean` as at their timeout, `cut` as a server
+        that dies."""
         for watch, watched in list(self._watches.items()):
             if resource in {None, watched}:
                 watch.end(how)
@@ -115,17 +122,23 @@ class ApiServer:
         return len(self._watches)
 
     async def read_up(self, resource: str) -> None:
-        """Returns when every watch of the resource was given all that was written: as slow as the slowest reader."""
+        """Returns when every watch of the resource was given all that was written: as slow as the
+        slowest reader."""
         await asyncio.sleep(0)
-        while not all(watch.caught_up for watch, watched in self._watches.items() if watched == resource):
+        while not all(
+            watch.caught_up for watch, watched in self._watches.items() if watched == resource
+        ):
             self._progress.clear()
             await self._progress.wait()
 
-    # ---- requests -------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
-            if self.behaviour.intercept is not None and (answer := await self.behaviour.intercept(request)) is not None:
+            if (
+                self.behaviour.intercept is not None
+                and (answer := await self.behaviour.intercept(request)) is not None
+            ):
                 return answer
             self._authenticate(request)
             if self.levers is not None and (answer := await self.levers(request)) is not None:
@@ -137,7 +150,10 @@ class ApiServer:
             return _json(refused.status(), status=refused.code, headers=headers)
 
     def _authenticate(self, request: web.Request) -> None:
-        if self.behaviour.token and request.headers.get("Authorization") != f"Bearer {self.behaviour.token}":
+        if (
+            self.behaviour.token
+            and request.headers.get("Authorization") != f"Bearer {self.behaviour.token}"
+        ):
             raise Refused(401, "Unauthorized", "Unauthorized")
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -145,10 +161,19 @@ class ApiServer:
         match parts:
             case ["readyz" | "livez" | "healthz", *_]:
                 ready = self.behaviour.ready or parts[0] == "livez"
-                return web.Response(text="ok" if ready else "not ready", status=200 if ready else 500)
+                return web.Response(
+                    text="ok" if ready else "not ready", status=200 if ready else 500
+                )
             case ["version"]:
                 major, minor = self.behaviour.version.removeprefix("v").split(".")[:2]
-                return _json({"major": major, "minor": minor, "gitVersion": self.behaviour.version, "platform": "linux/amd64"})
+                return _json(
+                    {
+                        "major": major,
+                        "minor": minor,
+                        "gitVersion": self.behaviour.version,
+                        "platform": "linux/amd64",
+                    }
+                )
             case ["api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _]:
                 return self._discovery(request, parts)
             case ["api", version, *rest]:
@@ -162,9 +187,16 @@ class ApiServer:
         return await self._resource(request, target)
 
     def _not_found(self, parts: list[str]) -> web.Response:
-        """A server that knows the group and version says so in a Status, for all else it is a plain page."""
-        group, version = (parts[1], parts[2]) if parts[:1] == ["apis"] and len(parts) > 3 else ("", parts[1] if len(parts) > 1 else "")
-        if parts[:1] in (["api"], ["apis"]) and version in self.registry.catalog.groups().get(group, ()):
+        """A server that knows the group and version says so in a Status, for all else it is a plain
+        page."""
+        group, version = (
+            (parts[1], parts[2])
+            if parts[:1] == ["apis"] and len(parts) > 3
+            else ("", parts[1] if len(parts) > 1 else "")
+        )
+        if parts[:1] in (["api"], ["apis"]) and version in self.registry.catalog.groups().get(
+            group, ()
+        ):
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         return web.Response(text="404 page not found\n", status=404)
 
@@ -173,7 +205,10 @@ class ApiServer:
         # "namespaces/x" alone is an object; with something after it, a place.
         if len(rest) >= 3 and rest[0] == "namespaces":
             namespace, rest = rest[1], rest[2:]
-        if not 1 <= len(rest) <= 2 or (served := self.registry.catalog.find(group, version, rest[0])) is None:
+        if (
+            not 1 <= len(rest) <= 2
+            or (served := self.registry.catalog.find(group, version, rest[0])) is None
+        ):
             return None
         if namespace and not served.resource.namespaced:
             return None
@@ -181,14 +216,29 @@ class ApiServer:
 
     async def _resource(self, request: web.Request, target: Target) -> web.StreamResponse:
         watching = request.query.get("watch", "") in {"1", "true"} and not target.name
-        verbs = {"GET": "get" if target.name else "watch" if watching else "list", "POST": "create", "PUT": "update", "DELETE": "delete"}
+        verbs = {
+            "GET": "get" if target.name else "watch" if watching else "list",
+            "POST": "create",
+            "PUT": "update",
+            "DELETE": "delete",
+        }
         verb, served = verbs.get(request.method, ""), target.served
         self.requests[verb, served.name] += 1
-        self.log.append(Seen(verb, served.name, dict(request.query), request.headers.get("User-Agent", "")))
+        self.log.append(
+            Seen(verb, served.name, dict(request.query), request.headers.get("User-Agent", ""))
+        )
         if (verb, served.resource.plural) in self.behaviour.forbidden:
-            where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
-            what = f'resource "{served.resource.plural}" in API group "{served.resource.group}"{where}'
-            raise Refused(403, "Forbidden", f'{served.name} is forbidden: User "demo" cannot {verb} {what}')
+            where = (
+                f' in the namespace "{target.namespace}"'
+                if target.namespace
+                else " at the cluster scope"
+            )
+            what = (
+                f'resource "{served.resource.plural}" in API group "{served.resource.group}"{where}'
+            )
+            raise Refused(
+                403, "Forbidden", f'{served.name} is forbidden: User "demo" cannot {verb} {what}'
+            )
         match verb:
             case "list":
                 return await self._list(request, target)
@@ -199,7 +249,11 @@ class ApiServer:
             case "create" | "update" | "delete":
                 return await self._write(request, target, verb)
             case _:
-                raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+                raise Refused(
+                    405,
+                    "MethodNotAllowed",
+                    "the server does not allow this method on the requested resource",
+                )
 
     def _view(self, request: web.Request, target: Target, *, as_list: bool) -> View:
         query = request.query
@@ -209,11 +263,16 @@ class ApiServer:
             namespace=target.namespace,
             label_selector=query.get("labelSelector", ""),
             field_selector=query.get("fieldSelector", ""),
-            metadata_only=wants_metadata_only(request.headers.get("Accept", ""), as_list=as_list) and self.behaviour.metadata_only,
+            metadata_only=wants_metadata_only(request.headers.get("Accept", ""), as_list=as_list)
+            and self.behaviour.metadata_only,
         )
 
     async def _list(self, request: web.Request, target: Target) -> web.StreamResponse:
-        view, options, storage = self._view(request, target, as_list=True), list_options(request.query), self.registry.storage
+        view, options, storage = (
+            self._view(request, target, as_list=True),
+            list_options(request.query),
+            self.registry.storage,
+        )
         if options.at_least > storage.version:
             raise too_large(options.at_least, storage.version)
         listing = storage.page(
@@ -236,7 +295,9 @@ class ApiServer:
         await response.prepare(request)
         separator = head
         for first in range(0, len(listing.objects), ITEMS_PER_WRITE):
-            items = [view.item(stored) for stored in listing.objects[first : first + ITEMS_PER_WRITE]]
+            items = [
+                view.item(stored) for stored in listing.objects[first : first + ITEMS_PER_WRITE]
+            ]
             await response.write(separator + b",".join(items))
             separator = b","
             await asyncio.sleep(0)  # a huge list must not keep the watches waiting
@@ -246,12 +307,25 @@ class ApiServer:
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         view, storage = self._view(request, target, as_list=False), self.registry.storage
-        asked = watch_request(request.query, streaming=self.behaviour.streaming_lists, random=self._random)
+        asked = watch_request(
+            request.query, streaming=self.behaviour.streaming_lists, random=self._random
+        )
         collection = storage.collection(target.served.name)
-        if self.behaviour.expired_as_http and asked.start is not None and collection.position(asked.start) is None:
-            raise Refused(410, "Expired", f"too old resource version: {asked.start} ({collection.horizon})")
+        if (
+            self.behaviour.expired_as_http
+            and asked.start is not None
+            and collection.position(asked.start) is None
+        ):
+            raise Refused(
+                410, "Expired", f"too old resource version: {asked.start} ({collection.horizon})"
+            )
         watch = WatchStream(
-            storage, collection, view, asked, bookmark_interval_s=self.behaviour.bookmark_interval_s, on_caught_up=self._progress.set
+            storage,
+            collection,
+            view,
+            asked,
+            bookmark_interval_s=self.behaviour.bookmark_interval_s,
+            on_caught_up=self._progress.set,
         )
         self._watches[watch] = target.served.name
         try:
@@ -261,7 +335,9 @@ class ApiServer:
             self._progress.set()
 
     def _get(self, target: Target) -> web.Response:
-        held = self.registry.storage.collection(target.served.name).objects.get((target.namespace, target.name))
+        held = self.registry.storage.collection(target.served.name).objects.get(
+            (target.namespace, target.name)
+        )
         if held is None:
             raise Refused(404, "NotFound", f'{target.served.name} "{target.name}" not found')
         return web.Response(body=held.body(), content_type="application/json")
@@ -270,10 +346,26 @@ class ApiServer:
         name = target.served.name
         if verb == "delete":
             stored = self.registry.delete(name, target.namespace, target.name)
-            details = {"name": stored.name, "kind": target.served.resource.plural, "uid": stored.uid}
-            return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+            details = {
+                "name": stored.name,
+                "kind": target.served.resource.plural,
+                "uid": stored.uid,
+            }
+            return _json(
+                {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "metadata": {},
+                    "status": "Success",
+                    "details": details,
+                }
+            )
         if not target.name and target.served.resource.namespaced and not target.namespace:
-            raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise Refused(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
         try:
             obj = json.loads(await request.read())
             metadata = obj.setdefault("metadata", {})
@@ -283,14 +375,24 @@ class ApiServer:
                 metadata["name"] = target.name
         except (ValueError, AttributeError, TypeError):
             raise Refused(400, "BadRequest", "the object provided is not a JSON object") from None
-        stored = self.registry.create(name, obj) if verb == "create" else self.registry.replace(name, obj)
-        return web.Response(body=stored.body(), content_type="application/json", status=201 if verb == "create" else 200)
+        stored = (
+            self.registry.create(name, obj)
+            if verb == "create"
+            else self.registry.replace(name, obj)
+        )
+        return web.Response(
+            body=stored.body(),
+            content_type="application/json",
+            status=201 if verb == "create" else 200,
+        )
 
-    # ---- discovery ------------------------------------------------------------------------------------------------
+    # ---- discovery -------------------------------------------------------------------------------
 
     def _discovery(self, request: web.Request, parts: list[str]) -> web.StreamResponse:
         catalog, content_type = self.registry.catalog, "application/json"
-        aggregated = self.behaviour.aggregated_discovery and AGGREGATED_TYPE in request.headers.get("Accept", "")
+        aggregated = self.behaviour.aggregated_discovery and AGGREGATED_TYPE in request.headers.get(
+            "Accept", ""
+        )
         document: dict[str, Any] | None
         match parts:
             case [root] if aggregated:
@@ -303,7 +405,9 @@ class ApiServer:
                 document = catalog.resource_list("", version)
             case ["apis", group]:
                 document = catalog.group(group)
-                document = {"kind": "APIGroup", "apiVersion": "v1", **document} if document else None
+                document = (
+                    {"kind": "APIGroup", "apiVersion": "v1", **document} if document else None
+                )
             case _:
                 document = catalog.resource_list(parts[1], parts[2])
         if document is None:
@@ -316,7 +420,11 @@ class ApiServer:
         return web.Response(body=body, headers=headers)
 
 
-def _json(content: Mapping[str, object], *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+def _json(
+    content: Mapping[str, object], *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """Compact, and without a charset, as Kubernetes writes it."""
     body = json.dumps(content, separators=(",", ":")).encode() + b"\n"
-    return web.Response(body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})})
+    return web.Response(
+        body=body, status=status, headers={"Content-Type": "application/json", **(headers or {})}
+    )

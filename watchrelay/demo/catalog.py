@@ -1,7 +1,8 @@
 """Which resources a synthetic cluster serves, and how it says so.
 
-Room: demo (pure). In: the built-in resources, CustomResourceDefinitions that come and go. Out: what a path means, and discovery
-documents in the aggregated (v2) and in the legacy form. Source: WATCH 8.1-8.2, KEP-3352.
+Room: demo (pure). In: the built-in resources, CustomResourceDefinitions that come and go. Out: what
+a path means, and discovery documents in the aggregated (v2) and in the legacy form. Source: WATCH
+8.1-8.2, KEP-3352.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _VERBS = ["create", "delete", "get", "list", "update", "watch"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One resource. Shape: `resource` is the version that objects are stored in; `versions` are all served, preferred first."""
+    """One resource. Shape: `resource` is the version that objects are stored in; `versions` are all
+    served, preferred first."""
 
     resource: Resource
     singular: str
@@ -41,7 +43,8 @@ class Served:
 
 @dataclass(slots=True)
 class Catalog:
-    """Everything served now. `stale` holds (group, version) pairs whose backing server is away, as aggregated discovery shows it."""
+    """Everything served now. `stale` holds (group, version) pairs whose backing server is away, as
+    aggregated discovery shows it."""
 
     stale: set[tuple[str, str]] = field(default_factory=set)
     _served: dict[str, Served] = field(default_factory=dict)
@@ -66,19 +69,42 @@ class Catalog:
         return served if served is not None and version in served.versions else None
 
     def define(self, definition: Mapping[str, Any]) -> Served:
-        """Serves what a CustomResourceDefinition defines, in place of what it defined before. Raises: Refused 422."""
+        """Serves what a CustomResourceDefinition defines, in place of what it defined before.
+        Raises: Refused 422."""
         try:
             spec, names = definition["spec"], definition["spec"]["names"]
-            versions = [version["name"] for version in spec["versions"] if version.get("served", True)]
-            stored = [version["name"] for version in spec["versions"] if version.get("storage", len(spec["versions"]) == 1)]
-            resource = Resource(spec["group"], stored[0], names["plural"], names["kind"], spec["scope"] == "Namespaced")
+            versions = [
+                version["name"] for version in spec["versions"] if version.get("served", True)
+            ]
+            stored = [
+                version["name"]
+                for version in spec["versions"]
+                if version.get("storage", len(spec["versions"]) == 1)
+            ]
+            resource = Resource(
+                spec["group"],
+                stored[0],
+                names["plural"],
+                names["kind"],
+                spec["scope"] == "Namespaced",
+            )
             name = definition["metadata"]["name"]
         except (KeyError, TypeError, IndexError) as error:
-            raise Refused(422, "Invalid", f"CustomResourceDefinition is invalid: {error!r} is missing or wrong") from None
+            raise Refused(
+                422,
+                "Invalid",
+                f"CustomResourceDefinition is invalid: {error!r} is missing or wrong",
+            ) from None
         if name != resource.qualified:
-            raise Refused(422, "Invalid", f'metadata.name: Invalid value: "{name}": must be spec.names.plural+"."+spec.group')
+            raise Refused(
+                422,
+                "Invalid",
+                f'metadata.name: Invalid value: "{name}": must be spec.names.plural+"."+spec.group',
+            )
         singular = names.get("singular") or resource.kind.lower()
-        served = Served(resource, singular, tuple(names.get("shortNames") or ()), tuple(versions), custom=True)
+        served = Served(
+            resource, singular, tuple(names.get("shortNames") or ()), tuple(versions), custom=True
+        )
         self._served[served.name] = served
         return served
 
@@ -86,7 +112,7 @@ class Catalog:
         """Serves it no more."""
         self._served.pop(name, None)
 
-    # ---- discovery ------------------------------------------------------------------------------------------------
+    # ---- discovery -------------------------------------------------------------------------------
 
     def groups(self) -> dict[str, list[str]]:
         """Versions by group, both in order of preference; the core group is ""."""
@@ -105,7 +131,12 @@ class Catalog:
             for group, versions in self.groups().items()
             if (group == "") is core
         ]
-        return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2",
+            "metadata": {},
+            "items": items,
+        }
 
     def _aggregated_version(self, group: str, version: str) -> dict[str, Any]:
         if (group, version) in self.stale:
@@ -126,15 +157,27 @@ class Catalog:
     def group_list(self) -> dict[str, Any]:
         """The legacy APIGroupList of `/apis`."""
         groups = [self.group(name) for name in self.groups() if name]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group for group in groups if group]}
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [group for group in groups if group],
+        }
 
     def group(self, name: str) -> dict[str, Any] | None:
         """The legacy APIGroup of `/apis/<name>`; None when it is not served."""
-        versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in self.groups().get(name, ())]
-        return {"name": name, "versions": versions, "preferredVersion": versions[0]} if versions else None
+        versions = [
+            {"groupVersion": f"{name}/{version}", "version": version}
+            for version in self.groups().get(name, ())
+        ]
+        return (
+            {"name": name, "versions": versions, "preferredVersion": versions[0]}
+            if versions
+            else None
+        )
 
     def resource_list(self, group: str, version: str) -> dict[str, Any] | None:
-        """The legacy APIResourceList; None when nothing is served there. Raises: Refused 503 for a stale one."""
+        """The legacy APIResourceList; None when nothing is served there. Raises: Refused 503 for a
+        stale one."""
         if (group, version) in self.stale:
             raise Refused(503, "ServiceUnavailable", "service unavailable")
         resources = [
@@ -149,7 +192,15 @@ class Catalog:
             for served in self._of(group, version)
         ]
         group_version = f"{group}/{version}" if group else version
-        return {"kind": "APIResourceList", "groupVersion": group_version, "resources": resources} if resources else None
+        return (
+            {"kind": "APIResourceList", "groupVersion": group_version, "resources": resources}
+            if resources
+            else None
+        )
 
     def _of(self, group: str, version: str) -> Iterable[Served]:
-        return (served for served in self if served.resource.group == group and version in served.versions)
+        return (
+            served
+            for served in self
+            if served.resource.group == group and version in served.versions
+        )

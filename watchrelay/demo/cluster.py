@@ -1,7 +1,8 @@
 """A synthetic cluster: API server, shop, and floods, in one object or one process.
 
-Room: demo. In: how busy it should be. Out: a URL and a kubeconfig that any Kubernetes client can use. Besides the API it has levers under
-`/demo/`, for benchmarks that run it in a process of its own: `POST /demo/pods?count=`, `/demo/flood?events=&rate=`, `/demo/compact`,
+Room: demo. In: how busy it should be. Out: a URL and a kubeconfig that any Kubernetes client can
+use. Besides the API it has levers under `/demo/`, for benchmarks that run it in a process of its
+own: `POST /demo/pods?count=`, `/demo/flood?events=&rate=`, `/demo/compact`,
 `/demo/end-watches?how=`.
 """
 
@@ -28,9 +29,12 @@ _TICK_S = 0.001
 
 
 class SyntheticCluster:
-    """A cluster on 127.0.0.1; an async context manager. `registry` is its state, `server` its behaviour and what it was asked."""
+    """A cluster on 127.0.0.1; an async context manager. `registry` is its state, `server` its
+    behaviour and what it was asked."""
 
-    def __init__(self, *, seed: int = 0, history_events: int = 10_000, behaviour: Behaviour | None = None) -> None:
+    def __init__(
+        self, *, seed: int = 0, history_events: int = 10_000, behaviour: Behaviour | None = None
+    ) -> None:
         self.registry = make_registry(seed=seed, history_events=history_events)
         self.server = ApiServer(self.registry, behaviour)
         self.server.levers = self._lever
@@ -46,7 +50,12 @@ class SyntheticCluster:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     async def start(self, *, port: int = 0) -> None:
@@ -59,7 +68,9 @@ class SyntheticCluster:
 
     def kubeconfig(self) -> str:
         """The text of a kubeconfig for this cluster."""
-        user: dict[str, Any] = {"token": self.server.behaviour.token} if self.server.behaviour.token else {}
+        user: dict[str, Any] = (
+            {"token": self.server.behaviour.token} if self.server.behaviour.token else {}
+        )
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -85,20 +96,33 @@ class SyntheticCluster:
         """`count` more numbered pods, in 20 namespaces."""
         if not self._pods:
             for number in range(NAMESPACES):
-                self.registry.create("namespaces", {"metadata": {"name": f"team-{number}"}, "spec": {}, "status": {"phase": "Active"}})
+                self.registry.create(
+                    "namespaces",
+                    {
+                        "metadata": {"name": f"team-{number}"},
+                        "spec": {},
+                        "status": {"phase": "Active"},
+                    },
+                )
         for number in range(self._pods, self._pods + count):
             self.registry.put("pods", numbered_pod(number))
         self._pods += count
 
     async def flood(self, events: int, *, events_per_s: float = 0) -> None:
-        """Changes the numbered pods `events` times in turn; returns when every watch of pods was given the last.
+        """Changes the numbered pods `events` times in turn; returns when every watch of pods was
+        given the last.
 
-        Units: `events_per_s` 0 is as fast as the watches are read. The states are made beforehand: each write costs a few microseconds.
+        Units: `events_per_s` 0 is as fast as the watches are read. The states are made beforehand:
+        each write costs a few microseconds.
         """
         count = min(self._pods, FLOODED_PODS_MAX)
         if not count:
             raise Refused(422, "Invalid", "there are no numbered pods to change: add some first")
-        states = [numbered_pod(number, revision=revision) for revision in (1, 2) for number in range(count)]
+        states = [
+            numbered_pod(number, revision=revision)
+            for revision in (1, 2)
+            for number in range(count)
+        ]
         put = self.registry.put
 
         def change(index: int) -> Stored:
@@ -113,8 +137,11 @@ class SyntheticCluster:
                 await self.server.read_up("pods")
         await self.server.read_up("pods")
 
-    async def _paced(self, events_per_s: float, events: int | None, change: Callable[[int], object]) -> None:
-        """Calls `change` with 0, 1, 2, ... at that rate; what a late tick missed is made up for at once."""
+    async def _paced(
+        self, events_per_s: float, events: int | None, change: Callable[[int], object]
+    ) -> None:
+        """Calls `change` with 0, 1, 2, ... at that rate; what a late tick missed is made up for at
+        once."""
         begun_s, done = clock.now_s(), 0
         while events is None or done < events:
             due = int((clock.now_s() - begun_s) * events_per_s) + 1
@@ -131,11 +158,18 @@ class SyntheticCluster:
             case "pods":
                 self.add_pods(int(query.get("count", "1000")))
             case "flood":
-                await self.flood(int(query.get("events", "10000")), events_per_s=float(query.get("rate", "0")))
+                await self.flood(
+                    int(query.get("events", "10000")), events_per_s=float(query.get("rate", "0"))
+                )
             case "compact":
                 self.registry.storage.compact()
             case "end-watches":
                 self.server.end_watches("cut" if query.get("how") == "cut" else "clean")
             case _:
                 return None
-        return web.json_response({"resourceVersion": str(self.registry.storage.version), "seconds": clock.now_s() - begun_s})
+        return web.json_response(
+            {
+                "resourceVersion": str(self.registry.storage.version),
+                "seconds": clock.now_s() - begun_s,
+            }
+        )

@@ -1,7 +1,8 @@
 """An embedded Kafka: real protocol on a real socket, inside this process, without a JVM.
 
-Room: demo. In: how many brokers. Out: a bootstrap address, and for tests the levers that make brokers misbehave.
-It is librdkafka's mock cluster, reached by ctypes in the shared library that the confluent-kafka wheel brings along.
+Room: demo. In: how many brokers. Out: a bootstrap address, and for tests the levers that make
+brokers misbehave. It is librdkafka's mock cluster, reached by ctypes in the shared library that the
+confluent-kafka wheel brings along.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
 
 NO_LEADER = -1
 _PRODUCER = 0
-_MISSING = "the embedded Kafka needs confluent-kafka: pip install 'watchrelay[demo]', or name a real broker with --kafka"
+_MISSING = (
+    "the embedded Kafka needs confluent-kafka: pip install 'watchrelay[demo]', or name a "
+    "real broker with --kafka"
+)
 
 
 class EmbeddedKafkaError(WatchrelayError):
@@ -31,9 +35,10 @@ class EmbeddedKafkaError(WatchrelayError):
 class EmbeddedKafka:
     """A running mock cluster on 127.0.0.1; a context manager.
 
-    Shape: brokers have the ids 1 to `brokers`; topics that a client asks about come into being with 4 partitions. What it does not do,
-    and real Kafka does: keep more than 5 MiB of a partition (the oldest batches vanish), compact, limit sizes, check sequences, fence,
-    create topics or describe configs on request, groups of more than one member. Source: librdkafka, src/rdkafka_mock.c.
+    Shape: brokers have the ids 1 to `brokers`; topics that a client asks about come into being with
+    4 partitions. What it does not do, and real Kafka does: keep more than 5 MiB of a partition (the
+    oldest batches vanish), compact, limit sizes, check sequences, fence, create topics or describe
+    configs on request, groups of more than one member. Source: librdkafka, src/rdkafka_mock.c.
     """
 
     def __init__(self, library: ctypes.CDLL, handle: int, cluster: int, bootstrap: str) -> None:
@@ -55,12 +60,16 @@ class EmbeddedKafka:
         error = ctypes.create_string_buffer(512)
         handle = library.rd_kafka_new(_PRODUCER, conf, error, len(error))
         if not handle:
-            raise EmbeddedKafkaError(f"the embedded Kafka cannot start: {error.value.decode(errors='replace')}")
+            raise EmbeddedKafkaError(
+                f"the embedded Kafka cannot start: {error.value.decode(errors='replace')}"
+            )
         cluster = library.rd_kafka_mock_cluster_new(handle, brokers)
         if not cluster:
             library.rd_kafka_destroy(handle)
             raise EmbeddedKafkaError("the embedded Kafka cannot listen on 127.0.0.1")
-        return cls(library, handle, cluster, library.rd_kafka_mock_cluster_bootstraps(cluster).decode())
+        return cls(
+            library, handle, cluster, library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
+        )
 
     def stop(self) -> None:
         """End the cluster and all that it held; a second call does nothing."""
@@ -72,19 +81,27 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def create_topic(self, name: str, partitions: int = 1, *, replication_factor: int = 1) -> None:
         """Make a topic. Raises: EmbeddedKafkaError when it exists already."""
         self._ask("rd_kafka_mock_topic_create", name.encode(), partitions, replication_factor)
 
-    # ---- levers for tests -------------------------------------------------------------------------------------------
+    # ---- levers for tests ------------------------------------------------------------------------
 
     def push_request_errors(self, api_key: int, codes: Sequence[int]) -> None:
-        """Answer the next `len(codes)` requests of this kind, to any broker, with these error codes instead of doing them."""
+        """Answer the next `len(codes)` requests of this kind, to any broker, with these error codes
+        instead of doing them."""
         array = (ctypes.c_int * len(codes))(*codes)
-        self._library.rd_kafka_mock_push_request_errors_array(self._alive(), api_key, len(codes), array)
+        self._library.rd_kafka_mock_push_request_errors_array(
+            self._alive(), api_key, len(codes), array
+        )
 
     def clear_request_errors(self, api_key: int) -> None:
         """Forget what `push_request_errors` left over for this kind of request."""
@@ -115,11 +132,15 @@ class EmbeddedKafka:
         code = getattr(self._library, function)(self._alive(), *arguments)
         if code:
             reason = self._library.rd_kafka_err2str(code).decode()
-            raise EmbeddedKafkaError(f"the embedded Kafka refused {function.removeprefix('rd_kafka_mock_')}{arguments}: {reason}")
+            raise EmbeddedKafkaError(
+                "the embedded Kafka refused "
+                f"{function.removeprefix('rd_kafka_mock_')}{arguments}: {reason}"
+            )
 
 
 def _find_library() -> str:
-    """Path of the librdkafka that confluent-kafka uses: bundled in Linux and macOS wheels, else the system's."""
+    """Path of the librdkafka that confluent-kafka uses: bundled in Linux and macOS wheels, else the
+    system's."""
     spec = importlib.util.find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         raise EmbeddedKafkaError(_MISSING)
@@ -129,7 +150,10 @@ def _find_library() -> str:
             return str(path)
     system = ctypes.util.find_library("rdkafka")
     if system is None:
-        raise EmbeddedKafkaError(f"no librdkafka beside {package}, nor on the system: install the confluent-kafka wheel for this platform")
+        raise EmbeddedKafkaError(
+            f"no librdkafka beside {package}, nor on the system: install the confluent-kafka "
+            "wheel for this platform"
+        )
     return system
 
 
@@ -150,9 +174,17 @@ def _load() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_destroy", None, [pointer]),
         ("rd_kafka_mock_cluster_bootstraps", text, [pointer]),
         ("rd_kafka_mock_topic_create", number, [pointer, text, number, number]),
-        ("rd_kafka_mock_push_request_errors_array", None, [pointer, ctypes.c_int16, size, ctypes.POINTER(number)]),
+        (
+            "rd_kafka_mock_push_request_errors_array",
+            None,
+            [pointer, ctypes.c_int16, size, ctypes.POINTER(number)],
+        ),
         ("rd_kafka_mock_clear_request_errors", None, [pointer, ctypes.c_int16]),
-        ("rd_kafka_mock_partition_set_leader", number, [pointer, text, ctypes.c_int32, ctypes.c_int32]),
+        (
+            "rd_kafka_mock_partition_set_leader",
+            number,
+            [pointer, text, ctypes.c_int32, ctypes.c_int32],
+        ),
         ("rd_kafka_mock_broker_set_down", number, [pointer, ctypes.c_int32]),
         ("rd_kafka_mock_broker_set_up", number, [pointer, ctypes.c_int32]),
         ("rd_kafka_mock_broker_set_rtt", number, [pointer, ctypes.c_int32, number]),

@@ -1,7 +1,8 @@
 """Objects as a busy cluster has them.
 
-Room: demo (pure). In: a number, or what a shop decides. Out: pods of about 5.1 KB (3.7 KB without managedFields), encoded without a JSON
-encoder in the way: a pod is its app's template with its own few dozen bytes put in between. Law: equal arguments give equal bytes.
+Room: demo (pure). In: a number, or what a shop decides. Out: pods of about 5.1 KB (3.7 KB without
+managedFields), encoded without a JSON encoder in the way: a pod is its app's template with its own
+few dozen bytes put in between. Law: equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _NODES = 40
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What tells a pod from the others of its app. Shape: `phase` Pending has no addresses and no container states yet."""
+    """What tells a pod from the others of its app. Shape: `phase` Pending has no addresses and no
+    container states yet."""
 
     namespace: str
     name: str
@@ -52,7 +54,9 @@ class ReplicaSet:
     @property
     def pod_hash(self) -> str:
         """The value of its pods' pod-template-hash label."""
-        number = int.from_bytes(hashlib.sha256(f"{self.app}.{self.revision}".encode()).digest()[:8], "big")
+        number = int.from_bytes(
+            hashlib.sha256(f"{self.app}.{self.revision}".encode()).digest()[:8], "big"
+        )
         return "".join(_ALPHABET[(number >> 5 * i) % len(_ALPHABET)] for i in range(9))
 
     @property
@@ -64,11 +68,19 @@ class ReplicaSet:
 class PodTemplate:
     """All pods of one ReplicaSet in one phase, but for their facts."""
 
-    def __init__(self, owner: ReplicaSet, *, phase: str = "Running", managed_fields: bool = True, deleted: str = "") -> None:
+    def __init__(
+        self,
+        owner: ReplicaSet,
+        *,
+        phase: str = "Running",
+        managed_fields: bool = True,
+        deleted: str = "",
+    ) -> None:
         self.owner, self.phase = owner, phase
         tree = _pod_tree(owner, phase, managed_fields=managed_fields, deleted=deleted)
         self.labels: dict[str, str] = tree["metadata"]["labels"]
-        pieces = _SLOT.split(msgspec.json.encode(tree).replace(b'"@restarts@"', b"@restarts@"))  # a number, not a string
+        # a number, not a string
+        pieces = _SLOT.split(msgspec.json.encode(tree).replace(b'"@restarts@"', b"@restarts@"))
         self._texts, self._slots = pieces[::2], pieces[1::2]
         self._cut = self._slots.index(b"version")
 
@@ -83,7 +95,8 @@ class PodTemplate:
             b"changed": facts.changed.encode(),
             b"node": b"node-%02d" % facts.node,
             b"host": b"10.0.%d.%d" % (facts.node >> 8, facts.node & 255),
-            b"pod": b"10.%d.%d.%d" % (100 + (facts.address >> 16 & 63), facts.address >> 8 & 255, facts.address & 255),
+            b"pod": b"10.%d.%d.%d"
+            % (100 + (facts.address >> 16 & 63), facts.address >> 8 & 255, facts.address & 255),
             b"first": unique[:64],
             b"second": unique[64:],
             b"volume": unique[8:13],
@@ -97,10 +110,13 @@ class PodTemplate:
             if slot != b"version":
                 parts.append(values[slot])
         parts.append(texts[-1])
-        # Every slot before the version put one value after its text; the version's own slot put none.
+        # Every slot before the version put one value after its text; the version's own slot put
+        # none.
         cut = 2 * self._cut + 1
         fields = {"spec.nodeName": f"node-{facts.node:02d}", "status.phase": self.phase}
-        return Stored(facts.namespace, facts.name, facts.uid, 0, self.labels, fields, tuple(parts), cut)
+        return Stored(
+            facts.namespace, facts.name, facts.uid, 0, self.labels, fields, tuple(parts), cut
+        )
 
 
 def uid(random: Random) -> str:
@@ -121,14 +137,22 @@ def _template(app: int, managed_fields: bool) -> PodTemplate:
 
 
 def numbered_pod(number: int, *, revision: int = 0, managed_fields: bool = True) -> Stored:
-    """Pod `number` of an endless, even series over 97 apps and 20 namespaces; `revision` changes its status as a kubelet does.
+    """Pod `number` of an endless, even series over 97 apps and 20 namespaces; `revision` changes
+    its status as a kubelet does.
 
-    Shape: about 5.1 KB, 3.7 KB without managedFields. Units: costs about 12 us. For floods and memory benchmarks.
+    Shape: about 5.1 KB, 3.7 KB without managedFields. Units: costs about 12 us. For floods and
+    memory benchmarks.
     """
     random = Random(number)
     template = _template(number % APPS, managed_fields)
-    created = f"2026-11-{number % 27 + 1:02}T{number % 24:02}:{number % 60:02}:{number // 60 % 60:02}Z"
-    changed = f"2026-11-28T{revision // 3600 % 24:02}:{revision // 60 % 60:02}:{revision % 60:02}Z" if revision else created
+    created = (
+        f"2026-11-{number % 27 + 1:02}T{number % 24:02}:{number % 60:02}:{number // 60 % 60:02}Z"
+    )
+    changed = (
+        f"2026-11-28T{revision // 3600 % 24:02}:{revision // 60 % 60:02}:{revision % 60:02}Z"
+        if revision
+        else created
+    )
     facts = PodFacts(
         namespace=template.owner.namespace,
         name=f"{template.owner.name}-{random.getrandbits(20):05x}{number:x}",
@@ -145,12 +169,22 @@ def numbered_pod(number: int, *, revision: int = 0, managed_fields: bool = True)
 
 def pod_tree(number: int, *, revision: int = 0, managed_fields: bool = True) -> dict[str, Any]:
     """`numbered_pod` as a tree, with its number as resourceVersion."""
-    return cast("dict[str, Any]", json.loads(numbered_pod(number, revision=revision, managed_fields=managed_fields).body(number + 1)))
+    return cast(
+        "dict[str, Any]",
+        json.loads(
+            numbered_pod(number, revision=revision, managed_fields=managed_fields).body(number + 1)
+        ),
+    )
 
 
-def _pod_tree(owner: ReplicaSet, phase: str, *, managed_fields: bool, deleted: str) -> dict[str, Any]:
+def _pod_tree(
+    owner: ReplicaSet, phase: str, *, managed_fields: bool, deleted: str
+) -> dict[str, Any]:
     app = owner.app
-    containers = [pod_container(app, "app", 8080, owner.revision), pod_container(app, "proxy", 15001)]
+    containers = [
+        pod_container(app, "app", 8080, owner.revision),
+        pod_container(app, "proxy", 15001),
+    ]
     metadata: dict[str, Any] = {
         "name": "@name@",
         "generateName": f"{owner.name}-",
@@ -175,13 +209,24 @@ def _pod_tree(owner: ReplicaSet, phase: str, *, managed_fields: bool, deleted: s
         metadata |= {"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30}
     if managed_fields:
         metadata["managedFields"] = [
-            {"manager": name, "operation": "Update", "apiVersion": "v1", "time": time, "fieldsType": "FieldsV1", "fieldsV1": fields, **more}
+            {
+                "manager": name,
+                "operation": "Update",
+                "apiVersion": "v1",
+                "time": time,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": fields,
+                **more,
+            }
             for name, time, fields, more in _MANAGED
         ]
     spec = {
         "volumes": [
             {"name": "config", "configMap": {"name": f"{app}-config", "defaultMode": 420}},
-            {"name": "kube-api-access-@volume@", "projected": {"sources": _TOKEN_SOURCES, "defaultMode": 420}},
+            {
+                "name": "kube-api-access-@volume@",
+                "projected": {"sources": _TOKEN_SOURCES, "defaultMode": 420},
+            },
         ],
         "containers": containers,
         "restartPolicy": "Always",
@@ -193,13 +238,24 @@ def _pod_tree(owner: ReplicaSet, phase: str, *, managed_fields: bool, deleted: s
         "securityContext": {"runAsNonRoot": True},
         "schedulerName": "default-scheduler",
         "tolerations": [
-            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
+            }
             for key in ("not-ready", "unreachable")
         ],
         "priority": 0,
         "enableServiceLinks": True,
     }
-    return {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": spec, "status": _pod_status(containers, phase)}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "spec": spec,
+        "status": _pod_status(containers, phase),
+    }
 
 
 def pod_container(app: str, name: str, port: int, revision: int = 1) -> dict[str, Any]:
@@ -210,10 +266,17 @@ def pod_container(app: str, name: str, port: int, revision: int = 1) -> dict[str
         "image": f"registry.example.com/shop/{app}-{name}:v1.{number % 40}.{revision}",
         "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
         "env": [{"name": "DB_HOST", "value": f"{app}-db.internal"}],
-        "resources": {"limits": {"memory": "512Mi"}, "requests": {"cpu": f"{number % 9 + 1}00m", "memory": "256Mi"}},
+        "resources": {
+            "limits": {"memory": "512Mi"},
+            "requests": {"cpu": f"{number % 9 + 1}00m", "memory": "256Mi"},
+        },
         "volumeMounts": [
             {"name": "config", "readOnly": True, "mountPath": "/etc/app"},
-            {"name": "kube-api-access-@volume@", "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"},
+            {
+                "name": "kube-api-access-@volume@",
+                "readOnly": True,
+                "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+            },
         ],
         "imagePullPolicy": "IfNotPresent",
     }
@@ -232,7 +295,12 @@ def _pod_status(containers: list[dict[str, Any]], phase: str) -> dict[str, Any]:
         )
     ]
     if not running:
-        return {"phase": phase, "conditions": conditions, "startTime": "@created@", "qosClass": "Burstable"}
+        return {
+            "phase": phase,
+            "conditions": conditions,
+            "startTime": "@created@",
+            "qosClass": "Burstable",
+        }
     states = [
         {
             "name": container["name"],
@@ -269,17 +337,37 @@ _MANAGED: tuple[tuple[str, str, dict[str, Any], dict[str, str]], ...] = (
         "kube-controller-manager",
         "@created@",
         {
-            "f:metadata": {"f:generateName": {}, "f:labels": {**_DOT, "f:app": {}, "f:pod-template-hash": {}}, "f:ownerReferences": _DOT},
+            "f:metadata": {
+                "f:generateName": {},
+                "f:labels": {**_DOT, "f:app": {}, "f:pod-template-hash": {}},
+                "f:ownerReferences": _DOT,
+            },
             "f:spec": {
                 'f:containers{"name":"app"}': {
                     **_DOT,
-                    "f:env": {**_DOT, 'k:{"name":"DB_HOST"}': {**_DOT, "f:name": {}, "f:value": {}}},
+                    "f:env": {
+                        **_DOT,
+                        'k:{"name":"DB_HOST"}': {**_DOT, "f:name": {}, "f:value": {}},
+                    },
                     "f:image": {},
                     "f:imagePullPolicy": {},
                     "f:name": {},
-                    "f:ports": {**_DOT, 'k:{"containerPort":8080,"protocol":"TCP"}': {**_DOT, "f:containerPort": {}}},
-                    "f:resources": {**_DOT, "f:limits": {**_DOT, "f:memory": {}}, "f:requests": {**_DOT, "f:cpu": {}}},
-                    "f:volumeMounts": {**_DOT, 'k:{"mountPath":"/etc/app"}': {**_DOT, "f:mountPath": {}, "f:name": {}}},
+                    "f:ports": {
+                        **_DOT,
+                        'k:{"containerPort":8080,"protocol":"TCP"}': {
+                            **_DOT,
+                            "f:containerPort": {},
+                        },
+                    },
+                    "f:resources": {
+                        **_DOT,
+                        "f:limits": {**_DOT, "f:memory": {}},
+                        "f:requests": {**_DOT, "f:cpu": {}},
+                    },
+                    "f:volumeMounts": {
+                        **_DOT,
+                        'k:{"mountPath":"/etc/app"}': {**_DOT, "f:mountPath": {}, "f:name": {}},
+                    },
                 },
                 "f:dnsPolicy": {},
                 "f:enableServiceLinks": {},
@@ -298,8 +386,18 @@ _MANAGED: tuple[tuple[str, str, dict[str, Any], dict[str, str]], ...] = (
         {
             "f:status": {
                 "f:conditions": {
-                    'k:{"type":"ContainersReady"}': {**_DOT, "f:lastTransitionTime": {}, "f:status": {}, "f:type": {}},
-                    'k:{"type":"Ready"}': {**_DOT, "f:lastTransitionTime": {}, "f:status": {}, "f:type": {}},
+                    'k:{"type":"ContainersReady"}': {
+                        **_DOT,
+                        "f:lastTransitionTime": {},
+                        "f:status": {},
+                        "f:type": {},
+                    },
+                    'k:{"type":"Ready"}': {
+                        **_DOT,
+                        "f:lastTransitionTime": {},
+                        "f:status": {},
+                        "f:type": {},
+                    },
                 },
                 "f:containerStatuses": {},
                 "f:hostIP": {},

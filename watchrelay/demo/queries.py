@@ -1,7 +1,7 @@
 """What may be asked together, and what is refused as a real API server refuses it.
 
-Room: demo (pure). In: query parameters. Out: options of a list or of a watch. Source: WATCH 1.5-1.7, 2.1, 3.4; apiserver
-ValidateListOptions, ShouldDelegateList.
+Room: demo (pure). In: query parameters. Out: options of a list or of a watch. Source: WATCH
+1.5-1.7, 2.1, 3.4; apiserver ValidateListOptions, ShouldDelegateList.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _TRUE = {"1", "true"}
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """The parameters of a watch, already legal together. `start` None: show what there is first, ending with a bookmark if `marked`."""
+    """The parameters of a watch, already legal together. `start` None: show what there is first,
+    ending with a bookmark if `marked`."""
 
     start: int | None
     timeout_s: float
@@ -39,21 +40,39 @@ class ListOptions:
 
 def list_options(query: Mapping[str, str]) -> ListOptions:
     """Raises: Refused 400, 422. A limit that is no number, or below 0, is none."""
-    version, match, token = query.get("resourceVersion", ""), query.get("resourceVersionMatch", ""), query.get("continue", "")
+    version, match, token = (
+        query.get("resourceVersion", ""),
+        query.get("resourceVersionMatch", ""),
+        query.get("continue", ""),
+    )
     if query.get("sendInitialEvents"):
         raise _forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
     if token:
         if match:
-            raise _forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
+            raise _forbidden(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden when continue is provided",
+            )
         if version not in {"", "0"}:
-            raise Refused(400, "BadRequest", "specifying resource version is not allowed when using continue")
+            raise Refused(
+                400, "BadRequest", "specifying resource version is not allowed when using continue"
+            )
     elif match:
         if not version:
-            raise _forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided")
+            raise _forbidden(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            )
         if match not in {"Exact", "NotOlderThan"}:
-            raise _invalid(f'resourceVersionMatch: Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""')
+            raise _invalid(
+                f'resourceVersionMatch: Unsupported value: "{match}": supported values: "Exact", '
+                '"NotOlderThan", ""'
+            )
         if match == "Exact" and version == "0":
-            raise _forbidden("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+            raise _forbidden(
+                "resourceVersionMatch",
+                'resourceVersionMatch "exact" is forbidden for resourceVersion "0"',
+            )
     limit = max(0, int(query["limit"])) if re.fullmatch(r"-?\d+", query.get("limit", "")) else 0
     try:
         wanted = _number(version, "resourceVersion")
@@ -70,19 +89,32 @@ def list_options(query: Mapping[str, str]) -> ListOptions:
 def watch_request(query: Mapping[str, str], *, streaming: bool, random: Random) -> WatchRequest:
     """Raises: Refused 422, 500."""
     version, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
-    initial, bookmarks = query.get("sendInitialEvents", "") in _TRUE, query.get("allowWatchBookmarks", "") in _TRUE
+    initial, bookmarks = (
+        query.get("sendInitialEvents", "") in _TRUE,
+        query.get("allowWatchBookmarks", "") in _TRUE,
+    )
     if initial and not streaming:
-        gate = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        gate = (
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        )
         raise _forbidden("sendInitialEvents", gate)
     if initial and match != "NotOlderThan":
-        raise _forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        raise _forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )
     if match and not initial:
-        raise _forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        raise _forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        )
     try:
         wanted = _number(version, "resourceVersion")
     except ValueError as error:
-        raise Refused(500, "", str(error)) from None  # a list is refused with 400, but this is what kube-apiserver 1.36 says
-    # Without timeoutSeconds real servers draw one between --min-request-timeout (1800 s) and twice that.
+        # a list is refused with 400, but this is what kube-apiserver 1.36 says
+        raise Refused(500, "", str(error)) from None
+    # Without timeoutSeconds real servers draw one between --min-request-timeout (1800 s) and twice
+    # that.
     asked = query.get("timeoutSeconds", "")
     timeout_s = int(asked) if asked.isdigit() and int(asked) else random.uniform(1800, 3600)
     if initial:
@@ -94,14 +126,22 @@ def watch_request(query: Mapping[str, str], *, streaming: bool, random: Random) 
 
 
 def wants_metadata_only(accept: str, *, as_list: bool) -> bool:
-    """True for the Accept form that fits; the other one falls back to whole objects, as on a real server (WATCH 9.1).
+    """True for the Accept form that fits; the other one falls back to whole objects, as on a real
+    server (WATCH 9.1).
 
     Raises: Refused 406 for a table: nobody who follows a resource can use one.
     """
     first = accept.split(",", maxsplit=1)[0]
     if re.search(r";as=Table\b", first):
-        raise Refused(406, "NotAcceptable", "only the following media types are accepted: application/json")
-    return bool(re.search(r";as=PartialObjectMetadataList\b" if as_list else r";as=PartialObjectMetadata(;|$)", first))
+        raise Refused(
+            406, "NotAcceptable", "only the following media types are accepted: application/json"
+        )
+    return bool(
+        re.search(
+            r";as=PartialObjectMetadataList\b" if as_list else r";as=PartialObjectMetadata(;|$)",
+            first,
+        )
+    )
 
 
 def too_large(asked: int, current: int) -> Refused:
@@ -116,12 +156,16 @@ def _number(text: str, name: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f'{name}: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise ValueError(
+            f'{name}: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
     return int(text)
 
 
 def _forbidden(name: str, message: str) -> Refused:
-    return Refused(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: {name}: Forbidden: {message}')
+    return Refused(
+        422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: {name}: Forbidden: {message}'
+    )
 
 
 def _invalid(message: str) -> Refused:

@@ -1,7 +1,7 @@
 """Writes to a synthetic cluster, with what an API server adds to them.
 
-Room: demo. In: objects as trees. Out: stored states; uids, timestamps, generations; CustomResourceDefinitions taking effect;
-namespaces taking their objects along.
+Room: demo. In: objects as trees. Out: stored states; uids, timestamps, generations;
+CustomResourceDefinitions taking effect; namespaces taking their objects along.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ Tree = Mapping[str, Any]
 
 
 class Registry:
-    """One cluster's state. `now` gives RFC 3339 timestamps; `redefined` is called with a collection's name when its storage is torn down
-    (its definition changed or went), which ends its watches."""
+    """One cluster's state. `now` gives RFC 3339 timestamps; `redefined` is called with a
+    collection's name when its storage is torn down (its definition changed or went), which ends its
+    watches."""
 
-    def __init__(self, storage: Storage, catalog: Catalog, *, random: Random, now: Callable[[], str]) -> None:
+    def __init__(
+        self, storage: Storage, catalog: Catalog, *, random: Random, now: Callable[[], str]
+    ) -> None:
         self.storage = storage
         self.catalog = catalog
         self.random = random
@@ -32,16 +35,23 @@ class Registry:
         self.redefined: Callable[[str], None] = lambda _: None
 
     def create(self, resource: str, obj: Tree) -> Stored:
-        """A new object. Raises: Refused: 409 when it exists, 422 without a name, 404 without its namespace."""
+        """A new object. Raises: Refused: 409 when it exists, 422 without a name, 404 without its
+        namespace."""
         served, metadata = self.catalog.named(resource), dict(obj.get("metadata") or {})
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = metadata["generateName"] + suffix(self.random)
         if not metadata.get("name"):
             raise Refused(
-                422, "Invalid", f"{served.resource.kind} is invalid: metadata.name: Required value: name or generateName is required"
+                422,
+                "Invalid",
+                f"{served.resource.kind} is invalid: metadata.name: Required value: name or "
+                "generateName is required",
             )
         namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
-        if served.resource.namespaced and ("", namespace) not in self.storage.collection("namespaces").objects:
+        if (
+            served.resource.namespaced
+            and ("", namespace) not in self.storage.collection("namespaces").objects
+        ):
             raise Refused(404, "NotFound", f'namespaces "{namespace}" not found')
         if (namespace, name) in self.storage.collection(resource).objects:
             raise Refused(409, "AlreadyExists", f'{served.name} "{name}" already exists')
@@ -51,16 +61,26 @@ class Registry:
         return self._put(served, {**obj, "metadata": metadata})
 
     def replace(self, resource: str, obj: Tree) -> Stored:
-        """A new state of an object. Raises: Refused: 404 when there is none, 409 when it carries another resourceVersion or uid."""
+        """A new state of an object. Raises: Refused: 404 when there is none, 409 when it carries
+        another resourceVersion or uid."""
         served, metadata = self.catalog.named(resource), dict(obj.get("metadata") or {})
         name = str(metadata.get("name") or "")
-        held = self.storage.collection(resource).objects.get((str(metadata.get("namespace") or ""), name))
+        held = self.storage.collection(resource).objects.get(
+            (str(metadata.get("namespace") or ""), name)
+        )
         if held is None:
             raise Refused(404, "NotFound", f'{served.name} "{name}" not found')
         asked = metadata.pop("resourceVersion", None)
         if asked not in {None, "", str(held.version)} or metadata.get("uid", held.uid) != held.uid:
-            message = "the object has been modified; please apply your changes to the latest version and try again"
-            raise Refused(409, "Conflict", f'Operation cannot be fulfilled on {served.name} "{name}": {message}')
+            message = (
+                "the object has been modified; please apply your changes to the latest "
+                "version and try again"
+            )
+            raise Refused(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on {served.name} "{name}": {message}',
+            )
         before = json.loads(held.body())
         for kept in ("uid", "creationTimestamp", "generation"):
             if kept in before["metadata"]:
@@ -74,7 +94,8 @@ class Registry:
         return self.storage.put(resource, stored)
 
     def delete(self, resource: str, namespace: str, name: str) -> Stored:
-        """Removes an object, and what lives in it: a namespace's objects, a definition's instances. Raises: Refused 404."""
+        """Removes an object, and what lives in it: a namespace's objects, a definition's instances.
+        Raises: Refused 404."""
         served = self.catalog.named(resource)
         if (namespace, name) not in self.storage.collection(resource).objects:
             raise Refused(404, "NotFound", f'{served.name} "{name}" not found')
@@ -110,7 +131,10 @@ class Registry:
         resource = served.resource
         whole = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
         wanted = EXTRA_FIELDS.get(resource.plural, ())
-        return self.storage.put(served.name, encode(whole, fields={path: _at(obj, path) for path in wanted}, custom=served.custom))
+        return self.storage.put(
+            served.name,
+            encode(whole, fields={path: _at(obj, path) for path in wanted}, custom=served.custom),
+        )
 
 
 def _at(obj: Tree, path: str) -> str:
@@ -124,7 +148,10 @@ def _established(definition: dict[str, Any], now: str) -> dict[str, Any]:
     spec = definition.get("spec") or {}
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": ""}
-        for kind, reason in (("NamesAccepted", "NoConflicts"), ("Established", "InitialNamesAccepted"))
+        for kind, reason in (
+            ("NamesAccepted", "NoConflicts"),
+            ("Established", "InitialNamesAccepted"),
+        )
     ]
     status = {
         "conditions": conditions,
@@ -134,11 +161,25 @@ def _established(definition: dict[str, Any], now: str) -> dict[str, Any]:
     return {**definition, "status": definition.get("status") or status}
 
 
-def make_registry(*, seed: int = 0, history_events: int = 10_000, now: Callable[[], str] | None = None) -> Registry:
+def make_registry(
+    *, seed: int = 0, history_events: int = 10_000, now: Callable[[], str] | None = None
+) -> Registry:
     """An empty cluster with the namespaces that every cluster has."""
     storage, catalog = Storage(history_events=history_events), Catalog()
-    registry = Registry(storage, catalog, random=Random(seed), now=now or (lambda: clock.rfc3339(clock.wall_ms())[:19] + "Z"))
+    registry = Registry(
+        storage,
+        catalog,
+        random=Random(seed),
+        now=now or (lambda: clock.rfc3339(clock.wall_ms())[:19] + "Z"),
+    )
     for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
         labels = {"kubernetes.io/metadata.name": name}
-        registry.create("namespaces", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {"phase": "Active"}})
+        registry.create(
+            "namespaces",
+            {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {},
+                "status": {"phase": "Active"},
+            },
+        )
     return registry

@@ -51,7 +51,8 @@ def _label_term(term: str) -> Predicate:
 
 
 def field_requirements(selector: str, *, plural: str) -> list[tuple[str, bool, str]]:
-    """The terms of a field selector: field, whether it must be equal, value. Raises: SelectorError."""
+    """The terms of a field selector: field, whether it must be equal, value. Raises:
+    SelectorError."""
     requirements = []
     for term in filter(None, (part.strip() for part in selector.split(","))):
         found = re.match(r"^([\w.]+)(!=|==|=)(.*)$", term)

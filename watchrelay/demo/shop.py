@@ -1,7 +1,7 @@
 """A busy little shop: something to watch.
 
-Room: demo. In: a registry to write to, a seed. Out: one write per step, told in a few words. Law: equal seeds do equal things, in the
-same order; only timestamps differ.
+Room: demo. In: a registry to write to, a seed. Out: one write per step, told in a few words. Law:
+equal seeds do equal things, in the same order; only timestamps differ.
 """
 
 from __future__ import annotations
@@ -40,14 +40,25 @@ ORDER_DEFINITION: dict[str, Any] = {
     "metadata": {"name": ORDERS},
     "spec": {
         "group": "shop.example.com",
-        "names": {"plural": "orders", "singular": "order", "kind": "Order", "shortNames": ["ord"], "listKind": "OrderList"},
+        "names": {
+            "plural": "orders",
+            "singular": "order",
+            "kind": "Order",
+            "shortNames": ["ord"],
+            "listKind": "OrderList",
+        },
         "scope": "Namespaced",
         "versions": [
             {
                 "name": "v1",
                 "served": True,
                 "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
             }
         ],
     },
@@ -84,15 +95,33 @@ class Shop:
         self._actions: list[deque[Step]] = []
 
     def open(self) -> None:
-        """Namespaces, settings, secrets, the definition of orders, deployments with running pods, some orders."""
+        """Namespaces, settings, secrets, the definition of orders, deployments with running pods,
+        some orders."""
         create = self._registry.create
         for namespace in NAMESPACES:
             labels = {"kubernetes.io/metadata.name": namespace}
-            create("namespaces", {"metadata": {"name": namespace, "labels": labels}, "spec": {}, "status": {"phase": "Active"}})
+            create(
+                "namespaces",
+                {
+                    "metadata": {"name": namespace, "labels": labels},
+                    "spec": {},
+                    "status": {"phase": "Active"},
+                },
+            )
         create(CRDS, ORDER_DEFINITION)
         for namespace, name, replicas in DEPLOYMENTS:
-            create("configmaps", {"metadata": {"name": f"{name}-config", "namespace": namespace}, "data": self._settings(name)})
-            secret = {"metadata": {"name": f"{name}-db", "namespace": namespace}, "type": "Opaque", "data": self._secret()}
+            create(
+                "configmaps",
+                {
+                    "metadata": {"name": f"{name}-config", "namespace": namespace},
+                    "data": self._settings(name),
+                },
+            )
+            secret = {
+                "metadata": {"name": f"{name}-db", "namespace": namespace},
+                "type": "Opaque",
+                "data": self._secret(),
+            }
             create("secrets", secret)
             deployment = _Deployment(namespace, name, replicas, ReplicaSet(name, namespace, ""))
             create(APPS, self._deployment(deployment))
@@ -105,7 +134,8 @@ class Shop:
             self._place_order()
 
     def step(self) -> str:
-        """Changes one object; says what, for people who watch. Several actions run interleaved, as controllers do."""
+        """Changes one object; says what, for people who watch. Several actions run interleaved, as
+        controllers do."""
         if not self._actions or (len(self._actions) < _ACTIONS_MAX and self._random.random() < 0.3):
             self._actions.append(deque(self._plan()))
         action = self._random.choice(self._actions)
@@ -114,7 +144,7 @@ class Shop:
             self._actions.remove(action)
         return told
 
-    # ---- what to do next ------------------------------------------------------------------------------------------
+    # ---- what to do next -------------------------------------------------------------------------
 
     def _plan(self) -> list[Step]:
         """The writes of one action, in their order."""
@@ -126,16 +156,29 @@ class Shop:
         ]
         if idle:
             chosen = self._random.choice(idle)
-            choices += [(3, lambda: self._scale(chosen)), (2, lambda: self._roll(chosen)), (1, lambda: self._crash(chosen))]
+            choices += [
+                (3, lambda: self._scale(chosen)),
+                (2, lambda: self._roll(chosen)),
+                (1, lambda: self._crash(chosen)),
+            ]
         weights = [weight for weight, _ in choices]
         return self._random.choices([action for _, action in choices], weights)[0]()
 
     def _scale(self, deployment: _Deployment) -> list[Step]:
-        up = deployment.replicas <= 1 or (deployment.replicas < _REPLICAS_MAX and self._random.random() < 0.5)
+        up = deployment.replicas <= 1 or (
+            deployment.replicas < _REPLICAS_MAX and self._random.random() < 0.5
+        )
         deployment.replicas += 1 if up else -1
         deployment.busy = True
-        steps: list[Step] = [self._scaled(deployment, deployment.replicas), self._resized(deployment)]
-        steps += self._birth(deployment) if up else self._death(deployment, self._random.choice(deployment.pods))
+        steps: list[Step] = [
+            self._scaled(deployment, deployment.replicas),
+            self._resized(deployment),
+        ]
+        steps += (
+            self._birth(deployment)
+            if up
+            else self._death(deployment, self._random.choice(deployment.pods))
+        )
         return [*steps, self._settled(deployment)]
 
     def _roll(self, deployment: _Deployment) -> list[Step]:
@@ -144,8 +187,13 @@ class Shop:
         retired = deployment.replica_set
 
         def begin() -> str:
-            deployment.replica_set = self._new_replica_set(deployment, revision=retired.revision + 1)
-            return f"roll {deployment.namespace}/{deployment.name} to revision {deployment.replica_set.revision}"
+            deployment.replica_set = self._new_replica_set(
+                deployment, revision=retired.revision + 1
+            )
+            return (
+                f"roll {deployment.namespace}/{deployment.name} to revision "
+                f"{deployment.replica_set.revision}"
+            )
 
         def retire() -> str:
             self._registry.delete(REPLICA_SETS, retired.namespace, retired.name)
@@ -170,13 +218,15 @@ class Shop:
         deployment.busy = True
         return [crash, recover, self._settled(deployment)]
 
-    # ---- pods -----------------------------------------------------------------------------------------------------
+    # ---- pods ------------------------------------------------------------------------------------
 
     def _birth(self, deployment: _Deployment) -> list[Step]:
         start = self._start(deployment)
 
         def run() -> str:
-            return self._run(next(pod for pod in deployment.pods if pod.template.phase == "Pending"))()
+            return self._run(
+                next(pod for pod in deployment.pods if pod.template.phase == "Pending")
+            )()
 
         return [start, run]
 
@@ -221,24 +271,47 @@ class Shop:
 
     def _changed(self, facts: PodFacts, *, restarts: int, ready: bool) -> PodFacts:
         return PodFacts(
-            facts.namespace, facts.name, facts.uid, facts.created, self._registry.now(), facts.node, facts.address, restarts, ready
+            facts.namespace,
+            facts.name,
+            facts.uid,
+            facts.created,
+            self._registry.now(),
+            facts.node,
+            facts.address,
+            restarts,
+            ready,
         )
 
     def _put(self, pod: _Pod) -> str:
         self._registry.put(PODS, pod.template.pod(pod.facts))
         return f"{pod.facts.namespace}/{pod.facts.name}"
 
-    # ---- deployments ----------------------------------------------------------------------------------------------
+    # ---- deployments -----------------------------------------------------------------------------
 
     def _deployment(self, deployment: _Deployment) -> dict[str, Any]:
         ready = sum(pod.facts.ready for pod in deployment.pods)
         labels = {"app": deployment.name}
         container = pod_container(deployment.name, "app", 8080, deployment.replica_set.revision)
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "serviceAccountName": deployment.name}}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [container], "serviceAccountName": deployment.name},
+        }
         return {
-            "metadata": {"name": deployment.name, "namespace": deployment.namespace, "labels": labels},
-            "spec": {"replicas": deployment.replicas, "selector": {"matchLabels": labels}, "template": template},
-            "status": {"replicas": len(deployment.pods), "readyReplicas": ready, "availableReplicas": ready},
+            "metadata": {
+                "name": deployment.name,
+                "namespace": deployment.namespace,
+                "labels": labels,
+            },
+            "spec": {
+                "replicas": deployment.replicas,
+                "selector": {"matchLabels": labels},
+                "template": template,
+            },
+            "status": {
+                "replicas": len(deployment.pods),
+                "readyReplicas": ready,
+                "availableReplicas": ready,
+            },
         }
 
     def _new_replica_set(self, deployment: _Deployment, *, revision: int) -> ReplicaSet:
@@ -249,7 +322,11 @@ class Shop:
     def _replica_set(self, replica_set: ReplicaSet, replicas: int) -> dict[str, Any]:
         labels = {"app": replica_set.app, "pod-template-hash": replica_set.pod_hash}
         return {
-            "metadata": {"name": replica_set.name, "namespace": replica_set.namespace, "labels": labels},
+            "metadata": {
+                "name": replica_set.name,
+                "namespace": replica_set.namespace,
+                "labels": labels,
+            },
             "spec": {"replicas": replicas, "selector": {"matchLabels": labels}},
             "status": {"replicas": replicas},
         }
@@ -264,8 +341,12 @@ class Shop:
     def _resized(self, deployment: _Deployment) -> Step:
         def resize() -> str:
             replica_set = deployment.replica_set
-            self._registry.replace(REPLICA_SETS, self._replica_set(replica_set, deployment.replicas))
-            return f"replicaset {replica_set.namespace}/{replica_set.name} has {deployment.replicas}"
+            self._registry.replace(
+                REPLICA_SETS, self._replica_set(replica_set, deployment.replicas)
+            )
+            return (
+                f"replicaset {replica_set.namespace}/{replica_set.name} has {deployment.replicas}"
+            )
 
         return resize
 
@@ -277,11 +358,16 @@ class Shop:
 
         return settle
 
-    # ---- settings, secrets, orders --------------------------------------------------------------------------------
+    # ---- settings, secrets, orders ---------------------------------------------------------------
 
     def _settings(self, name: str) -> dict[str, str]:
         features = ",".join(sorted(self._random.sample(_ITEMS, 3)))
-        return {"app.yaml": f"name: {name}\nfeatures: [{features}]\nworkers: {self._random.randrange(1, 9)}\n", "log.level": "info"}
+        return {
+            "app.yaml": (
+                f"name: {name}\nfeatures: [{features}]\nworkers: {self._random.randrange(1, 9)}\n"
+            ),
+            "log.level": "info",
+        }
 
     def _secret(self) -> dict[str, str]:
         value = f"{self._random.getrandbits(96):024x}"
@@ -289,18 +375,27 @@ class Shop:
 
     def _change_settings(self) -> str:
         namespace, name, _ = self._random.choice(DEPLOYMENTS)
-        tree = {"metadata": {"name": f"{name}-config", "namespace": namespace}, "data": self._settings(name)}
+        tree = {
+            "metadata": {"name": f"{name}-config", "namespace": namespace},
+            "data": self._settings(name),
+        }
         self._registry.replace("configmaps", tree)
         return f"configmap {namespace}/{name}-config changed"
 
     def _rotate_secret(self) -> str:
         namespace, name, _ = self._random.choice(DEPLOYMENTS)
-        tree = {"metadata": {"name": f"{name}-db", "namespace": namespace}, "type": "Opaque", "data": self._secret()}
+        tree = {
+            "metadata": {"name": f"{name}-db", "namespace": namespace},
+            "type": "Opaque",
+            "data": self._secret(),
+        }
         self._registry.replace("secrets", tree)
         return f"secret {namespace}/{name}-db rotated"
 
     def _order_step(self) -> str:
-        if len(self._orders) < 3 or (len(self._orders) < _ORDERS_MAX and self._random.random() < 0.3):
+        if len(self._orders) < 3 or (
+            len(self._orders) < _ORDERS_MAX and self._random.random() < 0.3
+        ):
             return self._place_order()
         name = self._random.choice(list(self._orders))
         state = self._orders[name] + 1
@@ -323,6 +418,10 @@ class Shop:
             for item in self._random.sample(_ITEMS, self._random.randrange(1, 5))
         ]
         spec = {"customer": f"customer-{self._random.randrange(200)}", "items": items}
-        tree = {"metadata": {"name": name, "namespace": "shop"}, "spec": spec, "status": {"state": _ORDER_STATES[0]}}
+        tree = {
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": spec,
+            "status": {"state": _ORDER_STATES[0]},
+        }
         self._registry.create(ORDERS, tree)
         return f"order {name} placed by {spec['customer']}"

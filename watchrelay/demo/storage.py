@@ -1,8 +1,9 @@
 """What a synthetic cluster knows: objects, resourceVersions, and a history that ends somewhere.
 
-Room: demo (pure). In: objects to create, replace and delete. Out: consistent pages, and events since a version, until they are compacted.
-One revision counts all writes, as in etcd. Objects are kept encoded, cut around their resourceVersion, so that a page or a watch line is
-one join: this is what lets one core send tens of thousands of events a second.
+Room: demo (pure). In: objects to create, replace and delete. Out: consistent pages, and events
+since a version, until they are compacted. One revision counts all writes, as in etcd. Objects are
+kept encoded, cut around their resourceVersion, so that a page or a watch line is one join: this is
+what lets one core send tens of thousands of events a second.
 """
 
 from __future__ import annotations
@@ -22,17 +23,35 @@ ObjectId = tuple[str, str]
 
 _MARK = "@version@"
 _CUT = f'"resourceVersion":"{_MARK}"'.encode()
-_OPEN: dict[str, bytes] = {kind: b'{"type":"%s","object":' % kind.encode() for kind in ("ADDED", "MODIFIED", "DELETED")}
+_OPEN: dict[str, bytes] = {
+    kind: b'{"type":"%s","object":' % kind.encode() for kind in ("ADDED", "MODIFIED", "DELETED")
+}
 _CACHED_STATES_MAX = 4
-_INCONSISTENT = -1  # the version of a token that goes on with whatever is newest, at the price of consistency
-_METADATA_ORDER = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+# the version of a token that goes on with whatever is newest, at the price of consistency
+_INCONSISTENT = -1
+_METADATA_ORDER = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+)
 
 
 class Refused(Exception):
-    """What the API server answers instead: an HTTP code, a reason and a message; `details` and `continue_token` where they are due."""
+    """What the API server answers instead: an HTTP code, a reason and a message; `details` and
+    `continue_token` where they are due."""
 
     def __init__(
-        self, code: int, reason: str, message: str, *, details: Mapping[str, object] | None = None, continue_token: str = ""
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Mapping[str, object] | None = None,
+        continue_token: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -42,14 +61,22 @@ class Refused(Exception):
 
     def status(self) -> dict[str, object]:
         """The `Status` object of the answer."""
-        metadata: dict[str, object] = {"continue": self.continue_token} if self.continue_token else {}
-        known: dict[str, object] = {"kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure"}
+        metadata: dict[str, object] = (
+            {"continue": self.continue_token} if self.continue_token else {}
+        )
+        known: dict[str, object] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+        }
         details: dict[str, object] = {"details": dict(self.details)} if self.details else {}
         return {**known, "message": str(self), "reason": self.reason, **details, "code": self.code}
 
 
 class Stored(msgspec.Struct, gc=False, frozen=True):
-    """One state of one object. Shape: its JSON is `parts` joined, with the resourceVersion put in before `parts[cut]`.
+    """One state of one object. Shape: its JSON is `parts` joined, with the resourceVersion put in
+    before `parts[cut]`.
 
     `fields` has what field selectors of this resource may ask for, beyond name and namespace.
     """
@@ -70,7 +97,8 @@ class Stored(msgspec.Struct, gc=False, frozen=True):
 
 
 class Event(msgspec.Struct, gc=False, frozen=True):
-    """One write. `now` is the state after it (at a deletion: the last one), `before` the state that it replaced."""
+    """One write. `now` is the state after it (at a deletion: the last one), `before` the state that
+    it replaced."""
 
     type: EventType
     version: int
@@ -80,7 +108,15 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     def line(self) -> bytes:
         """The line of a watch without selectors. Costs about 2 us for a pod."""
         now = self.now
-        return b"".join((_OPEN[self.type], *now.parts[: now.cut], b"%d" % self.version, *now.parts[now.cut :], b"}\n"))
+        return b"".join(
+            (
+                _OPEN[self.type],
+                *now.parts[: now.cut],
+                b"%d" % self.version,
+                *now.parts[now.cut :],
+                b"}\n",
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +133,8 @@ class Listing:
 class Collection:
     """All objects of one resource, their recent history, and who wants to be woken when it grows.
 
-    Shape: `history` is in version order; position p of a reader is the event `history[p - dropped]`; `horizon` is the version up to which
-    history is gone.
+    Shape: `history` is in version order; position p of a reader is the event `history[p -
+    dropped]`; `horizon` is the version up to which history is gone.
     """
 
     objects: dict[ObjectId, Stored] = field(default_factory=dict)
@@ -120,19 +156,23 @@ class Collection:
         return self.dropped + bisect_right(self.history, version, key=lambda event: event.version)
 
     def since(self, position: int, limit: int) -> list[Event] | None:
-        """At most `limit` events from `position` on; None when the reader was so slow that they are gone."""
+        """At most `limit` events from `position` on; None when the reader was so slow that they are
+        gone."""
         if position < self.dropped:
             return None
         start = position - self.dropped
         return self.history[start : start + limit]
 
     def state_at(self, version: int) -> tuple[list[ObjectId], list[Stored]]:
-        """Keys and objects in key order, as they were at `version`, which must not lie before the horizon."""
+        """Keys and objects in key order, as they were at `version`, which must not lie before the
+        horizon."""
         newest = self.history[-1].version if self.history else self.horizon
         key = min(version, newest)
         if (state := self.states.get(key)) is None:
             objects = dict(self.objects)
-            for event in reversed(self.history[bisect_right(self.history, version, key=lambda event: event.version) :]):
+            for event in reversed(
+                self.history[bisect_right(self.history, version, key=lambda event: event.version) :]
+            ):
                 if event.before is None:
                     objects.pop((event.now.namespace, event.now.name), None)
                 else:
@@ -146,7 +186,8 @@ class Collection:
 
 
 class Storage:
-    """Every collection of one cluster, by the qualified name of its resource (`pods`, `deployments.apps`)."""
+    """Every collection of one cluster, by the qualified name of its resource (`pods`,
+    `deployments.apps`)."""
 
     def __init__(self, *, history_events: int = 10_000, first_version: int = 1_000) -> None:
         self.version = first_version
@@ -160,16 +201,29 @@ class Storage:
         return found
 
     def put(self, resource: str, stored: Stored) -> Stored:
-        """Creates or replaces; what comes back has its version. A write that changes nothing is none, and gives the state held."""
+        """Creates or replaces; what comes back has its version. A write that changes nothing is
+        none, and gives the state held."""
         collection = self.collection(resource)
         key = (stored.namespace, stored.name)
         before = collection.objects.get(key)
         if before is not None and before.parts == stored.parts:
             return before
         self.version += 1
-        now = Stored(stored.namespace, stored.name, stored.uid, self.version, stored.labels, stored.fields, stored.parts, stored.cut)
+        now = Stored(
+            stored.namespace,
+            stored.name,
+            stored.uid,
+            self.version,
+            stored.labels,
+            stored.fields,
+            stored.parts,
+            stored.cut,
+        )
         collection.objects[key] = now
-        self._commit(collection, Event("MODIFIED" if before is not None else "ADDED", self.version, now, before))
+        self._commit(
+            collection,
+            Event("MODIFIED" if before is not None else "ADDED", self.version, now, before),
+        )
         return now
 
     def delete(self, resource: str, key: ObjectId) -> Stored | None:
@@ -186,8 +240,11 @@ class Storage:
         self._collections.pop(resource, None)
 
     def compact(self, resource: str | None = None) -> None:
-        """Ends the history at this very version: watches from older ones, and pages of older lists, are Expired."""
-        chosen: Iterable[Collection] = self._collections.values() if resource is None else (self.collection(resource),)
+        """Ends the history at this very version: watches from older ones, and pages of older lists,
+        are Expired."""
+        chosen: Iterable[Collection] = (
+            self._collections.values() if resource is None else (self.collection(resource),)
+        )
         for collection in chosen:
             self._cut(collection, len(collection.history))
             collection.horizon = self.version
@@ -202,12 +259,16 @@ class Storage:
         token: str = "",
         exactly: int | None = None,
     ) -> Listing:
-        """One page in key order. Law: the pages of one list show one version, whatever is written meanwhile.
+        """One page in key order. Law: the pages of one list show one version, whatever is written
+        meanwhile.
 
-        Raises: Refused: 400 for a token that is none, 410 when the version of the list is compacted.
+        Raises: Refused: 400 for a token that is none, 410 when the version of the list is
+        compacted.
         """
         collection = self.collection(resource)
-        version, after = read_token(token) if token else (self.version if exactly is None else exactly, None)
+        version, after = (
+            read_token(token) if token else (self.version if exactly is None else exactly, None)
+        )
         if version == _INCONSISTENT:
             version = self.version
         if version < collection.horizon:
@@ -224,11 +285,14 @@ class Storage:
             chosen, last = _select(objects, low, high, matches, limit)
         more = last < high
         following = write_token(version, keys[last - 1]) if more else ""
-        return Listing(chosen, version, following, high - last if more and matches is None else None)
+        return Listing(
+            chosen, version, following, high - last if more and matches is None else None
+        )
 
     def _commit(self, collection: Collection, event: Event) -> None:
         collection.history.append(event)
-        # Twice the bound before cutting: then the cost of moving the rest is shared by as many writes.
+        # Twice the bound before cutting: then the cost of moving the rest is shared by as many
+        # writes.
         if len(collection.history) >= 2 * self._history_events:
             self._cut(collection, len(collection.history) - self._history_events)
         for listener in collection.listeners:
@@ -242,7 +306,9 @@ class Storage:
         collection.states.clear()
 
 
-def _select(objects: Sequence[Stored], low: int, high: int, matches: Callable[[Stored], bool], limit: int) -> tuple[list[Stored], int]:
+def _select(
+    objects: Sequence[Stored], low: int, high: int, matches: Callable[[Stored], bool], limit: int
+) -> tuple[list[Stored], int]:
     chosen: list[Stored] = []
     for index in range(low, high):
         if matches(objects[index]):
@@ -253,7 +319,8 @@ def _select(objects: Sequence[Stored], low: int, high: int, matches: Callable[[S
 
 
 def write_token(version: int, last: ObjectId) -> str:
-    """A continue token. Source: apiserver storage/continue.go (its form is the server's own affair)."""
+    """A continue token. Source: apiserver storage/continue.go (its form is the server's own
+    affair)."""
     content = {"v": "meta.k8s.io/v1", "rv": version, "start": f"{last[0]}/{last[1]}\0"}
     return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
@@ -272,21 +339,28 @@ def _expired(after: ObjectId | None) -> Refused:
     if after is None:
         return Refused(410, "Expired", "The resourceVersion for the provided list is too old.")
     message = (
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue "
-        "parameter, or use the continue token in this response to retrieve the remainder of the results."
+        "The provided continue parameter is too old to display a consistent list result. You "
+        "can start a new list without the continue "
+        "parameter, or use the continue token in this response to retrieve the remainder of "
+        "the results."
     )
     return Refused(410, "Expired", message, continue_token=write_token(_INCONSISTENT, after))
 
 
-def encode(obj: Mapping[str, object], *, fields: Mapping[str, str] | None = None, custom: bool = False) -> Stored:
-    """An object as it is stored, version 0 until it is put. Shape: it begins as `item_prefix` says."""
+def encode(
+    obj: Mapping[str, object], *, fields: Mapping[str, str] | None = None, custom: bool = False
+) -> Stored:
+    """An object as it is stored, version 0 until it is put. Shape: it begins as `item_prefix`
+    says."""
     metadata = obj["metadata"]
     assert isinstance(metadata, Mapping), "checked where the object came in"
     marked = {**metadata, "resourceVersion": _MARK}
     ordered = {name: marked[name] for name in _METADATA_ORDER if name in marked} | marked
     first = ("apiVersion", "kind") if custom else ("kind", "apiVersion")
     whole = {**{name: obj[name] for name in first}, "metadata": ordered}
-    head, cut, tail = msgspec.json.encode(whole | {name: value for name, value in obj.items() if name not in whole}).partition(_CUT)
+    head, cut, tail = msgspec.json.encode(
+        whole | {name: value for name, value in obj.items() if name not in whole}
+    ).partition(_CUT)
     assert cut, "the mark stands in every encoded object"
     return Stored(
         namespace=str(metadata.get("namespace") or ""),
@@ -301,6 +375,7 @@ def encode(obj: Mapping[str, object], *, fields: Mapping[str, str] | None = None
 
 
 def item_prefix(api_version: str, kind: str, *, custom: bool) -> bytes:
-    """How the JSON of every stored object of one resource begins: a typed object by its kind, a custom one by the alphabet."""
+    """How the JSON of every stored object of one resource begins: a typed object by its kind, a
+    custom one by the alphabet."""
     names = (b'"apiVersion":"%s"' % api_version.encode(), b'"kind":"%s"' % kind.encode())
     return b"{" + b",".join(names if custom else names[::-1]) + b","

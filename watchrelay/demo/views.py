@@ -1,6 +1,7 @@
 """What one client sees of a collection: its namespace, its selectors, its representation.
 
-Room: demo (pure). In: stored objects and events. Out: the JSON of list items and watch lines, already encoded.
+Room: demo (pure). In: stored objects and events. Out: the JSON of list items and watch lines,
+already encoded.
 Source: WATCH 1.3 (items without kind), 2.4 (bookmarks), 2.12 (selectors), 9.1 (metadata only).
 """
 
@@ -25,7 +26,14 @@ class View:
     """Raises, when it is made: Refused 400 for selectors that cannot be read."""
 
     def __init__(
-        self, served: Served, version: str, *, namespace: str, label_selector: str, field_selector: str, metadata_only: bool
+        self,
+        served: Served,
+        version: str,
+        *,
+        namespace: str,
+        label_selector: str,
+        field_selector: str,
+        metadata_only: bool,
     ) -> None:
         self.namespace = namespace
         self.metadata_only = metadata_only
@@ -39,7 +47,9 @@ class View:
         stored = served.resource.api_version
         self._prefix = item_prefix(stored, served.resource.kind, custom=served.custom)
         self._translated = (
-            item_prefix(self._api_version, served.resource.kind, custom=served.custom) if self._api_version != stored else b""
+            item_prefix(self._api_version, served.resource.kind, custom=served.custom)
+            if self._api_version != stored
+            else b""
         )
         self.selective = self._labels is not None or bool(self._fields)
         self._plain = not (namespace or self.selective or metadata_only or self._translated)
@@ -57,7 +67,8 @@ class View:
         return all((_field(stored, path) == value) is equal for path, equal, value in self._fields)
 
     def item(self, stored: Stored) -> bytes:
-        """An item of a list: of built-in resources without apiVersion and kind, as API servers send them."""
+        """An item of a list: of built-in resources without apiVersion and kind, as API servers send
+        them."""
         if self.metadata_only:
             return self._object(stored, stored.version)
         if self._served.custom:
@@ -79,7 +90,8 @@ class View:
         before = event.before is not None and self.shows(event.before)
         if not shown and not before:
             return b""
-        # An object that leaves the selectors is DELETED: its old state, at the version of the write that took it out.
+        # An object that leaves the selectors is DELETED: its old state, at the version of the write
+        # that took it out.
         kind = b"MODIFIED" if shown and before else b"ADDED" if shown else b"DELETED"
         stored = event.now if shown or event.before is None else event.before
         return b'{"type":"%s","object":%s}\n' % (kind, self._object(stored, event.version))
@@ -100,7 +112,9 @@ class View:
             kind, api_version = "PartialObjectMetadata", "meta.k8s.io/v1"
         zero = {"spec": {"containers": None}, "status": {}} if kind == "Pod" else {}
         obj = {"kind": kind, "apiVersion": api_version, "metadata": metadata, **zero}
-        return json.dumps({"type": "BOOKMARK", "object": obj}, separators=(",", ":")).encode() + b"\n"
+        return (
+            json.dumps({"type": "BOOKMARK", "object": obj}, separators=(",", ":")).encode() + b"\n"
+        )
 
     def list_head(self, version: int, *, token: str, remaining: int | None) -> bytes:
         """The beginning of a list, up to its first item; `LIST_END` ends it."""
@@ -112,13 +126,18 @@ class View:
         kind, api_version = f"{self._served.resource.kind}List", self._api_version
         if self.metadata_only:
             kind, api_version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-        head = json.dumps({"kind": kind, "apiVersion": api_version, "metadata": metadata}, separators=(",", ":")).encode()
+        head = json.dumps(
+            {"kind": kind, "apiVersion": api_version, "metadata": metadata}, separators=(",", ":")
+        ).encode()
         return head[:-1] + b',"items":['
 
 
 def error_line(refused: Refused) -> bytes:
     """The ERROR line that ends a watch."""
-    return json.dumps({"type": "ERROR", "object": refused.status()}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps({"type": "ERROR", "object": refused.status()}, separators=(",", ":")).encode()
+        + b"\n"
+    )
 
 
 def _field(stored: Stored, path: str) -> str:

@@ -1,6 +1,7 @@
 """One watch, from its answer's headers to its end.
 
-Room: demo. In: a collection and a view of it. Out: lines as they happen, bookmarks, the error that ends it.
+Room: demo. In: a collection and a view of it. Out: lines as they happen, bookmarks, the error that
+ends it.
 Source: WATCH 2 (watch), 3 (streaming lists).
 """
 
@@ -52,14 +53,18 @@ class WatchStream:
 
     def end(self, how: Ending) -> None:
         """Ends it soon: `clean` as at a timeout or a restart, `cut` without the terminal chunk."""
-        self._ending = self._ending or how  # what was asked first holds: a server that is cut and stopped is cut
+        # what was asked first holds: a server that is cut and stopped is cut
+        self._ending = self._ending or how
         if how == "cut" and self._transport is not None:
             self._transport.abort()  # at once, even while a slow reader keeps us from writing
         self._woken.set()
 
     async def run(self, request: web.Request) -> web.StreamResponse:
-        """Answers `request` until the timeout, an error or `end`. Raises: ConnectionError when the client is gone."""
-        response = web.StreamResponse(headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
+        """Answers `request` until the timeout, an error or `end`. Raises: ConnectionError when the
+        client is gone."""
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
         response.enable_chunked_encoding()
         await response.prepare(request)
         self._transport = request.transport
@@ -78,7 +83,9 @@ class WatchStream:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._asked.timeout_s
         floor = await self._begin(response)
-        bookmark_s = loop.time() + self._bookmark_interval_s if self._asked.bookmarks else float("inf")
+        bookmark_s = (
+            loop.time() + self._bookmark_interval_s if self._asked.bookmarks else float("inf")
+        )
         while self._ending != "cut":
             self._woken.clear()
             events = self._collection.since(self.position, EVENTS_PER_WRITE)
@@ -115,12 +122,17 @@ class WatchStream:
             return
 
     async def _begin(self, response: web.StreamResponse) -> int:
-        """Sends what there is, if that was asked for; the version up to which nothing more is sent (a future one is waited for)."""
+        """Sends what there is, if that was asked for; the version up to which nothing more is sent
+        (a future one is waited for)."""
         asked, collection = self._asked, self._collection
         if asked.start is not None:
             position = collection.position(asked.start)
             if position is None:
-                raise Refused(410, "Expired", f"too old resource version: {asked.start} ({collection.horizon})")
+                raise Refused(
+                    410,
+                    "Expired",
+                    f"too old resource version: {asked.start} ({collection.horizon})",
+                )
             self.position = position
             return asked.start
         version = self._storage.version
@@ -129,7 +141,14 @@ class WatchStream:
         self.position = collection.end
         objects = [stored for stored in collection.state_at(version)[1] if self._view.shows(stored)]
         for first in range(0, len(objects), OBJECTS_PER_WRITE):
-            await response.write(b"".join([self._view.added(stored) for stored in objects[first : first + OBJECTS_PER_WRITE]]))
+            await response.write(
+                b"".join(
+                    [
+                        self._view.added(stored)
+                        for stored in objects[first : first + OBJECTS_PER_WRITE]
+                    ]
+                )
+            )
         if asked.marked:
             await response.write(self._view.bookmark(version, initial_end=True))
         return 0

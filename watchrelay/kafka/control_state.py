@@ -1,13 +1,20 @@
 """What the control topic says, record by record. Pure.
 
-Room: sink. In: records of the control topic in log order. Out: per stream its newest claim, description and index.
+Room: sink. In: records of the control topic in log order. Out: per stream its newest claim,
+description and index.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from watchrelay.contract.control import EPOCH_BASE_MAX, epoch_base_too_high, is_count, parse_control, starting_point
+from watchrelay.contract.control import (
+    EPOCH_BASE_MAX,
+    epoch_base_too_high,
+    is_count,
+    parse_control,
+    starting_point,
+)
 from watchrelay.core.errors import RecordRefused
 
 Value = dict[str, object]
@@ -17,8 +24,9 @@ Value = dict[str, object]
 class StreamControl:
     """One stream on the control topic.
 
-    Shape: `instances` maps each claim's instance to the offset of the first record that had it; `claimed` is the highest of those, -1
-    before any; `epoch_base` never goes down, whatever an older writer may describe later; `origin` is the `from` of the newest claim.
+    Shape: `instances` maps each claim's instance to the offset of the first record that had it;
+    `claimed` is the highest of those, -1 before any; `epoch_base` never goes down, whatever an
+    older writer may describe later; `origin` is the `from` of the newest claim.
     """
 
     instances: dict[str, int] = field(default_factory=dict)
@@ -27,29 +35,40 @@ class StreamControl:
     origin: Value | None = None
     epoch_base: int | None = None
     too_high: int | None = None
-    """The `epochBase` of the newest description where it is too high to write the stream under it."""
+    """The `epochBase` of the newest description where it is too high to write the stream under
+    it."""
     description: Value | None = None
     overwritten: bool = False
-    """A record that cannot be used stands behind the description: compaction will keep that one and take this."""
+    """A record that cannot be used stands behind the description: compaction will keep that one and
+    take this."""
     index: Value | None = None
 
     @property
     def epoch(self) -> int | None:
         """The newest claim's epoch; None before any claim or description."""
-        return None if self.epoch_base is None or self.claimed < 0 else self.epoch_base + self.claimed
+        return (
+            None if self.epoch_base is None or self.claimed < 0 else self.epoch_base + self.claimed
+        )
 
     @property
     def next_base(self) -> int:
-        """An `epochBase` for a topic whose offsets start again: every epoch to come is above all before."""
+        """An `epochBase` for a topic whose offsets start again: every epoch to come is above all
+        before."""
         return (self.epoch_base or 1) if self.epoch is None else self.epoch + 1
 
     def starting_point(self, partitions: int) -> Value | None:
-        """Where whoever claims next starts to read; None: at the start of each partition. Source: record contract 4.1.
+        """Where whoever claims next starts to read; None: at the start of each partition. Source:
+        record contract 4.1.
 
-        An index record counts only while its writer is the newest: a former one may complete a snapshot behind a newer claim, and the
-        fold of what stands behind that begin would not know that it is outdated.
+        An index record counts only while its writer is the newest: a former one may complete a
+        snapshot behind a newer claim, and the fold of what stands behind that begin would not know
+        that it is outdated.
         """
-        if self.index is not None and self.epoch is not None and self.index.get("epoch") == self.epoch:
+        if (
+            self.index is not None
+            and self.epoch is not None
+            and self.index.get("epoch") == self.epoch
+        ):
             return starting_point(self.index, partitions)
         return _checked(self.origin, partitions)
 
@@ -79,7 +98,9 @@ class ControlState:
         try:
             kind, stream, parsed, odd = parse_control(key, value)
         except RecordRefused:
-            described = self.streams.get((key or b"").removeprefix(b"stream/").decode(errors="replace"))
+            described = self.streams.get(
+                (key or b"").removeprefix(b"stream/").decode(errors="replace")
+            )
             if described is not None:
                 described.overwritten = True
             raise
@@ -112,16 +133,25 @@ class ControlState:
         if base > EPOCH_BASE_MAX:
             held.too_high = base
             if held.description is None:  # `retire` needs to know what it is to retire
-                held.description = {name: each for name, each in parsed.items() if name != "epochBase"}
+                held.description = {
+                    name: each for name, each in parsed.items() if name != "epochBase"
+                }
             raise epoch_base_too_high(stream, base)
-        held.description, held.epoch_base, held.overwritten = parsed, max(base, held.epoch_base or 0), False
+        held.description, held.epoch_base, held.overwritten = (
+            parsed,
+            max(base, held.epoch_base or 0),
+            False,
+        )
 
 
 def remembered(former: ControlState, lost: ControlState) -> ControlState:
-    """What is known when a topic is lost that followed on one lost before: of a stream that nobody claimed since, the older word."""
+    """What is known when a topic is lost that followed on one lost before: of a stream that nobody
+    claimed since, the older word."""
     both = ControlState()
     both.streams = former.streams | {
-        stream: held for stream, held in lost.streams.items() if held.claimed >= 0 or stream not in former.streams
+        stream: held
+        for stream, held in lost.streams.items()
+        if held.claimed >= 0 or stream not in former.streams
     }
     return both
 

@@ -1,6 +1,7 @@
 """The control topic: who writes a stream, under which epoch, and where its last snapshot is.
 
-Room: sink. In: claims and index records of the relay, by its `Control` port; the topic itself, tailed from its start.
+Room: sink. In: claims and index records of the relay, by its `Control` port; the topic itself,
+tailed from its start.
 Out: epochs, and word of newer claims by anybody else.
 """
 
@@ -31,10 +32,14 @@ from watchrelay.observe.status import Board
 _log = logging.getLogger(__name__)
 
 _REFUSED_MAX = 1000
-"""Records that are none of ours are named in the log, each key once, up to so many: what they are is clear by then."""
+"""Records that are none of ours are named in the log, each key once, up to so many: what they are
+is clear by then."""
 _KEY_BYTES = 200
 """Of such a key, kept to tell it from others."""
-_HINT = "find out who else may write to this topic; to remove the record, write one with the same key and a null value"
+_HINT = (
+    "find out who else may write to this topic; to remove the record, write one with the "
+    "same key and a null value"
+)
 
 
 class Delivers(Protocol):
@@ -48,8 +53,9 @@ class Delivers(Protocol):
 class ControlTopic:
     """Implements the relay's `Control`. Use: `run()` as a task; everything else from any other.
 
-    A topic that is lost under a relay is made anew, then `run()` and `restore()` are called again: what it said of each stream is said
-    again, with epochs above all before, and every stream claims anew. Until then what was read of the lost topic is believed.
+    A topic that is lost under a relay is made anew, then `run()` and `restore()` are called again:
+    what it said of each stream is said again, with epochs above all before, and every stream claims
+    anew. Until then what was read of the lost topic is believed.
     """
 
     def __init__(
@@ -68,7 +74,15 @@ class ControlTopic:
         self._sink = sink
         problems = board.problems if board is not None else {}
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
-        self._tail = Tail(connection, topic, self, name="control", committed=False, problems=problems, rng=self._rng)
+        self._tail = Tail(
+            connection,
+            topic,
+            self,
+            name="control",
+            committed=False,
+            problems=problems,
+            rng=self._rng,
+        )
         self._state = ControlState()
         self._former = ControlState()
         """What the lost topic said."""
@@ -83,7 +97,7 @@ class ControlTopic:
         self._claims: dict[str, str] = {}
         """The instance of the newest claim that this process tried, by stream."""
 
-    # ---- the port ---------------------------------------------------------------------------------------------------
+    # ---- the port --------------------------------------------------------------------------------
 
     async def claim(
         self,
@@ -96,12 +110,15 @@ class ControlTopic:
     ) -> int:
         """Open a new epoch of `stream` and return it: higher than every epoch before it.
 
-        Shape: a stream without description gets one before it is claimed, so that whoever reads the claim can tell its epoch;
-        a changed description is written after it. `highest_epoch` answers 0 when nothing of the stream is on its topic.
-        Source: record contract 4.1; the outcome of an append is never unknown here, since the sink repeats until it knows.
-        `replace_description`: write another description first, with an `epochBase` above what stands on the stream's own topic.
-        Raises: TopicLost when the control topic was made anew meanwhile: claim again. Fenced when a newer claim has replaced ours before it
-        was read back. TopicRefused for a description whose `epochBase` is too high, unless it is to be replaced.
+        Shape: a stream without description gets one before it is claimed, so that whoever reads the
+        claim can tell its epoch; a changed description is written after it. `highest_epoch` answers
+        0 when nothing of the stream is on its topic.
+        Source: record contract 4.1; the outcome of an append is never unknown here, since the sink
+        repeats until it knows. `replace_description`: write another description first, with an
+        `epochBase` above what stands on the stream's own topic.
+        Raises: TopicLost when the control topic was made anew meanwhile: claim again. Fenced when a
+        newer claim has replaced ours before it was read back. TopicRefused for a description whose
+        `epochBase` is too high, unless it is to be replaced.
         """
         await self._restored.wait()
         instance = self._claims[stream] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
@@ -118,11 +135,17 @@ class ControlTopic:
             base = max(highest + 1, base or 0)
             await self.write("stream", stream, {**description, "epochBase": base})
         value = claim_value(
-            holder=self.holder, instance=instance, version=__version__, time_ms=self._wall_ms(), starting_point=starting_point
+            holder=self.holder,
+            instance=instance,
+            version=__version__,
+            time_ms=self._wall_ms(),
+            starting_point=starting_point,
         )
         offset = await self._append("claim", stream, value)
         if self._lives != lives or offset < read:
-            raise TopicLost(self.topic, f"a claim stands at offset {offset}, and {read} were read before it")
+            raise TopicLost(
+                self.topic, f"a claim stands at offset {offset}, and {read} were read before it"
+            )
         await self.read_up_to(offset)
         held = self._state.of(stream)
         assert held.epoch_base is not None, "a stream is described before it is claimed"
@@ -141,26 +164,34 @@ class ControlTopic:
         if too_high is None:
             return ""
         return (
-            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in the newest record stream/{stream} of topic "
-            f"{self.topic}, and no relay writes that: find out who else may write to the topic, then delete the record (a record with that "
-            f"key and a null value), or take the stream out of the config and retire it (`watchrelay retire {stream}`)"
+            f"stream {stream}: epochBase {too_high} exceeds the maximum {EPOCH_BASE_MAX}, in "
+            f"the newest record stream/{stream} of topic "
+            f"{self.topic}, and no relay writes that: find out who else may write to the "
+            "topic, then delete the record (a record with that "
+            "key and a null value), or take the stream out of the config and retire it "
+            f"(`watchrelay retire {stream}`)"
         )
 
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """Where a writer that claims `stream` now starts to read it; None: at the start. Waits until the topic was read once."""
+        """Where a writer that claims `stream` now starts to read it; None: at the start. Waits
+        until the topic was read once."""
         await self._caught_up.wait()
         held = self._state.of(stream)
         return (held if held.claimed >= 0 else self._former.of(stream)).starting_point(partitions)
 
     def outclaimed(self, stream: str, epoch: int, *, by_others: bool = False) -> bool:
-        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of this process does not count."""
+        """A newer claim of `stream` than that of `epoch` was read. With `by_others`, the newest of
+        this process does not count."""
         held = self._state.of(stream)
         if held.epoch is None or held.epoch <= epoch:
             return False
         return not (by_others and held.instances.get(self._claims.get(stream, "")) == held.claimed)
 
-    async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
-        """Write a control record, None to forget it; returns when it is acknowledged. It is read back a moment later."""
+    async def write(
+        self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
+    ) -> None:
+        """Write a control record, None to forget it; returns when it is acknowledged. It is read
+        back a moment later."""
         await self._append(kind, stream, value)
 
     def index(self, stream: str) -> dict[str, object] | None:
@@ -176,10 +207,15 @@ class ControlTopic:
 
     def described_streams(self) -> dict[str, dict[str, object]]:
         """The description of each stream that has one, by stream id, in order."""
-        return {stream: held.description for stream, held in sorted(self._state.streams.items()) if held.description is not None}
+        return {
+            stream: held.description
+            for stream, held in sorted(self._state.streams.items())
+            if held.description is not None
+        }
 
     async def caught_up(self) -> None:
-        """Return once all that stood in the topic at the start was read: from then on `described` can be believed."""
+        """Return once all that stood in the topic at the start was read: from then on `described`
+        can be believed."""
         await self._caught_up.wait()
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -188,7 +224,8 @@ class ControlTopic:
             await self._moved.wait()
 
     async def forget(self, stream: str) -> None:
-        """Null every record of `stream`, its description last: as long as that stands, whoever was stopped in between can go on."""
+        """Null every record of `stream`, its description last: as long as that stands, whoever was
+        stopped in between can go on."""
         for kind in ("snapshot", "claim", "stream"):
             await self._append(kind, stream, None)
 
@@ -197,7 +234,8 @@ class ControlTopic:
         return self._state.of(stream).holder
 
     async def read_up_to(self, offset: int) -> None:
-        """Return once the record at `offset` was read. Raises: TopicLost when the topic is another before that."""
+        """Return once the record at `offset` was read. Raises: TopicLost when the topic is another
+        before that."""
         lives = self._lives
         while self._read <= offset:
             await self._moved.wait()
@@ -205,9 +243,11 @@ class ControlTopic:
                 raise TopicLost(self.topic, f"it starts over before offset {offset} was read")
 
     async def restore(self) -> bool:
-        """After a loss, once the new topic was read: say again what the lost one said and nobody said since. True: claim anew.
+        """After a loss, once the new topic was read: say again what the lost one said and nobody
+        said since. True: claim anew.
 
-        Shape: each stream's epochs go on above its last; its last snapshot keeps its epoch, so readers start at the new claim's `from`.
+        Shape: each stream's epochs go on above its last; its last snapshot keeps its epoch, so
+        readers start at the new claim's `from`.
         """
         if self._restored.is_set():
             return False
@@ -215,22 +255,35 @@ class ControlTopic:
         last = -1
         for stream, former in sorted(self._former.streams.items()):
             now = self._state.of(stream)
-            if former.description is not None and former.epoch_base is not None and now.description is None:
-                last = await self._append("stream", stream, {**former.description, "epochBase": former.next_base})
+            if (
+                former.description is not None
+                and former.epoch_base is not None
+                and now.description is None
+            ):
+                last = await self._append(
+                    "stream", stream, {**former.description, "epochBase": former.next_base}
+                )
                 if former.index is not None and now.index is None:
                     last = await self._append("snapshot", stream, former.index)
         await self.read_up_to(last)
-        _log.warning("control topic is restored", extra={"topic": self.topic, "streams": len(self._former.streams)})
+        _log.warning(
+            "control topic is restored",
+            extra={"topic": self.topic, "streams": len(self._former.streams)},
+        )
         self._restored.set()
         return True
 
-    async def _append(self, kind: Literal["claim", "snapshot", "stream"], stream: str, value: Value | None) -> int:
-        record = WireRecord(control_key(kind, stream), None if value is None else control_value(value), [])
+    async def _append(
+        self, kind: Literal["claim", "snapshot", "stream"], stream: str, value: Value | None
+    ) -> int:
+        record = WireRecord(
+            control_key(kind, stream), None if value is None else control_value(value), []
+        )
         async with self._writing:
             receipt = await self._sink.deliver(Batch(self.topic, 0, [record], stream))
         return receipt.offsets[0]
 
-    # ---- the tail ---------------------------------------------------------------------------------------------------
+    # ---- the tail --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Read the topic from its start and follow it, for ever, through any outage.
@@ -258,7 +311,14 @@ class ControlTopic:
         if key not in self._refused and len(self._refused) < _REFUSED_MAX:
             self._refused.add(key)
             named = short(key.decode(errors="replace"))
-            extra = {"topic": self.topic, "partition": 0, "offset": record.offset, "key": named, "error": error, "hint": _HINT}
+            extra = {
+                "topic": self.topic,
+                "partition": 0,
+                "offset": record.offset,
+                "key": named,
+                "error": error,
+                "hint": _HINT,
+            }
             _log.warning(message, extra=extra)
 
     def moved(self, position: int) -> None:

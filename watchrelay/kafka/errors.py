@@ -1,6 +1,7 @@
 """What brokers refuse a batch with, sorted by what follows, and in an operator's words.
 
-Room: sink. In: errors of aiokafka's producer. Out: whether a batch is too large, or its topic perhaps gone; one line for people.
+Room: sink. In: errors of aiokafka's producer. Out: whether a batch is too large, or its topic
+perhaps gone; one line for people.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _KNOWN: Final[dict[type[Exception], str]] = {
 
 
 def explain(error: Exception, partition: TopicPartition, said: str) -> str:
-    """One line for an operator: what, where, cure. Shape: `said` is the client's newest log line, "" when it said nothing."""
+    """One line for an operator: what, where, cure. Shape: `said` is the client's newest log line,
+    "" when it said nothing."""
     known = _KNOWN.get(type(error))
     reason = known or " ".join(str(error).split())
     where = f"topic {partition.topic} partition {partition.partition}"

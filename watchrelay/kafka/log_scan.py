@@ -36,7 +36,8 @@ _SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a topic holds of a stream: its highest `ce_wrepoch`, 0 for nothing, and whether all ends as `watchrelay retire` leaves it."""
+    """What a topic holds of a stream: its highest `ce_wrepoch`, 0 for nothing, and whether all ends
+    as `watchrelay retire` leaves it."""
 
     epoch: int
     retired: bool
@@ -47,10 +48,13 @@ async def highest_epoch(connection: KafkaConnection, topic: str, stream: str) ->
     return (await written(connection, topic, stream)).epoch
 
 
-async def written(connection: KafkaConnection, topic: str, stream: str, *, cluster: str = "") -> Written:
+async def written(
+    connection: KafkaConnection, topic: str, stream: str, *, cluster: str = ""
+) -> Written:
     """What `topic` holds of `stream`. Reads the whole topic: seconds per million records.
 
-    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands there, or epochs have run out.
+    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands
+    there, or epochs have run out.
     """
     highest = 0
     empty: dict[int, bool] = {}
@@ -60,7 +64,9 @@ async def written(connection: KafkaConnection, topic: str, stream: str, *, clust
         if epoch := epoch_of(record.headers, stream):
             highest = max(highest, epoch)
             held = dict(record.headers)
-            empty[record.partition] = held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
+            empty[record.partition] = (
+                held.get("ce_type") == _SNAPSHOT_END and held.get("ce_wrcount") == b"0"
+            )
         if cluster and (other := other_cluster(record.headers, cluster)):
             raise TopicRefused(shared_topic(topic, other, cluster))
 
@@ -71,11 +77,13 @@ async def written(connection: KafkaConnection, topic: str, stream: str, *, clust
 
 
 def no_epoch_left(topic: str, stream: str, highest: int) -> str:
-    """What is wrong with a topic that holds a record of `stream` with so high an epoch, and the cure; "" when nothing is."""
+    """What is wrong with a topic that holds a record of `stream` with so high an epoch, and the
+    cure; "" when nothing is."""
     if highest < EPOCH_BASE_MAX:
         return ""
     return (
-        f"topic {topic} holds a record of stream {stream} whose epoch {highest} exceeds the maximum {EPOCH_BASE_MAX - 1}, and no relay "
+        f"topic {topic} holds a record of stream {stream} whose epoch {highest} exceeds the "
+        f"maximum {EPOCH_BASE_MAX - 1}, and no relay "
         "writes that: find out who else may write to it, and name another topic"
     )
 
@@ -83,13 +91,15 @@ def no_epoch_left(topic: str, stream: str, highest: int) -> str:
 def shared_topic(topic: str, other: str, cluster: str) -> str:
     """What is wrong with a topic that holds streams of another cluster, and what mends it."""
     return (
-        f"topic {topic} holds records of cluster {other}, this is cluster {cluster}: the topics of two clusters must differ: "
+        f"topic {topic} holds records of cluster {other}, this is cluster {cluster}: the "
+        "topics of two clusters must differ: "
         "name another one, or have {cluster} in kafka.topicTemplate"
     )
 
 
 def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> str:
-    """The cluster that a record of the contract is from; "" for `cluster` itself and for what is no record of the contract."""
+    """The cluster that a record of the contract is from; "" for `cluster` itself and for what is no
+    record of the contract."""
     held = dict(headers)
     _, _, rest = (held.get("ce_source") or b"").decode(errors="replace").partition("/clusters/")
     found = rest.partition("/")[0]
@@ -105,11 +115,16 @@ async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[
             state.read(record.offset, record.key, record.value)
 
     await _read(connection, control_topic, look)
-    return {stream: held.description for stream, held in state.streams.items() if held.description is not None}
+    return {
+        stream: held.description
+        for stream, held in state.streams.items()
+        if held.description is not None
+    }
 
 
 def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
-    """The epoch in a record's headers; 0 when it is of another stream or of no contract, as is one that is none."""
+    """The epoch in a record's headers; 0 when it is of another stream or of no contract, as is one
+    that is none."""
     epoch, wanted = b"", stream.encode()
     mine = False
     for name, value in headers:
@@ -126,7 +141,9 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
 async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:
     """Hand each record to `take`, up to the end as it is now."""
     with listening() as tail:
-        consumer = make_reader(connection, request_timeout_s=_REQUEST_TIMEOUT_S, max_partition_fetch_bytes=_FETCH_BYTES)
+        consumer = make_reader(
+            connection, request_timeout_s=_REQUEST_TIMEOUT_S, max_partition_fetch_bytes=_FETCH_BYTES
+        )
         try:
             async with aclosing(_batches(consumer, topic)) as batches:
                 async for records in batches:
@@ -139,7 +156,8 @@ async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], N
 
 
 async def _batches(consumer: Any, topic: str) -> AsyncGenerator[list[Any], None]:
-    """Records of all partitions, each up to the end that it had at first. Raises: TimeoutError after a minute without progress."""
+    """Records of all partitions, each up to the end that it had at first. Raises: TimeoutError
+    after a minute without progress."""
     async with asyncio.timeout(_START_TIMEOUT_S):
         await consumer.start()
         known = await consumer._client._wait_on_metadata(topic)
@@ -153,12 +171,15 @@ async def _batches(consumer: Any, topic: str) -> AsyncGenerator[list[Any], None]
     loop = asyncio.get_running_loop()
     progress_s = loop.time()
     while behind := [partition for partition in partitions if at[partition] < ends[partition]]:
-        for partition, records in (await consumer.getmany(*behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)).items():
+        for partition, records in (
+            await consumer.getmany(*behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
+        ).items():
             progress_s = loop.time()
             yield records
             at[partition] = records[-1].offset + 1
         for partition in behind:
-            # Compaction may have taken the last records before the end: the position says so, records do not.
+            # Compaction may have taken the last records before the end: the position says so,
+            # records do not.
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 at[partition] = max(at[partition], await consumer.position(partition))
         if loop.time() - progress_s > _SILENT_AFTER_S:

@@ -1,9 +1,11 @@
-"""One generation of the producer: from the moment it can write until it is cut and never writes again.
+"""One generation of the producer: from the moment it can write until it is cut and never writes
+again.
 
-Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers: refused, or cut.
-The only file that knows aiokafka's producer from inside (0.14, pinned). Its defects (a partition wedged after any error, sequences that
-wrap, no re-bootstrap) are dealt with by throwing a generation away; that must be certain and quick, where `stop()` flushes, waits, and
-hangs while brokers are down. Source: aiokafka issues 1017, 1101, 459.
+Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers:
+refused, or cut. The only file that knows aiokafka's producer from inside (0.14, pinned). Its
+defects (a partition wedged after any error, sequences that wrap, no re-bootstrap) are dealt with by
+throwing a generation away; that must be certain and quick, where `stop()` flushes, waits, and hangs
+while brokers are down. Source: aiokafka issues 1017, 1101, 459.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class SinkSettings:
     """How patient the sink is, and how much it takes at once. Units: as the names say.
 
-    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its other batches: answers come in milliseconds,
-    and what has none by then is sent again, and stands twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative
-    number after 2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
+    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its
+    other batches: answers come in milliseconds, and what has none by then is sent again, and stands
+    twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative number after
+    2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
     """
 
     batch_bytes: int = 512 * 1024
@@ -54,11 +57,13 @@ class SinkSettings:
 
 
 class Cut(Exception):
-    """This generation ended: whether the batch stands in the log is unknown; send it again with the next one."""
+    """This generation ended: whether the batch stands in the log is unknown; send it again with the
+    next one."""
 
 
 class Refused(Exception):
-    """The batch got an error. Shape: `sent` is False when it certainly never left this process, so the generation is still good."""
+    """The batch got an error. Shape: `sent` is False when it certainly never left this process, so
+    the generation is still good."""
 
     def __init__(self, error: Exception, *, sent: bool) -> None:
         super().__init__(str(error))
@@ -67,7 +72,8 @@ class Refused(Exception):
 
 
 class Generation:
-    """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was handed over, oldest first."""
+    """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was
+    handed over, oldest first."""
 
     def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
@@ -80,9 +86,10 @@ class Generation:
         self._loop = asyncio.get_running_loop()
         self._cluster = producer.client.cluster
         self._followed: set[str] = producer.client._topics
-        """The topics that the client asks about. It adds only those that it did not know: one that it found when it asked about all, as it
-        does while there are none here, is forgotten once it asks about another, and what waits for it then waits for nothing, until it
-        fails for want of a leader and costs the producer."""
+        """The topics that the client asks about. It adds only those that it did not know: one that
+        it found when it asked about all, as it does while there are none here, is forgotten once it
+        asks about another, and what waits for it then waits for nothing, until it fails for want of
+        a leader and costs the producer."""
         self._accumulator = producer._message_accumulator
         self._sent: dict[TopicPartition, int] = {}
 
@@ -140,10 +147,14 @@ class Generation:
             if not self.outstanding:
                 self.idle.set()
 
-    def _hand_over(self, partition: TopicPartition, batch: PackedBatch, acked: asyncio.Future[int]) -> None:
-        """As `send_batch`, without its waiting: batches handed over in one step of the loop leave in one request per broker.
+    def _hand_over(
+        self, partition: TopicPartition, batch: PackedBatch, acked: asyncio.Future[int]
+    ) -> None:
+        """As `send_batch`, without its waiting: batches handed over in one step of the loop leave
+        in one request per broker.
 
-        Source: aiokafka `AIOKafkaProducer.send_batch`; one batch per partition at a time, so nothing is pending there.
+        Source: aiokafka `AIOKafkaProducer.send_batch`; one batch per partition at a time, so
+        nothing is pending there.
         """
         if self._accumulator._exception is not None:
             raise Refused(self._accumulator._exception, sent=True)
@@ -152,24 +163,36 @@ class Generation:
 
         def settle(future: asyncio.Future[Any]) -> None:
             error = None if future.cancelled() else future.exception()
-            # A batch that failed before it was drained has a second future with the same error, which nobody else reads.
+            # A batch that failed before it was drained has a second future with the same error,
+            # which nobody else reads.
             drained = message._drain_waiter
             if drained.done() and not drained.cancelled():
                 drained.exception()
             if acked.done():
                 return
             if error is not None or future.cancelled():
-                acked.set_exception(Refused(error if isinstance(error, Exception) else KafkaError("the producer gave up"), sent=True))
+                acked.set_exception(
+                    Refused(
+                        error
+                        if isinstance(error, Exception)
+                        else KafkaError("the producer gave up"),
+                        sent=True,
+                    )
+                )
             elif (offset := future.result().offset) < 0:
-                # DuplicateSequenceNumber without the batch's place: appended, nobody knows where. Once more gives an offset.
-                acked.set_exception(Refused(KafkaError("acknowledged without an offset"), sent=True))
+                # DuplicateSequenceNumber without the batch's place: appended, nobody knows where.
+                # Once more gives an offset.
+                acked.set_exception(
+                    Refused(KafkaError("acknowledged without an offset"), sent=True)
+                )
             else:
                 acked.set_result(offset)
 
         message.future.add_done_callback(settle)
 
     async def _learn(self, partition: TopicPartition) -> None:
-        """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not know it, nothing was sent."""
+        """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not
+        know it, nothing was sent."""
         deadline_s = self._loop.time() + self._settings.request_timeout_s
         while not (self.is_cut or self.is_left):
             known = None
@@ -184,10 +207,17 @@ class Generation:
                 if partition.partition in known:
                     return
                 self._producer.client.force_metadata_update()
-                missing = UnknownTopicOrPartitionError(f"topic {partition.topic} has no partition {partition.partition}")
+                missing = UnknownTopicOrPartitionError(
+                    f"topic {partition.topic} has no partition {partition.partition}"
+                )
                 raise Refused(missing, sent=False)
             if self._loop.time() > deadline_s:
-                raise Refused(UnknownTopicOrPartitionError(f"topic {partition.topic} is not known to the brokers"), sent=False)
+                raise Refused(
+                    UnknownTopicOrPartitionError(
+                        f"topic {partition.topic} is not known to the brokers"
+                    ),
+                    sent=False,
+                )
         raise Cut
 
     @property
@@ -197,11 +227,13 @@ class Generation:
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest unanswered batch was handed over (loop time); None when all are answered."""
+        """When the oldest unanswered batch was handed over (loop time); None when all are
+        answered."""
         return next(iter(self.outstanding.values()), None)
 
     async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
-        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError, OSError."""
+        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError,
+        OSError."""
         return await look(self._producer.client, topics)
 
     def leave(self) -> None:
@@ -209,7 +241,8 @@ class Generation:
         self.is_left = True
 
     def cut(self) -> None:
-        """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A second call does nothing.
+        """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A
+        second call does nothing.
 
         Connections are reset, not closed, so that what the kernel still holds is dropped too.
         """
@@ -232,7 +265,8 @@ class Generation:
                 acked.set_exception(Cut())
 
     async def close(self) -> None:
-        """Give back what a cut generation holds, within twice `stop_timeout_s`, whatever its state; again, if it was interrupted."""
+        """Give back what a cut generation holds, within twice `stop_timeout_s`, whatever its state;
+        again, if it was interrupted."""
         assert self.is_cut, "only a cut generation is closed"
         # Whatever is still queued there has been answered with Cut: let nobody wait for it.
         self._accumulator._batches.clear()
@@ -246,7 +280,8 @@ class Generation:
 
 
 class _Forgetful(set[Any]):
-    """A set that does not mind removal of what it does not hold: aiokafka's tasks still count their batches out of it."""
+    """A set that does not mind removal of what it does not hold: aiokafka's tasks still count their
+    batches out of it."""
 
     def remove(self, item: Any) -> None:
         self.discard(item)

@@ -1,6 +1,7 @@
 """Parts of a topic, read once, from offset to offset, however long it takes.
 
-Room: sink. In: which partitions, from where to where. Out: their records in order, in bounded batches; nothing that was aborted.
+Room: sink. In: which partitions, from where to where. Out: their records in order, in bounded
+batches; nothing that was aborted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets `start` up to, not including, `stop`. Shape: `start` None, or one that is no longer there: what is left of the beginning."""
+    """Offsets `start` up to, not including, `stop`. Shape: `start` None, or one that is no longer
+    there: what is left of the beginning."""
 
     partition: int
     start: int | None
@@ -53,10 +55,12 @@ Turn = AbstractAsyncContextManager[None]
 
 
 class ReadBack:
-    """Reads spans of one topic. `run` returns when all were taken, and goes on where it was after each outage.
+    """Reads spans of one topic. `run` returns when all were taken, and goes on where it was after
+    each outage.
 
-    Shape: `begun` tells, once `run` returned, at which offset each partition was really begun, and `whole` which from their very start.
-    `turn` is held while there is a consumer, not between two attempts: what cannot be read keeps nobody else from reading.
+    Shape: `begun` tells, once `run` returned, at which offset each partition was really begun, and
+    `whole` which from their very start. `turn` is held while there is a consumer, not between two
+    attempts: what cannot be read keeps nobody else from reading.
     """
 
     def __init__(
@@ -73,7 +77,9 @@ class ReadBack:
         self.begun: dict[int, int] = {}
         self.whole: set[int] = set()
         self._connection, self._topic = connection, topic
-        self._spans = {TopicPartition(topic, span.partition): span for span in spans if span.stop > 0}
+        self._spans = {
+            TopicPartition(topic, span.partition): span for span in spans if span.stop > 0
+        }
         self._next: dict[TopicPartition, int] = {}
         self._take, self._failed = take, failed
         self._turn = turn or nullcontext()
@@ -89,13 +95,24 @@ class ReadBack:
                     await self._read()
             except SinkUnavailable as error:
                 healthy = clock.now_s() - began_s > _SILENT_AFTER_S
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=healthy, rng=self._rng)
-                _log.warning("log cannot be read back", extra={"topic": self._topic, "error": str(error), "retry_in_s": round(wait_s, 1)})
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=healthy, rng=self._rng
+                )
+                _log.warning(
+                    "log cannot be read back",
+                    extra={
+                        "topic": self._topic,
+                        "error": str(error),
+                        "retry_in_s": round(wait_s, 1),
+                    },
+                )
                 self._failed(error, wait_s)
                 await asyncio.sleep(wait_s)
 
     def _behind(self) -> list[TopicPartition]:
-        return [place for place, span in self._spans.items() if self._next.get(place, -1) < span.stop]
+        return [
+            place for place, span in self._spans.items() if self._next.get(place, -1) < span.stop
+        ]
 
     async def _read(self) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
@@ -128,24 +145,38 @@ class ReadBack:
             span = self._spans[place]
             if place not in self._next:
                 # An offset behind the end is of a topic that was made anew since.
-                start = first[place] if span.start is None or span.start >= span.stop else max(first[place], span.start)
+                start = (
+                    first[place]
+                    if span.start is None or span.start >= span.stop
+                    else max(first[place], span.start)
+                )
                 self._next[place] = self.begun[place.partition] = start
                 if start == first[place]:
                     self.whole.add(place.partition)
             consumer.seek(place, self._next[place])
 
-    async def _batches(self, consumer: Any) -> AsyncGenerator[tuple[TopicPartition, list[Any]], None]:
+    async def _batches(
+        self, consumer: Any
+    ) -> AsyncGenerator[tuple[TopicPartition, list[Any]], None]:
         progress_s = clock.now_s()
         while behind := self._behind():
-            fetched = await consumer.getmany(*behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
+            fetched = await consumer.getmany(
+                *behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
+            )
             for place, records in fetched.items():
                 progress_s = clock.now_s()
                 stop = self._spans[place].stop
                 self._next[place] = records[-1].offset + 1
-                yield place, records if records[-1].offset < stop else [record for record in records if record.offset < stop]
+                yield (
+                    place,
+                    records
+                    if records[-1].offset < stop
+                    else [record for record in records if record.offset < stop],
+                )
             if not fetched:
                 for place in behind:
-                    # Compaction may have taken the last records before the end: the position says so, records do not.
+                    # Compaction may have taken the last records before the end: the position says
+                    # so, records do not.
                     async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                         self._next[place] = max(self._next[place], await consumer.position(place))
             if clock.now_s() - progress_s > _SILENT_AFTER_S:

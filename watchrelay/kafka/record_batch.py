@@ -1,8 +1,10 @@
-"""Records into the bytes that Kafka stores: a record batch of format version 2, compressed with zstd.
+"""Records into the bytes that Kafka stores: a record batch of format version 2, compressed with
+zstd.
 
-Room: sink. In: records of one partition. Out: packed batches, whose size is known before anything is sent and whose bytes stay the
-same however often they are sent. aiokafka's own builder takes half as long again (level 3, checksum over the uncompressed bytes,
-a header name encoded anew each time), and tells the compressed size only after it gave the batch away.
+Room: sink. In: records of one partition. Out: packed batches, whose size is known before anything
+is sent and whose bytes stay the same however often they are sent. aiokafka's own builder takes half
+as long again (level 3, checksum over the uncompressed bytes, a header name encoded anew each time),
+and tells the compressed size only after it gave the batch away.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ _BEFORE_CHECKED = struct.Struct(">qiibI")
 """The checksum, its last field, covers everything behind it."""
 _CHECKED = struct.Struct(">hiqqqhii")
 _LEVEL = 1
-"""On batches of pods level 1 is both faster and smaller than level 3 (365 against 439 bytes per record of 3.7 KB)."""
+"""On batches of pods level 1 is both faster and smaller than level 3 (365 against 439 bytes per
+record of 3.7 KB)."""
 
 
 class _Varints(dict[int, bytes]):
-    """Number -> its varint, made on first use: lengths and places repeat, and a look-up costs a tenth of the sum."""
+    """Number -> its varint, made on first use: lengths and places repeat, and a look-up costs a
+    tenth of the sum."""
 
     def __missing__(self, number: int) -> bytes:
         encoded = varint(number)
@@ -44,15 +48,20 @@ _KEPT_BELOW = 1 << 15
 _LENGTH_MAX = 5
 _NULL = b"\x01"
 _PLAIN = b"\x00\x00"
-"""No attributes, and no time after the batch's: all records of a batch carry the time at which it was packed."""
+"""No attributes, and no time after the batch's: all records of a batch carry the time at which it
+was packed."""
 _VARINTS = _Varints()
 
 
-def _spans(records: Sequence[WireRecord], start: int, stop: int, batch_bytes: int) -> list[tuple[int, int, list[bytes]]]:
-    """Records `[start, stop)` as `(first, behind the last, parts)` of batches of at most `batch_bytes`, uncompressed.
+def _spans(
+    records: Sequence[WireRecord], start: int, stop: int, batch_bytes: int
+) -> list[tuple[int, int, list[bytes]]]:
+    """Records `[start, stop)` as `(first, behind the last, parts)` of batches of at most
+    `batch_bytes`, uncompressed.
 
-    A record is not put together by itself: each part is copied once, when the batch is joined, and no block of 4 KB per record is asked
-    of the allocator and given back. That was a sixth of what packing a pod cost.
+    A record is not put together by itself: each part is copied once, when the batch is joined, and
+    no block of 4 KB per record is asked of the allocator and given back. That was a sixth of what
+    packing a pod cost.
     """
     spans: list[tuple[int, int, list[bytes]]] = []
     begin, size, parts, varints = start, OVERHEAD_BYTES, list[bytes](), _VARINTS
@@ -64,7 +73,9 @@ def _spans(records: Sequence[WireRecord], start: int, stop: int, batch_bytes: in
         else:
             value_length = varints[len(value)]
         key_length, place = varints[len(key)], varints[index - begin]
-        beside = len(_PLAIN) + len(key_length) + len(key) + len(value_length) + len(value) + len(block)
+        beside = (
+            len(_PLAIN) + len(key_length) + len(key) + len(value_length) + len(value) + len(block)
+        )
         if parts and size + beside + len(place) + _LENGTH_MAX > batch_bytes:
             spans.append((begin, index, parts))
             begin, size, parts = index, OVERHEAD_BYTES, []
@@ -78,13 +89,23 @@ def _spans(records: Sequence[WireRecord], start: int, stop: int, batch_bytes: in
 
 
 class PackedBatch(BatchBuilder):
-    """A finished batch in the shape that aiokafka's producer takes: it adds who sent it, and nothing else changes.
+    """A finished batch in the shape that aiokafka's producer takes: it adds who sent it, and
+    nothing else changes.
 
-    Shape: records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size before compression, `size()` the size that
-    Kafka compares with `max.message.bytes`.
+    Shape: records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size
+    before compression, `size()` the size that Kafka compares with `max.message.bytes`.
     """
 
-    def __init__(self, body: bytes, *, start: int, stop: int, raw_bytes: int, packed_ms: int, compressed: bool) -> None:
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        start: int,
+        stop: int,
+        raw_bytes: int,
+        packed_ms: int,
+        compressed: bool,
+    ) -> None:
         # Not the base's own start: it would make a builder that is never used.
         self.start, self.stop, self.raw_bytes = start, stop, raw_bytes
         self._body = body
@@ -110,15 +131,22 @@ class PackedBatch(BatchBuilder):
     def append(self, **_: object) -> None:
         """Takes nothing: the batch is full."""
 
-    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    def _set_producer_state(
+        self, producer_id: int, producer_epoch: int, base_sequence: int
+    ) -> None:
         self._producer = (producer_id, producer_epoch, base_sequence)
 
     def _build(self) -> bytes:
         """The batch as bytes, for the producer that set its state last."""
         count, at = self.stop - self.start, self._packed_ms
-        checked = _CHECKED.pack(self._attributes, count - 1, at, at, *self._producer, count) + self._body
+        checked = (
+            _CHECKED.pack(self._attributes, count - 1, at, at, *self._producer, count) + self._body
+        )
         length = len(checked) + _BEFORE_CHECKED.size - 12
-        return _BEFORE_CHECKED.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(checked)) + checked
+        return (
+            _BEFORE_CHECKED.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(checked))
+            + checked
+        )
 
 
 class Packer:
@@ -128,13 +156,22 @@ class Packer:
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
 
     def pack(
-        self, records: Sequence[WireRecord], *, start: int, stop: int, batch_bytes: int, limit_bytes: int, now_ms: int
+        self,
+        records: Sequence[WireRecord],
+        *,
+        start: int,
+        stop: int,
+        batch_bytes: int,
+        limit_bytes: int,
+        now_ms: int,
     ) -> tuple[list[PackedBatch], int | None]:
-        """Records `[start, stop)` as batches in order, each at most `batch_bytes` before and `limit_bytes` after compression.
+        """Records `[start, stop)` as batches in order, each at most `batch_bytes` before and
+        `limit_bytes` after compression.
 
-        Shape: the second value is the index of the first record that alone, compressed, is over `limit_bytes`; then the batches end
-        before it. A record over `batch_bytes` stands in a batch of its own.
-        Law: the batches are contiguous, begin at `start`, and end at `stop` or at the index returned.
+        Shape: the second value is the index of the first record that alone, compressed, is over
+        `limit_bytes`; then the batches end before it. A record over `batch_bytes` stands in a batch
+        of its own. Law: the batches are contiguous, begin at `start`, and end at `stop` or at the
+        index returned.
         """
         batches: list[PackedBatch] = []
         for first, last, parts in _spans(records, start, stop, batch_bytes):
@@ -146,7 +183,14 @@ class Packer:
                 return batches, first
             half = (first + last) // 2
             for low, high in ((first, half), (half, last)):
-                more, too_large = self.pack(records, start=low, stop=high, batch_bytes=batch_bytes, limit_bytes=limit_bytes, now_ms=now_ms)
+                more, too_large = self.pack(
+                    records,
+                    start=low,
+                    stop=high,
+                    batch_bytes=batch_bytes,
+                    limit_bytes=limit_bytes,
+                    now_ms=now_ms,
+                )
                 batches += more
                 if too_large is not None:
                     return batches, too_large
@@ -156,4 +200,11 @@ class Packer:
         raw = b"".join(parts)
         body = self._compressor.compress(raw)
         compressed = len(body) < len(raw)
-        return PackedBatch(body if compressed else raw, start=start, stop=stop, raw_bytes=len(raw), packed_ms=now_ms, compressed=compressed)
+        return PackedBatch(
+            body if compressed else raw,
+            start=start,
+            stop=stop,
+            raw_bytes=len(raw),
+            packed_ms=now_ms,
+            compressed=compressed,
+        )

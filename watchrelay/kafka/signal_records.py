@@ -1,6 +1,7 @@
 """What consumers may ask of the relay, as records of the signal topic. Pure.
 
-Room: sink. In: requests, or records as they stand on the topic. Out: records, or requests and plain words for what is none.
+Room: sink. In: requests, or records as they stand on the topic. Out: records, or requests and plain
+words for what is none.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class _Signal(_Kind):
 
 def signal_value(request: SnapshotRequest) -> bytes:
     """The record's value; its key is the cluster. Source: record contract 7."""
-    return msgspec.json.encode({"id": request.id, "type": EXECUTE_SNAPSHOT, "data": {"streams": list(request.streams)}})
+    return msgspec.json.encode(
+        {"id": request.id, "type": EXECUTE_SNAPSHOT, "data": {"streams": list(request.streams)}}
+    )
 
 
 def parse_signal(value: bytes | None) -> SnapshotRequest:
-    """What is asked for. Law: parse_signal(signal_value(r)) == r. Raises: RecordRefused, saying what is wrong with the record."""
+    """What is asked for. Law: parse_signal(signal_value(r)) == r. Raises: RecordRefused, saying
+    what is wrong with the record."""
     if value is None:
         raise RecordRefused("a signal without a value")
     if len(value) > SIGNAL_BYTES_MAX:
@@ -56,15 +60,22 @@ def parse_signal(value: bytes | None) -> SnapshotRequest:
     try:
         kind = msgspec.json.decode(value, type=_Kind)
         if kind.type != EXECUTE_SNAPSHOT:
-            raise RecordRefused(f"a signal of type {short(repr(kind.type), 80)}: only {EXECUTE_SNAPSHOT} is known")
+            raise RecordRefused(
+                f"a signal of type {short(repr(kind.type), 80)}: only {EXECUTE_SNAPSHOT} is known"
+            )
         signal = msgspec.json.decode(value, type=_Signal)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordRefused(f"not a signal: {why_broken(error, value)}") from error
     size = len(signal.id.encode())
     if not 1 <= size <= ID_BYTES_MAX:
-        raise RecordRefused(f"a signal whose id has {counted(size, 'byte')}: 1 to {ID_BYTES_MAX} are taken")
+        raise RecordRefused(
+            f"a signal whose id has {counted(size, 'byte')}: 1 to {ID_BYTES_MAX} are taken"
+        )
     if not signal.data.streams:
         raise RecordRefused(f"signal {signal.id!r} names no stream")
     if len(signal.data.streams) > STREAMS_MAX:
-        raise RecordRefused(f"signal {signal.id!r} names {len(signal.data.streams)} streams: {STREAMS_MAX} are taken")
+        raise RecordRefused(
+            f"signal {signal.id!r} names {len(signal.data.streams)} streams: {STREAMS_MAX} are "
+            "taken"
+        )
     return SnapshotRequest(signal.id, tuple(dict.fromkeys(signal.data.streams)))

@@ -1,9 +1,11 @@
 """The signal topic: requests of consumers, read for ever and never lost.
 
-Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line with a count for what is no request.
+Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line
+with a count for what is no request.
 
-The relay keeps no place in the topic: at its start it reads what the topic holds and takes the requests of the last hour, so that one
-made while it was away is answered; what was answered already says the control topic (`answered`).
+The relay keeps no place in the topic: at its start it reads what the topic holds and takes the
+requests of the last hour, so that one made while it was away is answered; what was answered already
+says the control topic (`answered`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from watchrelay.observe.status import Board
 _log = logging.getLogger(__name__)
 
 BACKLOG_MS = 3_600_000
-"""Requests older than this at the relay's start have nobody waiting for them any more. One that is dated so far in the future tells nothing
-of its age, and would be taken again at every start."""
+"""Requests older than this at the relay's start have nobody waiting for them any more. One that is
+dated so far in the future tells nothing of its age, and would be taken again at every start."""
 _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
@@ -41,7 +43,8 @@ _ID_KEPT_S = 3600.0
 """For so long a request that is written again, the same id for the same streams, is taken once."""
 _STREAMS_SHOWN = 10
 _LINES_A_MINUTE = 100
-"""Whoever writes signals writes our log, and what stands in the topic comes again at each start: the metric counts all of them."""
+"""Whoever writes signals writes our log, and what stands in the topic comes again at each start:
+the metric counts all of them."""
 
 
 class Take(Protocol):
@@ -68,20 +71,26 @@ class SignalTopic:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
-        self._tail = Tail(connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng)
+        self._tail = Tail(
+            connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng
+        )
         self._take = take
         self._now_s, self._wall_ms = now_s, wall_ms
         self._live_from: int | None = None
         self._taken: dict[int, float] = {}
         """By hash of id and streams, when a request was taken: oldest first."""
         self._lines, self._lines_from_s = 0, self._now_s()
-        self._count = {result: metrics.counter("signals").labels(result) for result in ("taken", "repeated", "expired", "refused")}
+        self._count = {
+            result: metrics.counter("signals").labels(result)
+            for result in ("taken", "repeated", "expired", "refused")
+        }
 
     async def run(self) -> None:
-        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or made anew: make it, then run again."""
+        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or
+        made anew: make it, then run again."""
         await self._tail.run()
 
-    # ---- what the tail tells -----------------------------------------------------------------------------------------
+    # ---- what the tail tells ---------------------------------------------------------------------
 
     def began(self, end: int) -> None:
         """What stands there now was there before us."""
@@ -99,7 +108,9 @@ class SignalTopic:
         """All that stands in the new topic came while we were there."""
         self._live_from = 0
 
-    def _read(self, offset: int, value: bytes | None, at_ms: int, headers: Mapping[str, bytes]) -> None:
+    def _read(
+        self, offset: int, value: bytes | None, at_ms: int, headers: Mapping[str, bytes]
+    ) -> None:
         """Take one record; none of them stops the reading."""
         assert self._live_from is not None, "a record before the topic was looked at"
         backlog = offset < self._live_from
@@ -111,7 +122,13 @@ class SignalTopic:
             # Those of the backlog were refused aloud by whoever was there when they came.
             if not old:
                 self._count["refused"].inc()
-                self._say(logging.WARNING, "signal ignored", offset, error=str(error), hint="find out who may write to this topic")
+                self._say(
+                    logging.WARNING,
+                    "signal ignored",
+                    offset,
+                    error=str(error),
+                    hint="find out who may write to this topic",
+                )
             return
         if old:
             self._count["expired"].inc()
@@ -120,7 +137,13 @@ class SignalTopic:
             self._count["repeated"].inc()
             return
         self._count["taken"].inc()
-        self._say(logging.INFO, "signal taken", offset, request=request.id, streams=_named(request.streams))
+        self._say(
+            logging.INFO,
+            "signal taken",
+            offset,
+            request=request.id,
+            streams=_named(request.streams),
+        )
         self._take(request, at_ms if backlog else self._wall_ms(), backlog=backlog)
 
     def _repeated(self, request: SnapshotRequest) -> bool:
@@ -139,10 +162,17 @@ class SignalTopic:
             self._lines, self._lines_from_s = 0, self._now_s()
         self._lines += 1
         if self._lines <= _LINES_A_MINUTE:
-            _log.log(level, message, extra={"topic": self.topic, "partition": 0, "offset": offset, **more})
+            _log.log(
+                level,
+                message,
+                extra={"topic": self.topic, "partition": 0, "offset": offset, **more},
+            )
         elif self._lines == _LINES_A_MINUTE + 1:
             hint = "find out who writes so many; watchrelay_signals_total counts them"
-            _log.warning("more signals than are logged", extra={"topic": self.topic, "offset": offset, "hint": hint})
+            _log.warning(
+                "more signals than are logged",
+                extra={"topic": self.topic, "offset": offset, "hint": hint},
+            )
 
 
 def _named(streams: Sequence[str]) -> list[str]:
@@ -150,19 +180,28 @@ def _named(streams: Sequence[str]) -> list[str]:
     return [short(stream, 100) for stream in streams[:_STREAMS_SHOWN]]
 
 
-async def send_signal(connection: KafkaConnection, topic: str, cluster: str, request: SnapshotRequest) -> int:
+async def send_signal(
+    connection: KafkaConnection, topic: str, cluster: str, request: SnapshotRequest
+) -> int:
     """Write a request and return its offset once it is acknowledged.
 
-    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is taken once.
+    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is
+    taken once.
     """
     with listening() as tail:
         try:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
-                producer = AIOKafkaProducer(**connection.arguments(), acks="all", request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+                producer = AIOKafkaProducer(
+                    **connection.arguments(),
+                    acks="all",
+                    request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
+                )
                 tame(producer.client)
                 try:
                     await producer.start()
-                    sent = await producer.send_and_wait(topic, signal_value(request), key=cluster.encode(), partition=0)
+                    sent = await producer.send_and_wait(
+                        topic, signal_value(request), key=cluster.encode(), partition=0
+                    )
                 finally:
                     await producer.stop()
         except (KafkaError, OSError, TimeoutError) as error:

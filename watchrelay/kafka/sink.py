@@ -1,6 +1,7 @@
 """The sink: batches of all streams through one producer, until they are acknowledged.
 
-Room: sink. In: `Batch` by the relay's `Sink` port. Out: receipts, metrics of the topics, and on the board why Kafka takes no records.
+Room: sink. In: `Batch` by the relay's `Sink` port. Out: receipts, metrics of the topics, and on the
+board why Kafka takes no records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from watchrelay.observe.status import Board
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's own default of `max.message.bytes`: assumed of a topic until `limit` says better. Source: TopicConfig."""
+"""Kafka's own default of `max.message.bytes`: assumed of a topic until `limit` says better. Source:
+TopicConfig."""
 
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
@@ -54,7 +56,8 @@ _Place = tuple[TopicPartition, str]
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic. Units: `message_bytes` bounds a batch after compression, `batch_bytes` before it."""
+    """What is known of a topic. Units: `message_bytes` bounds a batch after compression,
+    `batch_bytes` before it."""
 
     metrics: TopicMetrics
     message_bytes: int
@@ -62,13 +65,17 @@ class _Topic:
 
 
 class KafkaSink:
-    """Implements the relay's `Sink`. Use: `run()` as a task that ends last, `deliver` from any other.
+    """Implements the relay's `Sink`. Use: `run()` as a task that ends last, `deliver` from any
+    other.
 
-    One producer serves all streams; partitions whose batches are delivered in one step of the event loop leave in one request per broker.
-    A producer that gave an error is never given a batch again: the next one is built, and what was refused is sent anew, the same bytes.
-    The other batches that are on their way are of other partitions: they get a moment to be answered, then the producer is cut, and those
-    without an answer are sent anew too. So no partition of a stream is ever in the hands of two producers: each batch goes to the next one
-    only when the former has answered it, or is cut. What fails again waits by itself, so that one bad topic does not slow the others.
+    One producer serves all streams; partitions whose batches are delivered in one step of the event
+    loop leave in one request per broker. A producer that gave an error is never given a batch
+    again: the next one is built, and what was refused is sent anew, the same bytes. The other
+    batches that are on their way are of other partitions: they get a moment to be answered, then
+    the producer is cut, and those without an answer are sent anew too. So no partition of a stream
+    is ever in the hands of two producers: each batch goes to the next one only when the former has
+    answered it, or is cut. What fails again waits by itself, so that one bad topic does not slow
+    the others.
     """
 
     def __init__(
@@ -98,7 +105,8 @@ class KafkaSink:
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._retired: dict[Generation, float | None] = {}
-        """Those that are answered for what they have on the way, for so many seconds at most; None: for as long as it takes."""
+        """Those that are answered for what they have on the way, for so many seconds at most; None:
+        for as long as it takes."""
         self._closing: set[Generation] = set()
         self._troubles: dict[str, str] = {}
         self._outstanding: dict[_Place, float] = {}
@@ -114,15 +122,19 @@ class KafkaSink:
         """What is wrong with Kafka, for people; "" when nothing is known to be."""
         return self._board.problems.get(_BOARD, "")
 
-    # ---- the port ---------------------------------------------------------------------------------------------------
+    # ---- the port --------------------------------------------------------------------------------
 
     async def deliver(self, batch: Batch) -> Receipt:
-        """Append all records in order, however long it takes; return when all are acknowledged, with the offset of each.
+        """Append all records in order, however long it takes; return when all are acknowledged,
+        with the offset of each.
 
-        At most one batch of a (topic, partition) may be outstanding. Cancelling leaves the outcome unknown.
-        Raises: RecordTooLarge: record `index` fits the topic not even alone. `acked` holds the offsets of the records before it that are
-        in the log (a prefix of the batch; none when the size was known beforehand, which is the rule); no record from there on is or
-        will be in the log by this call. Trim that record and deliver again from `len(acked)` on, or everything, under the same positions.
+        At most one batch of a (topic, partition) may be outstanding. Cancelling leaves the outcome
+        unknown.
+        Raises: RecordTooLarge: record `index` fits the topic not even alone. `acked` holds the
+        offsets of the records before it that are in the log (a prefix of the batch; none when the
+        size was known beforehand, which is the rule); no record from there on is or will be in the
+        log by this call. Trim that record and deliver again from `len(acked)` on, or everything,
+        under the same positions.
         """
         topic = self._topic(batch.topic)
         partition = TopicPartition(batch.topic, batch.partition)
@@ -138,10 +150,13 @@ class KafkaSink:
             if place in self._silent:
                 self._heard(place)
             if self._troubles and not any(other == partition for other, _ in self._outstanding):
-                self._troubles.pop(f"{partition.topic}/{partition.partition}", None)  # it is nobody's any more who was stopped
+                # it is nobody's any more who was stopped
+                self._troubles.pop(f"{partition.topic}/{partition.partition}", None)
                 self._show()
 
-    async def _deliver(self, batch: Batch, topic: _Topic, partition: TopicPartition, packed: list[PackedBatch]) -> list[int]:
+    async def _deliver(
+        self, batch: Batch, topic: _Topic, partition: TopicPartition, packed: list[PackedBatch]
+    ) -> list[int]:
         """The offset of each record. Raises: RecordTooLarge."""
         records = batch.records
         offsets: list[int] = []
@@ -157,7 +172,8 @@ class KafkaSink:
                 middle, halves = (pack.start + pack.stop) // 2, list[PackedBatch]()
                 for start, stop in ((pack.start, middle), (middle, pack.stop)):
                     more, too_large = self._pack(topic, records, start, stop)
-                    if too_large is not None:  # the limit was lowered while the batch was on its way
+                    # the limit was lowered while the batch was on its way
+                    if too_large is not None:
                         raise self._too_large(batch, too_large, offsets) from error
                     halves += more
                 waiting.extendleft(reversed(halves))
@@ -165,7 +181,9 @@ class KafkaSink:
                 offsets.extend(range(first, first + pack.record_count()))
                 stop = first + pack.record_count()
                 await self._unless_lost(batch.topic, batch.stream)
-                if why := self._incarnations.note(batch.topic, batch.partition, batch.stream, first, stop):
+                if why := self._incarnations.note(
+                    batch.topic, batch.partition, batch.stream, first, stop
+                ):
                     self._lose(batch.topic, why)
                     await self._unless_lost(batch.topic, batch.stream)
                 self._written.note(partition, first, stop)
@@ -173,11 +191,12 @@ class KafkaSink:
         return offsets
 
     def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> bool:
-        """From now on `stream` writes the topic as it stands. When that is deleted, or made anew, `lost` is called, once, and no batch of
-        the stream returns any more: cancel what waits, and open again.
+        """From now on `stream` writes the topic as it stands. When that is deleted, or made anew,
+        `lost` is called, once, and no batch of the stream returns any more: cancel what waits, and
+        open again.
 
-        Shape: `made`: the topic was not there a moment ago. True: this is not the topic that the stream opened before, so nothing that is
-        known of what it holds is to be believed.
+        Shape: `made`: the topic was not there a moment ago. True: this is not the topic that the
+        stream opened before, so nothing that is known of what it holds is to be believed.
         """
         anew, others = self._incarnations.open(topic, stream, lost, made=made)
         if made:
@@ -192,7 +211,8 @@ class KafkaSink:
             self._presence.forget(topic)
 
     def strange(self, topic: str, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of offsets in [start, stop) that this process did not write, as far as acknowledgements tell."""
+        """The ranges of offsets in [start, stop) that this process did not write, as far as
+        acknowledgements tell."""
         return self._written.gaps(TopicPartition(topic, partition), start, stop)
 
     def limit(self, topic: str, message_bytes: int) -> None:
@@ -202,7 +222,8 @@ class KafkaSink:
         known.batch_bytes = self._settings.batch_bytes
 
     async def run(self) -> None:
-        """Build producers and throw them away, for ever; cancelled, give everything back within a few seconds."""
+        """Build producers and throw them away, for ever; cancelled, give everything back within a
+        few seconds."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(), name="sink-watchdog")
@@ -227,10 +248,13 @@ class KafkaSink:
                 generation.cut()
                 await generation.close()
 
-    # ---- one batch --------------------------------------------------------------------------------------------------
+    # ---- one batch -------------------------------------------------------------------------------
 
-    async def _append(self, topic: _Topic, partition: TopicPartition, pack: PackedBatch, stream: str) -> int:
-        """Offset of the pack's first record; for ever, on as many generations as it takes. Raises: _TooLarge."""
+    async def _append(
+        self, topic: _Topic, partition: TopicPartition, pack: PackedBatch, stream: str
+    ) -> int:
+        """Offset of the pack's first record; for ever, on as many generations as it takes. Raises:
+        _TooLarge."""
         backoff = _RETRY
         while True:
             await self._unless_lost(partition.topic, stream)
@@ -247,12 +271,17 @@ class KafkaSink:
                 if refused.sent:
                     self._retire(generation, "error", within_s=self._settings.finish_s)
                 error = refused.error
-                topic.metrics.produce_failed(type(error).__name__, retriable=bool(getattr(error, "retriable", False)))
+                topic.metrics.produce_failed(
+                    type(error).__name__, retriable=bool(getattr(error, "retriable", False))
+                )
                 if isinstance(error, SIZES):
                     raise _TooLarge from error
                 if isinstance(error, GONE):
                     self._look.set()
-                self._trouble(f"{partition.topic}/{partition.partition}", explain(error, partition, generation.tail.reason))
+                self._trouble(
+                    f"{partition.topic}/{partition.partition}",
+                    explain(error, partition, generation.tail.reason),
+                )
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
             else:
@@ -261,28 +290,45 @@ class KafkaSink:
                     self._well(f"{partition.topic}/{partition.partition}")
                 return first
 
-    def _pack(self, topic: _Topic, records: list[WireRecord], start: int, stop: int) -> tuple[list[PackedBatch], int | None]:
+    def _pack(
+        self, topic: _Topic, records: list[WireRecord], start: int, stop: int
+    ) -> tuple[list[PackedBatch], int | None]:
         return self._packer.pack(
-            records, start=start, stop=stop, batch_bytes=topic.batch_bytes, limit_bytes=topic.message_bytes, now_ms=clock.wall_ms()
+            records,
+            start=start,
+            stop=stop,
+            batch_bytes=topic.batch_bytes,
+            limit_bytes=topic.message_bytes,
+            now_ms=clock.wall_ms(),
         )
 
-    def _too_large(self, batch: Batch, index: int, acked: list[int], refused: PackedBatch | None = None) -> RecordTooLarge:
+    def _too_large(
+        self, batch: Batch, index: int, acked: list[int], refused: PackedBatch | None = None
+    ) -> RecordTooLarge:
         limit = self._topic(batch.topic).message_bytes
-        what = f"record {batch.records[index].key.decode(errors='replace')} is too large for topic {batch.topic}"
+        what = (
+            f"record {batch.records[index].key.decode(errors='replace')} is too large for "
+            f"topic {batch.topic}"
+        )
         if refused is None:
             message = f"{what}: compressed it is over max.message.bytes, {limit}"
         else:
-            message = f"{what}: kafka refused it with {refused.size()} bytes compressed; max.message.bytes was {limit} when last read"
+            message = (
+                f"{what}: kafka refused it with {refused.size()} bytes compressed; "
+                f"max.message.bytes was {limit} when last read"
+            )
         return RecordTooLarge(message, index=index, acked=acked)
 
     def _topic(self, name: str) -> _Topic:
         known = self._topics.get(name)
         if known is None:
-            known = _Topic(self._metrics.topic(name), MESSAGE_BYTES_DEFAULT, self._settings.batch_bytes)
+            known = _Topic(
+                self._metrics.topic(name), MESSAGE_BYTES_DEFAULT, self._settings.batch_bytes
+            )
             self._topics[name] = known
         return known
 
-    # ---- topics that are lost ---------------------------------------------------------------------------------------
+    # ---- topics that are lost --------------------------------------------------------------------
 
     async def _unless_lost(self, topic: str, stream: str) -> None:
         """Return at once, or never, where `stream` was told that its topic is lost."""
@@ -305,10 +351,13 @@ class KafkaSink:
             lost(f"topic {topic} is not the one it was: {why}")
 
     async def _look_for_topics(self) -> None:
-        """See whether opened topics are there: rarely, at once when one of them gave an error that says so, often while one is not."""
+        """See whether opened topics are there: rarely, at once when one of them gave an error that
+        says so, often while one is not."""
         while True:
             try:
-                async with asyncio.timeout(_LOOK_DOUBTFUL_S if self._presence.doubtful else _LOOK_EVERY_S):
+                async with asyncio.timeout(
+                    _LOOK_DOUBTFUL_S if self._presence.doubtful else _LOOK_EVERY_S
+                ):
                     await self._look.wait()
                     await asyncio.sleep(_LOOK_DOUBTFUL_S)  # errors come in numbers
             except TimeoutError:
@@ -321,12 +370,14 @@ class KafkaSink:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
                     answer = await generation.look(topics)
             except (KafkaError, OSError, TimeoutError) as error:
-                _log.debug("brokers do not tell whether topics are there", extra={"error": repr(error)})
+                _log.debug(
+                    "brokers do not tell whether topics are there", extra={"error": repr(error)}
+                )
                 continue
             for name, why in self._presence.seen(answer, clock.now_s()).items():
                 self._lose(name, why)
 
-    # ---- generations ------------------------------------------------------------------------------------------------
+    # ---- generations -----------------------------------------------------------------------------
 
     async def _build(self) -> Generation:
         backoff = _BUILD_RETRY
@@ -344,7 +395,8 @@ class KafkaSink:
                 return generation
 
     def _let_in(self) -> None:
-        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a client of those makes another."""
+        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a
+        client of those makes another."""
         if self._secrets.let_in():
             _log.info("secrets for kafka changed and are in use")
             self._connection.rotation.proven += 1
@@ -352,7 +404,8 @@ class KafkaSink:
             self._show()
 
     async def _rotate(self) -> None:
-        """Make a producer of secrets that changed; only when they let it in is the one of the former secrets let go."""
+        """Make a producer of secrets that changed; only when they let it in is the one of the
+        former secrets let go."""
         while True:
             await asyncio.sleep(self._settings.secrets_every_s)
             if not self._ready.is_set() or not self._secrets.changed():
@@ -361,10 +414,18 @@ class KafkaSink:
                 fresh = await self._start(self._connection, self._settings)
             except SinkUnavailable as error:
                 if self._secrets.in_use:
-                    continue  # another producer was built of the same meanwhile, or says itself why it could not be
+                    # another producer was built of the same meanwhile, or says itself why it could
+                    # not be
+                    continue
                 if _SECRETS not in self._troubles:
-                    _log.warning("new secrets for kafka are not usable, the former are kept", extra={"error": str(error)})
-                self._troubles[_SECRETS] = f"the secrets for kafka changed and are not usable, the former are kept: {error}"
+                    _log.warning(
+                        "new secrets for kafka are not usable, the former are kept",
+                        extra={"error": str(error)},
+                    )
+                self._troubles[_SECRETS] = (
+                    "the secrets for kafka changed and are not usable, the former are kept: "
+                    f"{error}"
+                )
                 self._show()
                 continue
             if (held := self._current) is None:  # the next one is being built, of these secrets too
@@ -375,11 +436,16 @@ class KafkaSink:
             self._secrets.took()
             self._let_in()
             self._spare = fresh
-            waits = held.oldest_s is not None and asyncio.get_running_loop().time() - held.oldest_s > self._settings.stalled_after_s
+            waits = (
+                held.oldest_s is not None
+                and asyncio.get_running_loop().time() - held.oldest_s
+                > self._settings.stalled_after_s
+            )
             self._retire(held, "credentials", within_s=0.0 if waits else None)
 
     def _retire(self, generation: Generation, reason: str, *, within_s: float | None = 0.0) -> None:
-        """Never hand it another batch; what it has on the way is answered within `within_s`, or sent anew. None: it takes its time."""
+        """Never hand it another batch; what it has on the way is answered within `within_s`, or
+        sent anew. None: it takes its time."""
         generation.leave()
         if within_s == 0.0:
             generation.cut()
@@ -402,16 +468,29 @@ class KafkaSink:
         self._closing.discard(generation)
 
     async def _watch(self) -> None:
-        """Notice silence: say so after `stalled_after_s`, rebuild after `watchdog_s`; renew what is worn."""
+        """Notice silence: say so after `stalled_after_s`, rebuild after `watchdog_s`; renew what is
+        worn."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_WATCH_EVERY_S, self._settings.watchdog_s / 4, self._settings.stalled_after_s / 4))
+            await asyncio.sleep(
+                min(
+                    _WATCH_EVERY_S,
+                    self._settings.watchdog_s / 4,
+                    self._settings.stalled_after_s / 4,
+                )
+            )
             stalled = ""
-            for generation in (*self._retired, *([self._current] if self._current is not None else [])):
+            for generation in (
+                *self._retired,
+                *([self._current] if self._current is not None else []),
+            ):
                 oldest_s = generation.oldest_s
                 silent_s = 0.0 if oldest_s is None else loop.time() - oldest_s
                 if silent_s > self._settings.stalled_after_s:
-                    stalled = f"no acknowledgement from kafka at {self._connection.servers} for {silent_s:.0f} s"
+                    stalled = (
+                        f"no acknowledgement from kafka at {self._connection.servers} for "
+                        f"{silent_s:.0f} s"
+                    )
                     stalled += f": {generation.tail.reason}" if generation.tail.reason else ""
                 elif generation is self._current:
                     # What was said before is over, and no reason for what may come.
@@ -427,7 +506,8 @@ class KafkaSink:
             self._count_silence(loop.time())
 
     def _count_silence(self, now_s: float) -> None:
-        """Whatever the reason: what is on its way for too long is counted once per `stalled_after_s`, and shown with its stream."""
+        """Whatever the reason: what is on its way for too long is counted once per
+        `stalled_after_s`, and shown with its stream."""
         patience_s = self._settings.stalled_after_s
         for place, since_s in self._outstanding.items():
             if now_s - since_s <= patience_s:
@@ -437,8 +517,13 @@ class KafkaSink:
             if self._silent.get(place, 0.0) <= now_s:
                 self._silent[place] = now_s + patience_s
                 if refused is None:  # what was refused is counted with its error
-                    self._topic(partition.topic).metrics.produce_failed(NO_ACKNOWLEDGEMENT, retriable=True)
-            silence = f"no acknowledgement from kafka at {self._connection.servers} for {now_s - since_s:.0f} s"
+                    self._topic(partition.topic).metrics.produce_failed(
+                        NO_ACKNOWLEDGEMENT, retriable=True
+                    )
+            silence = (
+                f"no acknowledgement from kafka at {self._connection.servers} for "
+                f"{now_s - since_s:.0f} s"
+            )
             if (status := self._board.streams.get(stream)) is not None:
                 person = refused is not None and NO_RIGHT in refused
                 status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
@@ -451,7 +536,7 @@ class KafkaSink:
         if status is not None and not any(other == stream for _, other in self._silent):
             status.acknowledged()
 
-    # ---- what is wrong ----------------------------------------------------------------------------------------------
+    # ---- what is wrong ---------------------------------------------------------------------------
 
     def _trouble(self, about: str, message: str) -> None:
         if not self._troubled(about):
@@ -468,14 +553,17 @@ class KafkaSink:
             self._show()
 
     def _troubled(self, about: str) -> bool:
-        """The topic, or the connection, is in trouble already: partitions of one topic are one line in the log."""
+        """The topic, or the connection, is in trouble already: partitions of one topic are one line
+        in the log."""
         name = about.partition("/")[0]
         return any(other.partition("/")[0] == name for other in self._troubles)
 
     def _show(self) -> None:
         if self._troubles:
             # What Kafka answered says more than its silence.
-            first, *others = sorted(self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED))
+            first, *others = sorted(
+                self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED)
+            )
             self._board.problems[_BOARD] = first + (f" (and {len(others)} more)" if others else "")
         else:
             self._board.problems.pop(_BOARD, None)

@@ -1,6 +1,7 @@
 """What a topic must be like: made so, or refused in words that say how to mend it. Pure.
 
-Room: sink. In: what a stream needs, and what a topic has. Out: configs for creation, refusals, warnings.
+Room: sink. In: what a stream needs, and what a topic has. Out: configs for creation, refusals,
+warnings.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ _SLACK_MS = 2 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as this process needs it. Units: `snapshot_interval_s` is that of the slowest stream on it; 0: no snapshots by time.
+    """A topic as this process needs it. Units: `snapshot_interval_s` is that of the slowest stream
+    on it; 0: no snapshots by time.
 
-    `pinned`: its streams were started with this number of partitions; else the config can still name another.
+    `pinned`: its streams were started with this number of partitions; else the config can still
+    name another.
     """
 
     name: str
@@ -68,7 +71,8 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic as the brokers show it. Shape: `replication_factor` is the least of its partitions'; `configs` None: they would not tell."""
+    """A topic as the brokers show it. Shape: `replication_factor` is the least of its partitions';
+    `configs` None: they would not tell."""
 
     partitions: int
     replication_factor: int
@@ -79,8 +83,9 @@ class FoundTopic:
 class TopicFacts:
     """What the sink and the relay work with, once a topic is good.
 
-    Shape: `partitions` is what the topic has, which may be more than the stream uses; `checked` is False when its configs could not be
-    read; `warnings` are lines for the log, each naming the setting and its value.
+    Shape: `partitions` is what the topic has, which may be more than the stream uses; `checked` is
+    False when its configs could not be read; `warnings` are lines for the log, each naming the
+    setting and its value.
     """
 
     name: str
@@ -110,7 +115,10 @@ def merged(specs: Iterable[TopicSpec]) -> TopicSpec:
     for other in others:
         if other.partitions != first.partitions:
             counts = f"{first.partitions} and {other.partitions}"
-            raise TopicRefused(f"topic {first.name} is wanted with {counts} partitions: give its streams the same `partitions`")
+            raise TopicRefused(
+                f"topic {first.name} is wanted with {counts} partitions: give its streams the "
+                "same `partitions`"
+            )
         longest_s = max(first.snapshot_interval_s, other.snapshot_interval_s)
         first = replace(first, snapshot_interval_s=longest_s, pinned=first.pinned or other.pinned)
     return first
@@ -125,18 +133,27 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
     mends: list[str] = []
     whys: list[str] = []
     if found.partitions < spec.partitions:
-        add = f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} --partitions {spec.partitions}"
+        add = (
+            f"kafka-topics.sh --bootstrap-server {servers} --alter --topic {spec.name} "
+            f"--partitions {spec.partitions}"
+        )
         has = f"it has {counted(found.partitions, 'partition')}"
         if spec.pinned:
             whys.append(f"{has}, the stream is pinned to {spec.partitions}")
             mends.append(add)
         else:
             cure = f"set `partitions: {found.partitions}` in the config"
-            whys.append(f"{has}, the config asks for {spec.partitions}: {cure}, or add partitions (`{add}`)")
+            whys.append(
+                f"{has}, the config asks for {spec.partitions}: {cure}, or add partitions (`{add}`)"
+            )
     faults = [] if found.configs is None else _faults(spec, found, found.configs)
     if faults:
         whys += [fault.why for fault in faults]
-        mends.append(alter_command(spec.name, {fault.setting: fault.value for fault in faults}, servers=servers))
+        mends.append(
+            alter_command(
+                spec.name, {fault.setting: fault.value for fault in faults}, servers=servers
+            )
+        )
     if whys:
         cure = f"; mend it with: {' && '.join(mends)}" if mends else ""
         raise TopicRefused(f"topic {spec.name} is refused: {'; '.join(whys)}{cure}")
@@ -145,15 +162,22 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
 
 def alter_command(topic: str, configs: Mapping[str, str], *, servers: str) -> str:
     """The command that gives a topic these configs, ready to paste."""
-    pairs = ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in configs.items())
-    return f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} --add-config {pairs}"
+    pairs = ",".join(
+        f"{name}=[{value}]" if "," in value else f"{name}={value}"
+        for name, value in configs.items()
+    )
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {pairs}"
+    )
 
 
 def create_command(spec: TopicSpec, *, servers: str) -> str:
     """The command that makes the topic as this process would."""
     configs = " ".join(f"--config {name}={value}" for name, value in spec.configs().items())
     return (
-        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {spec.name} --partitions {spec.partitions} "
+        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {spec.name} "
+        f"--partitions {spec.partitions} "
         f"--replication-factor {spec.replication_factor} {configs}"
     )
 
@@ -163,15 +187,31 @@ def _faults(spec: TopicSpec, found: FoundTopic, configs: Mapping[str, str]) -> l
     wanted = spec.configs()
     if spec.kind == "state" and spec.interval_ms:
         policy = configs.get("cleanup.policy", "delete")
-        periods = [("compact", "min.compaction.lag.ms"), ("compact", "delete.retention.ms"), ("delete", "retention.ms")]
+        periods = [
+            ("compact", "min.compaction.lag.ms"),
+            ("compact", "delete.retention.ms"),
+            ("delete", "retention.ms"),
+        ]
         for cleanup, setting in periods:
             value = _number(configs, setting)
             if cleanup in policy and value is not None and 0 <= value < 2 * spec.interval_ms:
-                least = f"at least {2 * spec.interval_ms}, twice the snapshot interval of {spec.snapshot_interval_s:g} s"
-                faults.append(_Fault(setting, f"{setting} is {value} with cleanup.policy {policy}, and must be {least}", wanted[setting]))
+                least = (
+                    f"at least {2 * spec.interval_ms}, twice the snapshot interval of "
+                    f"{spec.snapshot_interval_s:g} s"
+                )
+                faults.append(
+                    _Fault(
+                        setting,
+                        f"{setting} is {value} with cleanup.policy {policy}, and must be {least}",
+                        wanted[setting],
+                    )
+                )
     insync = _number(configs, "min.insync.replicas")
     if insync is not None and insync > found.replication_factor:
-        why = f"min.insync.replicas is {insync}, over its replication factor of {found.replication_factor}: nothing could be written"
+        why = (
+            f"min.insync.replicas is {insync}, over its replication factor of "
+            f"{found.replication_factor}: nothing could be written"
+        )
         faults.append(_Fault("min.insync.replicas", why, str(max(1, found.replication_factor - 1))))
     return faults
 
@@ -182,22 +222,36 @@ def _warnings(spec: TopicSpec, found: FoundTopic, servers: str) -> Iterable[str]
         if spec.pinned or spec.kind != "state":
             yield f"topic {spec.name} has {found.partitions} partitions, the pinned {used}"
         else:
-            cure = f"set `partitions: {found.partitions}` in the config before the first start to use all of them"
+            cure = (
+                f"set `partitions: {found.partitions}` in the config before the first start "
+                "to use all of them"
+            )
             yield f"topic {spec.name} has {found.partitions} partitions, {used}: {cure}"
     configs = found.configs
     if configs is None:
         return
     if configs.get("unclean.leader.election.enable") == "true":
-        mend = alter_command(spec.name, {"unclean.leader.election.enable": "false"}, servers=servers)
-        yield f"topic {spec.name}: unclean.leader.election.enable is true: acknowledged records can be lost; mend it with: {mend}"
+        mend = alter_command(
+            spec.name, {"unclean.leader.election.enable": "false"}, servers=servers
+        )
+        yield (
+            f"topic {spec.name}: unclean.leader.election.enable is true: acknowledged "
+            f"records can be lost; mend it with: {mend}"
+        )
     size = _number(configs, "max.message.bytes")
     if spec.kind == "state" and size is not None and size < MESSAGE_BYTES_LEAST:
         mend = alter_command(spec.name, {"max.message.bytes": str(MESSAGE_BYTES)}, servers=servers)
-        yield f"topic {spec.name}: max.message.bytes is {size}, large objects will be published in part; mend it with: {mend}"
+        yield (
+            f"topic {spec.name}: max.message.bytes is {size}, large objects will be "
+            f"published in part; mend it with: {mend}"
+        )
     if spec.kind == "control" and "compact" not in configs.get("cleanup.policy", "delete"):
         mend = alter_command(spec.name, {"cleanup.policy": "compact"}, servers=servers)
         policy = configs.get("cleanup.policy", "delete")
-        yield f"topic {spec.name}: cleanup.policy is {policy}, the index of snapshots will be forgotten; mend it with: {mend}"
+        yield (
+            f"topic {spec.name}: cleanup.policy is {policy}, the index of snapshots will be "
+            f"forgotten; mend it with: {mend}"
+        )
 
 
 def _number(configs: Mapping[str, str], name: str) -> int | None:

@@ -1,6 +1,7 @@
 """A topic of one partition, followed from its start, for ever, through any outage.
 
-Room: sink. In: the control or the signal topic. Out: its records, in order, to a follower; an error when the topic is another than before.
+Room: sink. In: the control or the signal topic. Out: its records, in order, to a follower; an error
+when the topic is another than before.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _REQUEST_TIMEOUT_S = 15.0
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 3.0
 _SILENT_AFTER_S = 20.0
-"""A consumer whose broker has not answered for so long is built anew: aiokafka never asks the bootstrap servers again (issue 459)."""
+"""A consumer whose broker has not answered for so long is built anew: aiokafka never asks the
+bootstrap servers again (issue 459)."""
 _LOOK_EVERY_S = 10.0
 _LOOK_TIMEOUT_S = 5.0
 _DOUBT_S = 1.0
@@ -61,7 +63,8 @@ class Follower(Protocol):
 class Tail:
     """Follows one topic for a follower. Use: `run()` as a task; again after it raised.
 
-    Shape: `next` is the offset of the first record not read yet. `name` is what the topic is called on the board.
+    Shape: `next` is the offset of the first record not read yet. `name` is what the topic is called
+    on the board.
     """
 
     def __init__(
@@ -86,7 +89,8 @@ class Tail:
     async def run(self) -> None:
         """Read the topic from its start and follow it.
 
-        Raises: TopicLost when it was deleted, or made anew; the follower was told, and the next run reads from the start.
+        Raises: TopicLost when it was deleted, or made anew; the follower was told, and the next run
+        reads from the start.
         """
         backoff = _RETRY
         self._presence.expect(self._topic)
@@ -96,24 +100,36 @@ class Tail:
                 await self._life()
             except SinkUnavailable as error:
                 if self._name not in self._problems:
-                    _log.warning("topic cannot be followed", extra={"topic": self._topic, "error": str(error)})
+                    _log.warning(
+                        "topic cannot be followed",
+                        extra={"topic": self._topic, "error": str(error)},
+                    )
                 self._problems[self._name] = f"{self._name} topic {self._topic}: {error}"
                 healthy = clock.now_s() - began_s > _SILENT_AFTER_S
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=healthy, rng=self._rng)
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=healthy, rng=self._rng
+                )
                 await asyncio.sleep(wait_s)
             except TopicLost as lost:
-                _log.warning("topic starts over", extra={"topic": self._topic, "held": self.next, "error": str(lost)})
+                _log.warning(
+                    "topic starts over",
+                    extra={"topic": self._topic, "held": self.next, "error": str(lost)},
+                )
                 self.next = 0
                 self._presence.forget(self._topic)
                 self._follower.started_over()
                 raise
 
     async def _life(self) -> None:
-        """One consumer's life; it ends when other secrets came into use. Raises: SinkUnavailable when it cannot go on; TopicLost."""
+        """One consumer's life; it ends when other secrets came into use. Raises: SinkUnavailable
+        when it cannot go on; TopicLost."""
         partition, proven = TopicPartition(self._topic, 0), self._connection.rotation.proven
         with listening() as said:
             consumer = make_reader(
-                self._connection, request_timeout_s=_REQUEST_TIMEOUT_S, isolation_level=self._isolation, metadata_max_age_ms=60_000
+                self._connection,
+                request_timeout_s=_REQUEST_TIMEOUT_S,
+                isolation_level=self._isolation,
+                metadata_max_age_ms=60_000,
             )
             try:
                 async with asyncio.timeout(_START_TIMEOUT_S):
@@ -123,7 +139,9 @@ class Tail:
                     begin = (await consumer.beginning_offsets([partition]))[partition]
                     end = (await consumer.end_offsets([partition]))[partition]
                 if end < self.next:
-                    raise TopicLost(self._topic, f"it ends at offset {end}, and {self.next} were read")
+                    raise TopicLost(
+                        self._topic, f"it ends at offset {end}, and {self.next} were read"
+                    )
                 self.next = max(begin, self.next)
                 consumer.seek(partition, self.next)
                 self._follower.began(end)
@@ -137,7 +155,9 @@ class Tail:
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
         answered_ms, answered_s = 0, clock.now_s()
         while self._connection.rotation.proven == proven:
-            batches = await consumer.getmany(partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
+            batches = await consumer.getmany(
+                partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
+            )
             for record in batches.get(partition, ()):
                 self._in_order(record.offset)
                 self._follower.take(record)
@@ -148,25 +168,33 @@ class Tail:
             if position > self.next:
                 self.next = position
                 self._follower.moved(position)
-            newest_ms = consumer.last_poll_timestamp(partition)  # by the wall clock, which may be set: only a change of it counts
+            # by the wall clock, which may be set: only a change of it counts
+            newest_ms = consumer.last_poll_timestamp(partition)
             if newest_ms != answered_ms:
                 answered_ms, answered_s = newest_ms, clock.now_s()
             if clock.now_s() - answered_s > _SILENT_AFTER_S:
-                raise SinkUnavailable(f"kafka at {self._connection.servers} has not answered for {_SILENT_AFTER_S:g} s")
+                raise SinkUnavailable(
+                    f"kafka at {self._connection.servers} has not answered for "
+                    f"{_SILENT_AFTER_S:g} s"
+                )
             if self._problems.pop(self._name, None) is not None:
                 _log.info("topic is followed again", extra={"topic": self._topic})
-            if clock.now_s() - self._looked_s >= (_DOUBT_S if self._presence.doubtful else _LOOK_EVERY_S):
+            if clock.now_s() - self._looked_s >= (
+                _DOUBT_S if self._presence.doubtful else _LOOK_EVERY_S
+            ):
                 await self._look(consumer)
 
     def _in_order(self, offset: int) -> None:
-        """Raises: TopicLost where the consumer was sent back: the offset that it asked for is not there any more."""
+        """Raises: TopicLost where the consumer was sent back: the offset that it asked for is not
+        there any more."""
         if offset < self.next:
             raise TopicLost(self._topic, f"offset {offset} comes after {self.next} were read")
 
-    # ---- whether it is there -----------------------------------------------------------------------------------------
+    # ---- whether it is there ---------------------------------------------------------------------
 
     async def _find(self, consumer: Any) -> None:
-        """Return when the topic is there. Raises: TopicLost when it is not for long, or is another."""
+        """Return when the topic is there. Raises: TopicLost when it is not for long, or is
+        another."""
         await self._look(consumer)
         while self._presence.doubtful:
             await asyncio.sleep(_DOUBT_S)
@@ -178,7 +206,10 @@ class Tail:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
                 answer = await look(consumer._client, [self._topic])
         except (KafkaError, OSError, TimeoutError) as error:
-            _log.debug("brokers do not tell whether the topic is there", extra={"topic": self._topic, "error": repr(error)})
+            _log.debug(
+                "brokers do not tell whether the topic is there",
+                extra={"topic": self._topic, "error": repr(error)},
+            )
             return
         if why := self._presence.seen(answer, clock.now_s()).get(self._topic):
             raise TopicLost(self._topic, why)

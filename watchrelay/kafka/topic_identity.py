@@ -1,6 +1,7 @@
 """Whether a topic is still the one that was written: there, and under the same id.
 
-Room: sink. In: what brokers answer about topics. Out: the words for a topic that was deleted, or deleted and made anew.
+Room: sink. In: what brokers answer about topics. Out: the words for a topic that was deleted, or
+deleted and made anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 from watchrelay.kafka.client.metadata import NO_ID
 
 ABSENT_S: Final = 3.0
-"""A topic that brokers have not known for so long was deleted: one that comes up knows all its topics sooner."""
+"""A topic that brokers have not known for so long was deleted: one that comes up knows all its
+topics sooner."""
 
 
 @dataclass(slots=True)
@@ -46,14 +48,17 @@ class Presence:
         return any(known.absent_since_s is not None for known in self._known.values())
 
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> dict[str, str]:
-        """Take what brokers answered; the topics that are lost, and how. Units: `now_s` monotonic. Shape: lost ones are forgotten."""
+        """Take what brokers answered; the topics that are lost, and how. Units: `now_s` monotonic.
+        Shape: lost ones are forgotten."""
         lost: dict[str, str] = {}
         for topic, found in answer.items():
             known = self._known.get(topic)
             if known is None:
                 continue
             if found is None:
-                known.absent_since_s = now_s if known.absent_since_s is None else known.absent_since_s
+                known.absent_since_s = (
+                    now_s if known.absent_since_s is None else known.absent_since_s
+                )
                 if now_s - known.absent_since_s >= ABSENT_S:
                     lost[topic] = "it was deleted"
                 continue

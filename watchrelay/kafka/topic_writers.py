@@ -1,7 +1,7 @@
 """Which of the topics that bore a name each stream writes. Pure.
 
-Room: sink. In: streams that open topics, where their records stand, topics that are lost. Out: who is to be told, and whose records still
-count.
+Room: sink. In: streams that open topics, where their records stand, topics that are lost. Out: who
+is to be told, and whose records still count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class _Opened:
 
 
 class Incarnations:
-    """Counts, by name, the topics that were lost. Law: a stream is told once of each loss of what it had opened."""
+    """Counts, by name, the topics that were lost. Law: a stream is told once of each loss of what
+    it had opened."""
 
     def __init__(self) -> None:
         self._incarnation: dict[str, int] = {}
@@ -37,7 +38,8 @@ class Incarnations:
     def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> tuple[bool, list[Lost]]:
         """`stream` writes the topic as it stands. Shape: `made`: it was not there a moment ago.
 
-        True: it is not the one that the stream opened before. The list is of those who had opened that and do not know it yet.
+        True: it is not the one that the stream opened before. The list is of those who had opened
+        that and do not know it yet.
         """
         now, before = self._incarnation.get(topic, 0), self._seen.get((topic, stream))
         told = self.lose(topic) if made and before == now else []
@@ -52,12 +54,14 @@ class Incarnations:
         return not any(name == topic for name, _ in self._opened)
 
     def counts(self, topic: str, stream: str) -> bool:
-        """What `stream` writes there belongs to the topic that it opened; of one that opened none, everything does."""
+        """What `stream` writes there belongs to the topic that it opened; of one that opened none,
+        everything does."""
         opened = self._opened.get((topic, stream))
         return opened is None or opened.incarnation == self._incarnation.get(topic, 0)
 
     def note(self, topic: str, partition: int, stream: str, start: int, stop: int) -> str:
-        """Records of `stream` stand in [start, stop). Why that cannot be the topic that it opened; "" where it can.
+        """Records of `stream` stand in [start, stop). Why that cannot be the topic that it opened;
+        "" where it can.
 
         Source: a stream has one batch of a partition on its way, and offsets of a log only grow.
         """
@@ -75,4 +79,8 @@ class Incarnations:
         """The topic is gone; those who had opened it."""
         now = self._incarnation.get(topic, 0)
         self._incarnation[topic] = now + 1
-        return [opened.lost for (name, _), opened in self._opened.items() if name == topic and opened.incarnation == now]
+        return [
+            opened.lost
+            for (name, _), opened in self._opened.items()
+            if name == topic and opened.incarnation == now
+        ]

@@ -1,6 +1,7 @@
 """Topics: there, and safe to write to, before the first record.
 
-Room: sink. In: what streams need. Out: topics created or checked, or refused with the command that mends them.
+Room: sink. In: what streams need. Out: topics created or checked, or refused with the command that
+mends them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection, unreachable
 from watchrelay.kafka.client.metadata import rights
 from watchrelay.kafka.client.patches import tame
-from watchrelay.kafka.topic_config import FoundTopic, TopicFacts, TopicSpec, create_command, judge, merged
+from watchrelay.kafka.topic_config import (
+    FoundTopic,
+    TopicFacts,
+    TopicSpec,
+    create_command,
+    judge,
+    merged,
+)
 
 __all__ = ["TopicFacts", "TopicSpec", "Topics"]
 
@@ -41,7 +49,8 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 15.0
 _SETTLE_TIMEOUT_S = 20.0
-"""A topic just created is not known to every broker at once. Source: error 3 from DescribeConfigs, seen on 3.9 and 4.1."""
+"""A topic just created is not known to every broker at once. Source: error 3 from DescribeConfigs,
+seen on 3.9 and 4.1."""
 _DEADLINE_S = 60.0
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 3.0
@@ -63,10 +72,12 @@ class Topics:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     def expect(self, specs: Iterable[TopicSpec]) -> None:
-        """Name all that will be asked for, so that a topic of several streams is made for the most demanding of them.
+        """Name all that will be asked for, so that a topic of several streams is made for the most
+        demanding of them.
 
         Args:
-            specs: all specs of each topic that is among them; what was named of these topics before is forgotten.
+            specs: all specs of each topic that is among them; what was named of these topics before
+            is forgotten.
         """
         expected: dict[str, list[TopicSpec]] = {}
         for spec in specs:
@@ -76,22 +87,24 @@ class Topics:
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
         """The facts of a topic that exists and is safe, made now if it did not exist.
 
-        Raises: TopicRefused: a person must change something, the message says what and how; SinkUnavailable: try again.
+        Raises: TopicRefused: a person must change something, the message says what and how;
+        SinkUnavailable: try again.
         """
         facts = await self._look_after(spec, make=True)
         assert facts is not None, "a topic that is made is there"
         return facts
 
     async def check_topic(self, spec: TopicSpec) -> TopicFacts | None:
-        """As `ensure_topic`, but nothing is created: None when the topic does not exist yet and could be.
+        """As `ensure_topic`, but nothing is created: None when the topic does not exist yet and
+        could be.
 
         Raises: TopicRefused, SinkUnavailable, as `ensure_topic`.
         """
         return await self._look_after(spec, make=False)
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """By topic, there or not, which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has on it; left out is what brokers would not
-        tell. Raises: SinkUnavailable.
+        """By topic, there or not, which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has on
+        it; left out is what brokers would not tell. Raises: SinkUnavailable.
         """
         return await self._with_admin(lambda admin: self._rights(admin, names))
 
@@ -99,8 +112,14 @@ class Topics:
         told = await rights(admin._client, names)
         doubtful = [NewTopic(name, 1, 1) for name, held in told.items() if "CREATE" not in held]
         if doubtful:  # it may be a right on the cluster; only a request that makes nothing shows it
-            answer = await admin.create_topics(doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True)
-            may = (error[0] for error in answer.topic_errors if for_code(error[1]) not in _AUTHORIZATION)
+            answer = await admin.create_topics(
+                doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True
+            )
+            may = (
+                error[0]
+                for error in answer.topic_errors
+                if for_code(error[1]) not in _AUTHORIZATION
+            )
             told |= {name: told[name] | {"CREATE"} for name in may}
         return told
 
@@ -111,7 +130,9 @@ class Topics:
 
     async def _with_admin(self, ask: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
         with listening() as tail:
-            admin = AIOKafkaAdminClient(**self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+            admin = AIOKafkaAdminClient(
+                **self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+            )
             tame(admin._client)
             try:
                 async with asyncio.timeout(_DEADLINE_S):
@@ -139,26 +160,37 @@ class Topics:
         configs, doubts = await self._configs(admin, spec)
         warnings = judge(spec, FoundTopic(*shape, configs), servers=servers)
         size = int((configs or {}).get("max.message.bytes", _MESSAGE_BYTES_UNKNOWN))
-        return TopicFacts(spec.name, *shape, size, configs is not None, created, (*doubts, *warnings))
+        return TopicFacts(
+            spec.name, *shape, size, configs is not None, created, (*doubts, *warnings)
+        )
 
-    # ---- asking -----------------------------------------------------------------------------------------------------
+    # ---- asking ----------------------------------------------------------------------------------
 
     async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int] | None, int]:
-        """(partitions, replication factor), None when the topic does not exist or has no leaders yet; and the number of brokers."""
+        """(partitions, replication factor), None when the topic does not exist or has no leaders
+        yet; and the number of brokers."""
         client = admin._client
         # Not `describe_topics`: that request creates what it asks for, wherever brokers allow it.
-        answer = await client.send(client.get_random_node(), MetadataRequest([spec.name], allow_auto_topic_creation=False))
+        answer = await client.send(
+            client.get_random_node(), MetadataRequest([spec.name], allow_auto_topic_creation=False)
+        )
         brokers = len(answer.brokers)
         for code, name, _internal, partitions in answer.topics:
             error = for_code(code)
             if name != spec.name or error is UnknownTopicOrPartitionError:
                 continue
             if error in _AUTHORIZATION:
-                raise TopicRefused(f"topic {name}: this user may not see it; grant READ, WRITE and DESCRIBE_CONFIGS on it or its prefix")
+                raise TopicRefused(
+                    f"topic {name}: this user may not see it; grant READ, WRITE and "
+                    "DESCRIBE_CONFIGS on it or its prefix"
+                )
             if error is not NoError:
                 raise error(f"topic {name}")
             if partitions and all(partition[2] >= 0 for partition in partitions):
-                return (len(partitions), min(len(partition[3]) for partition in partitions)), brokers
+                return (
+                    len(partitions),
+                    min(len(partition[3]) for partition in partitions),
+                ), brokers
             raise SinkUnavailable(f"topic {name}: not all of its partitions have a leader")
         return None, brokers
 
@@ -174,17 +206,23 @@ class Topics:
                 if loop.time() > deadline_s:
                     raise
             if loop.time() > deadline_s:
-                raise SinkUnavailable(f"topic {spec.name} was created, but the brokers do not show it")
+                raise SinkUnavailable(
+                    f"topic {spec.name} was created, but the brokers do not show it"
+                )
             await asyncio.sleep(_POLL_S)
 
-    async def _configs(self, admin: Any, spec: TopicSpec) -> tuple[dict[str, str] | None, tuple[str, ...]]:
+    async def _configs(
+        self, admin: Any, spec: TopicSpec
+    ) -> tuple[dict[str, str] | None, tuple[str, ...]]:
         """The topic's configs; or None and why they could not be read."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _SETTLE_TIMEOUT_S
         unchecked = f"topic {spec.name}: its configuration could not be checked"
         while True:
             try:
-                answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, spec.name)])
+                answers = await admin.describe_configs(
+                    [ConfigResource(ConfigResourceType.TOPIC, spec.name)]
+                )
             except _ABSENT:
                 return None, (f"{unchecked}: the brokers do not offer it",)
             code, message, _type, _name, entries = answers[0].resources[0]
@@ -197,16 +235,21 @@ class Topics:
                 raise error(message or f"configuration of topic {spec.name}")
             await asyncio.sleep(_POLL_S)
 
-    # ---- creating ---------------------------------------------------------------------------------------------------
+    # ---- creating --------------------------------------------------------------------------------
 
     def _may_make(self, spec: TopicSpec, brokers: int) -> None:
         """Raises: TopicRefused when the topic, which does not exist, cannot be created by us."""
         if not self._create:
-            raise TopicRefused(f"topic {spec.name} does not exist and kafka.createTopics is false; {self._by_hand(spec)}")
+            raise TopicRefused(
+                f"topic {spec.name} does not exist and kafka.createTopics is false; "
+                f"{self._by_hand(spec)}"
+            )
         if spec.replication_factor > brokers:
             raise TopicRefused(
-                f"topic {spec.name} cannot be created: kafka.replicationFactor is {spec.replication_factor}, the cluster has {brokers} "
-                f"broker{'s'[: brokers != 1]}; set kafka.replicationFactor to {brokers} or less, and kafka.minInsyncReplicas no higher"
+                f"topic {spec.name} cannot be created: kafka.replicationFactor is "
+                f"{spec.replication_factor}, the cluster has {brokers} "
+                f"broker{'s'[: brokers != 1]}; set kafka.replicationFactor to {brokers} or "
+                "less, and kafka.minInsyncReplicas no higher"
             )
 
     def _by_hand(self, spec: TopicSpec) -> str:
@@ -215,27 +258,47 @@ class Topics:
     async def _make(self, admin: Any, spec: TopicSpec) -> bool:
         """Create the topic. False: somebody else did meanwhile."""
         by_hand = self._by_hand(spec)
-        new = NewTopic(spec.name, spec.partitions, spec.replication_factor, topic_configs=spec.configs())
+        new = NewTopic(
+            spec.name, spec.partitions, spec.replication_factor, topic_configs=spec.configs()
+        )
         while True:
             try:
                 answer = await admin.create_topics([new], timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
             except (*_ABSENT, AttributeError) as error:
-                # AttributeError: aiokafka's answer to a cluster that names no controller, as the embedded one.
-                raise TopicRefused(f"topic {spec.name} does not exist and the brokers offer no way to create it; {by_hand}") from error
+                # AttributeError: aiokafka's answer to a cluster that names no controller, as the
+                # embedded one.
+                raise TopicRefused(
+                    f"topic {spec.name} does not exist and the brokers offer no way to create "
+                    f"it; {by_hand}"
+                ) from error
             code, message = answer.topic_errors[0][1:3]
             error_type = for_code(code)
             if error_type is TopicAlreadyExistsError:
                 return False  # another stream of the same topic, or another relay, was first
             if error_type is NoError:
-                _log.info("topic created", extra={"topic": spec.name, "partitions": spec.partitions, "configs": spec.configs()})
+                _log.info(
+                    "topic created",
+                    extra={
+                        "topic": spec.name,
+                        "partitions": spec.partitions,
+                        "configs": spec.configs(),
+                    },
+                )
                 return True
             if error_type is InvalidReplicationFactorError:
                 raise TopicRefused(
-                    f"topic {spec.name} cannot be created with kafka.replicationFactor {spec.replication_factor}: "
+                    f"topic {spec.name} cannot be created with kafka.replicationFactor "
+                    f"{spec.replication_factor}: "
                     f"too few brokers are up; {by_hand}"
                 )
             if error_type in _AUTHORIZATION:
-                raise TopicRefused(f"topic {spec.name} does not exist and this user may not create it; grant CREATE, or {by_hand}")
+                raise TopicRefused(
+                    f"topic {spec.name} does not exist and this user may not create it; grant "
+                    f"CREATE, or {by_hand}"
+                )
             if error_type not in _TRANSIENT:
-                raise TopicRefused(f"topic {spec.name} cannot be created: {message or error_type.__name__}; {by_hand}")
+                raise TopicRefused(
+                    f"topic {spec.name} cannot be created: {message or error_type.__name__}; "
+                    f"{by_hand}"
+                )
             await asyncio.sleep(_POLL_S)

@@ -1,7 +1,8 @@
 """Whether somebody writes a stream right now, as its topic alone tells.
 
-Room: sink. In: a state topic, a stream id, how long to look. Out: the newest record of the stream, and whether more came while one looked.
-One partition tells enough: markers go to all of them, heartbeats also when nothing happens.
+Room: sink. In: a state topic, a stream id, how long to look. Out: the newest record of the stream,
+and whether more came while one looked. One partition tells enough: markers go to all of them,
+heartbeats also when nothing happens.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _STOP_TIMEOUT_S = 3.0
 _POLL_MS = 200
 _RECORDS_AT_ONCE = 500
 _TAIL_RECORDS: Final = 2_000
-"""So far back the newest record of the stream is looked for; where others fill the topic with more, it may be out of sight."""
+"""So far back the newest record of the stream is looked for; where others fill the topic with more,
+it may be out of sight."""
 _CLAIM_KEY: Final = b"%wr/claim/"
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A record of the stream. Shape: `claim`: it is a claim marker. Units: `at_ms` by the clock of whoever wrote it."""
+    """A record of the stream. Shape: `claim`: it is a claim marker. Units: `at_ms` by the clock of
+    whoever wrote it."""
 
     epoch: int
     at_ms: int
@@ -70,7 +73,9 @@ class Signs:
             return None
 
     async def _read(self) -> Sign | None:
-        fetched = await self._consumer.getmany(self._place, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
+        fetched = await self._consumer.getmany(
+            self._place, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
+        )
         return newest_of(fetched.get(self._place, ()), self._stream)
 
 

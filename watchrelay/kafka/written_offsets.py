@@ -14,7 +14,8 @@ KEPT = 1000
 
 
 class Ledger:
-    """Written ranges, joined where they touch. Law: gaps(a, b) and the ranges noted cover [a, b) without overlap."""
+    """Written ranges, joined where they touch. Law: gaps(a, b) and the ranges noted cover [a, b)
+    without overlap."""
 
     def __init__(self) -> None:
         self._ranges: dict[Hashable, tuple[list[int], list[int]]] = {}
@@ -33,7 +34,8 @@ class Ledger:
             del starts[0], stops[0]
 
     def forget(self, which: Callable[[Any], bool]) -> None:
-        """Of the places of which `which` is true nothing was written: they are others than they were."""
+        """Of the places of which `which` is true nothing was written: they are others than they
+        were."""
         for place in [place for place in self._ranges if which(place)]:
             del self._ranges[place]
 

@@ -1,6 +1,7 @@
 """Requests to the API server: lists, watches and discovery.
 
-Room: kube. In: selections and queries of the watch, credentials. Out: pages and frames; every failure is a class of `core/errors.py`.
+Room: kube. In: selections and queries of the watch, credentials. Out: pages and frames; every
+failure is a class of `core/errors.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from yarl import URL
 from watchrelay.core import clock
 from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
 from watchrelay.kube import status
-from watchrelay.kube.auth.transport import JSON, connector_for, is_socks, says_json, tls_without_endpoint, user_agent
+from watchrelay.kube.auth.transport import (
+    JSON,
+    connector_for,
+    is_socks,
+    says_json,
+    tls_without_endpoint,
+    user_agent,
+)
 from watchrelay.kube.frame import BROKEN
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.port import Credentials, Endpoint
@@ -36,7 +44,8 @@ from watchrelay.observe.metrics import Metrics
 __all__ = ["Credentials", "Document", "Endpoint", "KubeClient", "ServerVersion"]
 
 ANSWER_TIMEOUT_S = 75.0
-"""Longest wait for a whole page, and for the head of any answer: the server gives up at 60 s. Source: WATCH 1.11."""
+"""Longest wait for a whole page, and for the head of any answer: the server gives up at 60 s.
+Source: WATCH 1.11."""
 
 CONNECT_TIMEOUT_S = 15.0
 DOCUMENT_BYTES_MAX = 64 << 20
@@ -50,13 +59,14 @@ _METADATA_WATCH = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
 READ_BUFFER_BYTES = 128 << 10
-"""Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come at once instead of 17, and each
-round through the rooms serves more of them."""
+"""Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come
+at once instead of 17, and each round through the rooms serves more of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer to `get_json`. `unchanged` (304): the body is empty, and what was fetched with this ETag before still holds."""
+    """An answer to `get_json`. `unchanged` (304): the body is empty, and what was fetched with this
+    ETag before still holds."""
 
     body: bytes
     content_type: str
@@ -82,7 +92,8 @@ class _Proof:
 
 
 class KubeClient:
-    """The API server of one cluster. Enter it as a context; requests may run side by side without bound."""
+    """The API server of one cluster. Enter it as a context; requests may run side by side without
+    bound."""
 
     def __init__(self, credentials: Credentials, metrics: Metrics) -> None:
         self._credentials = credentials
@@ -93,7 +104,9 @@ class KubeClient:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=connector_for(self._credentials.endpoint),
-            timeout=aiohttp.ClientTimeout(total=None, connect=2 * CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=2 * CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers={"Accept", "Accept-Encoding", "User-Agent"},
             read_bufsize=READ_BUFFER_BYTES,
@@ -102,11 +115,17 @@ class KubeClient:
         )
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. One under TLS is not bidden farewell: a server that does not answer that would outlive us."""
+        """Close every connection. One under TLS is not bidden farewell: a server that does not
+        answer that would outlive us."""
         if self._session is not None:
             if self._session.connector is not None:
                 await self._session.connector.close(abort_ssl=True)
@@ -121,7 +140,7 @@ class KubeClient:
             return "the API server"
         return f"{url.host}:{url.port}" if url.host else "the API server"
 
-    # ---- the watch's Source port ------------------------------------------------------------------------------------
+    # ---- the watch's Source port -----------------------------------------------------------------
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         """One response of a list.
@@ -145,7 +164,9 @@ class KubeClient:
         what = self._what("list", selection)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._send("list", selection.path, params, headers, stream=stream, what=what)
+                response = await self._send(
+                    "list", selection.path, params, headers, stream=stream, what=what
+                )
                 try:
                     return await self._read_page(response, selection, what=what)
                 finally:
@@ -153,7 +174,9 @@ class KubeClient:
         except TimeoutError as error:
             raise Unavailable(f"{what}: no whole answer within {ANSWER_TIMEOUT_S:.0f} s") from error
 
-    async def _read_page(self, response: aiohttp.ClientResponse, selection: Selection, *, what: str) -> Page:
+    async def _read_page(
+        self, response: aiohttp.ClientResponse, selection: Selection, *, what: str
+    ) -> Page:
         reader = PageReader(selection)
         first = b""
         try:
@@ -171,20 +194,34 @@ class KubeClient:
         except NotAList as error:
             known = status.read_status(first)
             if known is not None or not says_json(response.headers.get("Content-Type", "")):
-                raise status.from_response(response.status, response.headers, first, what=what, wall_ms=clock.wall_ms()) from error
+                raise status.from_response(
+                    response.status, response.headers, first, what=what, wall_ms=clock.wall_ms()
+                ) from error
             if error.whole:
                 raise Undecodable(f"{what}: the list cannot be decoded: {error}") from error
-            raise Unavailable(f"{what}: the answer is not a whole list: {error}", status=response.status) from error
+            raise Unavailable(
+                f"{what}: the answer is not a whole list: {error}", status=response.status
+            ) from error
 
-    def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
-        """A watch, opened on entering: the frames of each received chunk, never none; it ends where the server ended it cleanly.
+    def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+        """A watch, opened on entering: the frames of each received chunk, never none; it ends where
+        the server ended it cleanly.
 
         Raises: KubeError on entering and from the iterator; a watch that raised is over.
         """
         what = self._what("watch", selection)
-        return OpenWatch(lambda: self._open(selection, query, stream=stream, what=what), selection, query, what=what)
+        return OpenWatch(
+            lambda: self._open(selection, query, stream=stream, what=what),
+            selection,
+            query,
+            what=what,
+        )
 
-    async def _open(self, selection: Selection, query: WatchQuery, *, stream: str, what: str) -> aiohttp.ClientResponse:
+    async def _open(
+        self, selection: Selection, query: WatchQuery, *, stream: str, what: str
+    ) -> aiohttp.ClientResponse:
         params = _selectors(selection) | {"watch": "1", "timeoutSeconds": str(query.timeout_s)}
         if query.resource_version:
             params["resourceVersion"] = query.resource_version
@@ -193,19 +230,26 @@ class KubeClient:
         if query.send_initial_events:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         partial = selection.metadata_only and not query.plain
-        # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut short (WATCH 0, D1).
+        # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut short
+        # (WATCH 0, D1).
         headers = {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"}
-        response = await self._send("watch", selection.path, params, headers, stream=stream, what=what)
+        response = await self._send(
+            "watch", selection.path, params, headers, stream=stream, what=what
+        )
         if not says_json(response.headers.get("Content-Type", "")):
             raise await self._refused(response, what=what)
         return response
 
-    # ---- discovery --------------------------------------------------------------------------------------------------
+    # ---- discovery -------------------------------------------------------------------------------
 
     async def get_json(self, path: str, headers: Mapping[str, str] | None = None) -> Document:
         """The document at `path`, undecoded. Raises: KubeError."""
         what = f"get {path} at {self.where}"
-        sent = {"Accept": JSON, "Accept-Encoding": "gzip" if self._credentials.endpoint.compress else "identity", **(headers or {})}
+        sent = {
+            "Accept": JSON,
+            "Accept-Encoding": "gzip" if self._credentials.endpoint.compress else "identity",
+            **(headers or {}),
+        }
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._send("get", path, {}, sent, stream="discovery", what=what)
@@ -219,8 +263,12 @@ class KubeClient:
             raise translate(error, what=what) from error
         kind = response.headers.get("Content-Type", "")
         if response.status != 304 and not says_json(kind):
-            raise status.from_response(response.status, response.headers, body, what=what, wall_ms=clock.wall_ms())
-        return Document(body, kind, response.headers.get("ETag", ""), unchanged=response.status == 304)
+            raise status.from_response(
+                response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
+            )
+        return Document(
+            body, kind, response.headers.get("ETag", ""), unchanged=response.status == 304
+        )
 
     async def version(self) -> ServerVersion:
         """The server's version. Raises: KubeError."""
@@ -231,39 +279,58 @@ class KubeClient:
         try:
             said = msgspec.json.decode(document.body, type=dict[str, object])
         except BROKEN as error:
-            raise Unavailable(f"get /version at {self.where}: the answer is not JSON; {status.WHOSE}") from error
-        return ServerVersion(_number(said.get("major")), _number(said.get("minor")), str(said.get("gitVersion", "")))
+            raise Unavailable(
+                f"get /version at {self.where}: the answer is not JSON; {status.WHOSE}"
+            ) from error
+        return ServerVersion(
+            _number(said.get("major")), _number(said.get("minor")), str(said.get("gitVersion", ""))
+        )
 
-    # ---- one request ------------------------------------------------------------------------------------------------
+    # ---- one request -----------------------------------------------------------------------------
 
     def _what(self, verb: str, selection: Selection) -> str:
         within = f" in namespace {selection.namespace}" if selection.namespace else ""
         return f"{verb} {selection.resource.qualified}{within} at {self.where}"
 
     async def _send(
-        self, verb: str, path: str, params: Mapping[str, str], headers: Mapping[str, str], *, stream: str, what: str
+        self,
+        verb: str,
+        path: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
+        *,
+        stream: str,
+        what: str,
     ) -> aiohttp.ClientResponse:
-        """The response with its head read, of status 200 (or 304). The caller closes or releases it.
+        """The response with its head read, of status 200 (or 304). The caller closes or releases
+        it.
 
-        Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate that does not verify likewise, with
-        the CA read anew (it may just have been replaced).
+        Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate
+        that does not verify likewise, with the CA read anew (it may just have been replaced).
         """
         proof = await self._proof()
         asked_s = clock.now_s()
         try:
-            response = await self._attempt(verb, path, params, headers, proof, stream=stream, what=what)
+            response = await self._attempt(
+                verb, path, params, headers, proof, stream=stream, what=what
+            )
         except Misconfigured as error:
             if certificate_error(error.__cause__) is None:
                 raise
             self._credentials.distrusted(asked_s)
-            response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+            response = await self._attempt(
+                verb, path, params, headers, await self._proof(), stream=stream, what=what
+            )
         if response.status == 401:
             leave(response)
             await self._credentials.rejected(asked_s)
             try:
-                response = await self._attempt(verb, path, params, headers, await self._proof(), stream=stream, what=what)
+                response = await self._attempt(
+                    verb, path, params, headers, await self._proof(), stream=stream, what=what
+                )
             except Misconfigured as error:
-                raise Misconfigured(str(error), status=401) from error  # there is no other credential, but the server lives
+                # there is no other credential, but the server lives
+                raise Misconfigured(str(error), status=401) from error
         if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
             return response
         raise await self._refused(response, what=what)
@@ -272,20 +339,33 @@ class KubeClient:
         return _Proof(await self._credentials.headers(), await self._credentials.tls())
 
     async def _attempt(
-        self, verb: str, path: str, params: Mapping[str, str], headers: Mapping[str, str], proof: _Proof, *, stream: str, what: str
+        self,
+        verb: str,
+        path: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
+        proof: _Proof,
+        *,
+        stream: str,
+        what: str,
     ) -> aiohttp.ClientResponse:
         assert self._session is not None, "enter the client first"
         sent: CIMultiDict[str] = CIMultiDict(headers)
         sent["User-Agent"] = user_agent(stream)
         for name, value in proof.headers:
             if not value.isprintable():
-                raise Misconfigured(f"{what}: the {name} header that the credentials give contains control characters")
+                raise Misconfigured(
+                    f"{what}: the {name} header that the credentials give contains control "
+                    "characters"
+                )
             sent.add(name, value)
         endpoint = self._credentials.endpoint
         code, began_s = "0", clock.now_s()
         try:
             url = URL(endpoint.url.rstrip("/") + path)
-            if "Authorization" in sent:  # it goes before a user in the URL, as in Go's client; aiohttp takes no request with both
+            # it goes before a user in the URL, as in Go's client; aiohttp takes no request with
+            # both
+            if "Authorization" in sent:
                 url = url.with_user(None)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._session.get(
@@ -293,12 +373,15 @@ class KubeClient:
                     params=params,
                     headers=sent,
                     allow_redirects=False,
-                    ssl=proof.context if proof.context is not None else tls_without_endpoint(endpoint.proxy),
+                    ssl=proof.context
+                    if proof.context is not None
+                    else tls_without_endpoint(endpoint.proxy),
                     server_hostname=endpoint.server_hostname,
                     proxy=None if is_socks(endpoint) else endpoint.proxy,
                 )
             code = str(response.status)
-        except (*EXPECTED, ValueError) as error:  # of a host's name that nobody can resolve: yarl, socket and ssl have no class for it
+        except (*EXPECTED, ValueError) as error:
+            # of a host's name that nobody can resolve: yarl, socket and ssl have no class for it
             raise translate(error, what=what) from error
         finally:
             self._requests.labels(verb, code).inc()
@@ -315,14 +398,19 @@ class KubeClient:
         except EXPECTED:
             body = body or b" "  # the code says enough
         finally:
-            response.release() if response.content.at_eof() and response.status != 401 else leave(response)
+            response.release() if response.content.at_eof() and response.status != 401 else leave(
+                response
+            )
         for credential in _credentials_of(response, self._credentials.endpoint.proxy):
             body = body.replace(credential, b"<redacted>")
-        return status.from_response(response.status, response.headers, body, what=what, wall_ms=clock.wall_ms())
+        return status.from_response(
+            response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
+        )
 
 
 def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iterator[bytes]:
-    """What a request carried that its answer may repeat: some servers and proxies quote the request in their complaint."""
+    """What a request carried that its answer may repeat: some servers and proxies quote the request
+    in their complaint."""
     if sent := response.request_info.headers.get("Authorization", "").rpartition(" ")[2]:
         yield sent.encode()
     if proxy is not None and (password := URL(proxy).password):
@@ -331,23 +419,31 @@ def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iter
 
 
 async def _whole(response: aiohttp.ClientResponse, *, what: str) -> bytes:
-    """The body of a document. Raises: Unavailable when it is longer than any such document; what `EXPECTED` says."""
+    """The body of a document. Raises: Unavailable when it is longer than any such document; what
+    `EXPECTED` says."""
     parts: list[bytes] = []
     left = DOCUMENT_BYTES_MAX
     while chunk := await response.content.readany():
         left -= len(chunk)
         if left < 0:
-            raise Unavailable(f"{what}: the answer is longer than {DOCUMENT_BYTES_MAX >> 20} MiB; is this URL the API server's?")
+            raise Unavailable(
+                f"{what}: the answer is longer than {DOCUMENT_BYTES_MAX >> 20} MiB; is this URL "
+                "the API server's?"
+            )
         parts.append(chunk)
     return b"".join(parts)
 
 
 def _selectors(selection: Selection) -> dict[str, str]:
-    pairs = (("labelSelector", selection.label_selector), ("fieldSelector", selection.field_selector))
+    pairs = (
+        ("labelSelector", selection.label_selector),
+        ("fieldSelector", selection.field_selector),
+    )
     return {name: value for name, value in pairs if value}
 
 
 def _number(value: object) -> int:
-    """The leading digits: managed clusters say "34+". More than nine are no version, and Python makes no int of more than 4300."""
+    """The leading digits: managed clusters say "34+". More than nine are no version, and Python
+    makes no int of more than 4300."""
     digits = re.match(r"[0-9]{0,9}(?![0-9])", str(value))
     return int(digits[0] or "0") if digits else 0

@@ -1,8 +1,10 @@
 """One object's raw JSON -> `ObjectFrame`, in the same form whether it came by a list or a watch.
 
-Room: kube (pure). In: the object as `dict[str, Raw]`, one level decoded. Out: frames; `Odd` for what is not a Kubernetes object.
+Room: kube (pure). In: the object as `dict[str, Raw]`, one level decoded. Out: frames; `Odd` for
+what is not a Kubernetes object.
 
-The values of a frame are views into the buffer that came from the socket: copy what is kept, or the whole buffer stays in memory.
+The values of a frame are views into the buffer that came from the socket: copy what is kept, or the
+whole buffer stays in memory.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ decode_fields = _fields.decode
 decode_text = _text.decode
 
 DEPTH_MAX: Final = 500
-"""Levels of maps and lists in one object, its own map counted. Readers of any language must decode what is published: Python and
-Jackson stop at about 1000 levels, less what they stand in."""
+"""Levels of maps and lists in one object, its own map counted. Readers of any language must decode
+what is published: Python and Jackson stop at about 1000 levels, less what they stand in."""
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN: Final = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
@@ -34,18 +36,21 @@ _STRINGS: Final = re.compile(_STRING, re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a DecodeError)."""
+"""What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a
+DecodeError)."""
 
 
 TOO_DEEP: Final = f"it is nested too deeply: more than {DEPTH_MAX} levels"
 
 
 class Odd(ValueError):
-    """Says in a few words why something is not what the protocol promises. Shape: never an excerpt of the object."""
+    """Says in a few words why something is not what the protocol promises. Shape: never an excerpt
+    of the object."""
 
 
 def compact_size(fields: Fields) -> int:
-    """Length in bytes of `fields` written as a JSON object without whitespace: shorter than what came if a key stood there twice."""
+    """Length in bytes of `fields` written as a JSON object without whitespace: shorter than what
+    came if a key stood there twice."""
     return sum(map(len, fields)) + sum(map(len, fields.values())) + 4 * len(fields) + 1
 
 
@@ -56,7 +61,8 @@ def refuse_too_deep(data: bytes, levels: int = DEPTH_MAX) -> None:
 
 
 def too_deep(data: bytes, levels: int = DEPTH_MAX) -> bool:
-    """Whether the JSON in `data` is nested deeper than `levels`. Slow only where it closes more maps and lists than that."""
+    """Whether the JSON in `data` is nested deeper than `levels`. Slow only where it closes more
+    maps and lists than that."""
     if data.count(b"}") + data.count(b"]") <= levels:
         return False
     depth = 0
@@ -71,7 +77,8 @@ def too_deep(data: bytes, levels: int = DEPTH_MAX) -> bool:
 
 
 def outline(data: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, values as they stand in `data`, by brackets and quotes alone: whatever a decoder says of them.
+    """The members of a JSON object, values as they stand in `data`, by brackets and quotes alone:
+    whatever a decoder says of them.
 
     A key that stands there twice has no value; what is no object has no members. Slow.
     """
@@ -100,7 +107,8 @@ def outline(data: bytes) -> dict[str, bytes]:
 
 
 def about(data: bytes) -> tuple[str, str] | None:
-    """Namespace and name of an object that cannot be decoded; None where they cannot be read either."""
+    """Namespace and name of an object that cannot be decoded; None where they cannot be read
+    either."""
     metadata = outline(outline(data).get("metadata", b""))
     try:
         name = decode_text(metadata["name"])
@@ -113,9 +121,10 @@ def about(data: bytes) -> tuple[str, str] | None:
 class ObjectReader:
     """Makes frames of objects of one resource.
 
-    Shape: `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list of a built-in resource leaves both
-    out of its items; `kind` and `api_version` fill them in. With `metadata_only` both are always the resource's own, and of the
-    object's other fields only `metadata` is kept, whether the server trimmed or not. Source: WATCH 1.3, 9.1, 9.2.
+    Shape: `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list
+    of a built-in resource leaves both out of its items; `kind` and `api_version` fill them in. With
+    `metadata_only` both are always the resource's own, and of the object's other fields only
+    `metadata` is kept, whether the server trimmed or not. Source: WATCH 1.3, 9.1, 9.2.
     """
 
     def __init__(self, resource: Resource, *, metadata_only: bool = False) -> None:
@@ -157,11 +166,19 @@ class ObjectReader:
             kept = {"apiVersion": self._api_version, "kind": self._kind}
             kept.update(fields)
         return ObjectFrame(
-            verb, within, name or "", "" if uid is None else decode_text(uid) or "", version or "", kept, metadata, compact_size(fields)
+            verb,
+            within,
+            name or "",
+            "" if uid is None else decode_text(uid) or "",
+            version or "",
+            kept,
+            metadata,
+            compact_size(fields),
         )
 
     def read_deleted(self, line: bytes) -> ObjectFrame | None:
-        """The frame of a deletion whose line is nested too deeply: nothing but its metadata counts. None for any other line."""
+        """The frame of a deletion whose line is nested too deeply: nothing but its metadata counts.
+        None for any other line."""
         parts = outline(line)
         if parts.get("type") != b'"DELETED"':
             return None
@@ -181,14 +198,19 @@ def _refuse_identity(name: str | None, version: str | None) -> NoReturn:
 
 
 def refuse_duplicates(data: bytes, fields: Fields) -> None:
-    """Pass if no key stands twice in `data`, of which `fields` is the top level: which of the two counts would be anyone's guess.
+    """Pass if no key stands twice in `data`, of which `fields` is the top level: which of the two
+    counts would be anyone's guess.
 
-    Raises: Odd. Slow (the whole tree is built) where the length does not prove it: asked only if `compact_size` is not the length.
+    Raises: Odd. Slow (the whole tree is built) where the length does not prove it: asked only if
+    `compact_size` is not the length.
     """
     first = next(iter(fields), "")
-    spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + 2 * len(fields) - 1 == len(data)
+    spaced = data.startswith(b'": ', 2 + len(first)) and compact_size(fields) + 2 * len(
+        fields
+    ) - 1 == len(data)
     if not spaced:  # as `json.dumps` of Python writes by default
-        # Only keys are looked at: a number stays text, for Python makes no int of more than 4300 digits.
+        # Only keys are looked at: a number stays text, for Python makes no int of more than 4300
+        # digits.
         json.loads(data, object_pairs_hook=_unique, parse_int=str, parse_float=str)
 
 

@@ -1,10 +1,13 @@
 """The body of a list, as it arrives -> one `Page`.
 
-Room: kube (pure). In: chunks of the body. Out: a page whose objects look exactly as a watch would have brought them.
+Room: kube (pure). In: chunks of the body. Out: a page whose objects look exactly as a watch would
+have brought them.
 
-A list without paging may be hundreds of megabytes, and a decoder holds the interpreter until it is done. So items are taken off while
-they arrive, each chunk a few milliseconds at most. Where an item ends is guessed from how the first one begins and proved by decoding:
-no proper prefix of a JSON object is a JSON object. What cannot be taken that way waits for the end and is decoded in one piece.
+A list without paging may be hundreds of megabytes, and a decoder holds the interpreter until it is
+done. So items are taken off while they arrive, each chunk a few milliseconds at most. Where an item
+ends is guessed from how the first one begins and proved by decoding: no proper prefix of a JSON
+object is a JSON object. What cannot be taken that way waits for the end and is decoded in one
+piece.
 """
 
 from __future__ import annotations
@@ -35,13 +38,16 @@ _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]*"\s*:\s*')
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 _HEAD_MAX = 64 << 10
 _ITEM_MAX = 8 << 20
-"""Bytes without the end of an item until the rest of the page is left for the end: what waits is copied with each chunk."""
+"""Bytes without the end of an item until the rest of the page is left for the end: what waits is
+copied with each chunk."""
 PAGE_BYTES_MAX = 2 << 30
 """Of one answer, unpacked: a list without paging may hold every object of a large cluster."""
 ITEM_BYTES_MAX = 32 << 20
-"""Of one object, as in a watch: what begins like a list and goes on like nothing, or unpacks to no end, is given up here."""
+"""Of one object, as in a watch: what begins like a list and goes on like nothing, or unpacks to no
+end, is given up here."""
 _GUESSES = 16
-"""Wrong guesses about one item's end until the rest of the page is left for the end: keeps the cost linear."""
+"""Wrong guesses about one item's end until the rest of the page is left for the end: keeps the cost
+linear."""
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -65,7 +71,8 @@ class TooLong(ValueError):
 
 
 class NotAList(ValueError):
-    """The body is no list: a Status, HTML, nothing, or cut short. `whole`: it is JSON with items, so the server sent all of it."""
+    """The body is no list: a Status, HTML, nothing, or cut short. `whole`: it is JSON with items,
+    so the server sent all of it."""
 
     def __init__(self, message: str, *, whole: bool = False) -> None:
         super().__init__(message)
@@ -75,9 +82,19 @@ class NotAList(ValueError):
 class PageReader:
     """Reads one response of a list."""
 
-    def __init__(self, selection: Selection, *, page_bytes_max: int = PAGE_BYTES_MAX, item_bytes_max: int = ITEM_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        *,
+        page_bytes_max: int = PAGE_BYTES_MAX,
+        item_bytes_max: int = ITEM_BYTES_MAX,
+    ) -> None:
         self._selection = selection
-        self._left, self._page_bytes_max, self._item_bytes_max = page_bytes_max, page_bytes_max, item_bytes_max
+        self._left, self._page_bytes_max, self._item_bytes_max = (
+            page_bytes_max,
+            page_bytes_max,
+            item_bytes_max,
+        )
         self._unbroken = False
         self._reader = ObjectReader(selection.resource, metadata_only=selection.metadata_only)
         self._objects: list[ObjectFrame] = []
@@ -86,7 +103,8 @@ class PageReader:
         self._rest = b""
         self._parts: list[bytes] = []
         self._starts: tuple[bytes, ...] = ()
-        """How the text from one item's end to the next one's first value may read; one, once it was seen."""
+        """How the text from one item's end to the next one's first value may read; one, once it was
+        seen."""
         self._searched = 0
         self._given_up = False
 
@@ -120,19 +138,34 @@ class PageReader:
             raise NotAList("it has no items")
         metadata = found.metadata or _Metadata()
         if bytes(metadata.shard_info) not in {b"", b"null"}:
-            raise Undecodable("the server answered with one shard of the list; a shard is never taken for the whole")
+            raise Undecodable(
+                "the server answered with one shard of the list; a shard is never taken for the "
+                "whole"
+            )
         self._name(found)
         for item in found.items or ():
             self._keep(bytes(item))
-        return Page(metadata.resource_version or "", metadata.continue_ or None, self._objects, tuple(self._failures))
+        return Page(
+            metadata.resource_version or "",
+            metadata.continue_ or None,
+            self._objects,
+            tuple(self._failures),
+        )
 
     def _too_long(self) -> TooLong:
         if self._unbroken:
-            return TooLong(f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without the end of an object")
-        return TooLong(f"the list is longer than {self._page_bytes_max >> 20} MiB; pageSize or metadataOnly would make it shorter")
+            return TooLong(
+                f"what should be a list goes on for {self._item_bytes_max >> 20} MiB without the "
+                "end of an object"
+            )
+        return TooLong(
+            f"the list is longer than {self._page_bytes_max >> 20} MiB; pageSize or metadataOnly "
+            "would make it shorter"
+        )
 
     def _apart(self, rest: bytes, error: Exception) -> _List:
-        """The list when it does not decode as a whole: one item that no decoder takes must not hide the others."""
+        """The list when it does not decode as a whole: one item that no decoder takes must not hide
+        the others."""
         split = split_items(rest) if self._head else None
         if split is None:
             raise _not_a_list(self._head + rest, error)
@@ -195,7 +228,8 @@ class PageReader:
         return -1
 
     def _keep(self, item: bytes, *, sure: bool = True) -> bool:
-        """Add the object of `item`. False if it is no JSON object, so perhaps not the whole item; when `sure`, that is a failure."""
+        """Add the object of `item`. False if it is no JSON object, so perhaps not the whole item;
+        when `sure`, that is a failure."""
         try:
             fields = decode_fields(item)
         except BROKEN as error:
@@ -218,7 +252,10 @@ class PageReader:
         return self._reader.read("ADDED", fields)
 
     def _undecodable(self, error: Exception, item: bytes) -> Undecodable:
-        return Undecodable(f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}", about=about(item))
+        return Undecodable(
+            f"an item of the list of {self._selection.resource} cannot be decoded: {why(error)}",
+            about=about(item),
+        )
 
 
 def _not_a_list(body: bytes, error: Exception) -> NotAList:
@@ -227,13 +264,17 @@ def _not_a_list(body: bytes, error: Exception) -> NotAList:
         items = bytes(decode_fields(body)["items"])
     except (KeyError, *BROKEN):
         return NotAList(why(error))
-    return NotAList("its kind or metadata has not the shape of a list's", whole=items.startswith(b"["))
+    return NotAList(
+        "its kind or metadata has not the shape of a list's", whole=items.startswith(b"[")
+    )
 
 
 def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
-    """The items of an array behind its `[`, and what stands from its `]` on; None if it has no end or holds other than objects.
+    """The items of an array behind its `[`, and what stands from its `]` on; None if it has no end
+    or holds other than objects.
 
-    Shape: by brackets and quotes alone, so that an item may be nested without limit or hold what is no JSON. Slow.
+    Shape: by brackets and quotes alone, so that an item may be nested without limit or hold what is
+    no JSON. Slow.
     """
     items: list[bytes] = []
     depth = begin = last = 0
@@ -248,7 +289,9 @@ def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
         elif sign in {b"}", b"]"}:
             depth -= 1
             if depth < 0:
-                return None if rest[last : token.start()].strip() else (items, rest[token.start() :])
+                return (
+                    None if rest[last : token.start()].strip() else (items, rest[token.start() :])
+                )
             if depth == 0:
                 last = token.end()
                 items.append(rest[begin:last])

@@ -12,10 +12,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server is and how it is reached. Shape: `url` has no trailing slash; `proxy` is a URL.
+    """Where the API server is and how it is reached. Shape: `url` has no trailing slash; `proxy` is
+    a URL.
 
-    `server_hostname`: the name that its certificate must carry, where that is not the URL's host (tls-server-name).
-    `compress`: False where the kubeconfig says `disable-compression`.
+    `server_hostname`: the name that its certificate must carry, where that is not the URL's host
+    (tls-server-name). `compress`: False where the kubeconfig says `disable-compression`.
     """
 
     url: str = field(repr=False)  # this and the proxy's may hold a user and a password
@@ -33,20 +34,24 @@ class Credentials(Protocol):
         ...
 
     async def headers(self) -> list[tuple[str, str]]:
-        """Authorization and Impersonate-* headers of the next request; names may repeat. Raises: Misconfigured."""
+        """Authorization and Impersonate-* headers of the next request; names may repeat. Raises:
+        Misconfigured."""
         ...
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The context of the next connection: a new object when CA or client certificate changed, None for plain http."""
+        """The context of the next connection: a new object when CA or client certificate changed,
+        None for plain http."""
         ...
 
     async def rejected(self, asked_s: float) -> None:
-        """The server answered 401: read the files again, or run the plugin again, once for all whose requests were sent before that.
+        """The server answered 401: read the files again, or run the plugin again, once for all
+        whose requests were sent before that.
 
         Units: `asked_s` is when the request got its credentials, monotonic.
         """
         ...
 
     def distrusted(self, asked_s: float) -> None:
-        """The server's certificate did not verify: read the CA again before the next connection; `asked_s` as above."""
+        """The server's certificate did not verify: read the CA again before the next connection;
+        `asked_s` as above."""
         ...

@@ -1,7 +1,8 @@
 """HTTP code and Status body -> the error class that says what to do next.
 
-Room: kube (pure). In: a response that is not what was asked for, or the object of an ERROR line. Out: a `KubeError`.
-The code decides first, the Status second: many error bodies are plain text or a proxy's HTML (WATCH 1.13).
+Room: kube (pure). In: a response that is not what was asked for, or the object of an ERROR line.
+Out: a `KubeError`. The code decides first, the Status second: many error bodies are plain text or a
+proxy's HTML (WATCH 1.13).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ WHOSE = "is this URL the API server's?"
 
 _QUOTED = 300
 _EXCERPT = re.compile(r'\{|":\S|\.\.\.\||map\[')
-"""How JSON, an excerpt of it, or Go's print of an object begins. A field's `Invalid value: "x": must be ...` has a space there."""
+"""How JSON, an excerpt of it, or Go's print of an object begins. A field's `Invalid value: "x":
+must be ...` has a space there."""
 _CLASSES: dict[int, type[KubeError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -49,24 +51,31 @@ _CLASSES: dict[int, type[KubeError]] = {
     501: NotWatchable,
     503: Throttled,
 }
-"""Source: WATCH 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living server (Unavailable)."""
+"""Source: WATCH 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living server
+(Unavailable)."""
 
 _CURES = {
-    401: " (the token or client certificate was refused: it may have expired, or be of another cluster)",
+    401: (
+        " (the token or client certificate was refused: it may have expired, or be of "
+        "another cluster)"
+    ),
     403: " (grant list and watch; `watchrelay rbac` prints the rules)",
     407: " (the proxy wants a user and password in proxy-url)",
 }
 _TOO_LARGE = "ResourceVersionTooLarge"
 _UNREADY = "storage is (re)initializing"
-"""The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be converted. Source: WATCH 6.4."""
+"""The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be
+converted. Source: WATCH 6.4."""
 _UNPARSED = "resourceVersion: Invalid value"
-"""A watch from a version that is no number; kube-apiserver 1.36 answers 500, where it answers a list with 400."""
+"""A watch from a version that is no number; kube-apiserver 1.36 answers 500, where it answers a
+list with 400."""
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
 """Source: Go net/http, server.go, what its TLS port says to plain HTTP."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """What is understood of a `kind: Status`. Shape: code 0, reason "" and empty tuples where it says nothing (or nonsense)."""
+    """What is understood of a `kind: Status`. Shape: code 0, reason "" and empty tuples where it
+    says nothing (or nonsense)."""
 
     code: int = 0
     reason: str = ""
@@ -77,7 +86,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_status(data: bytes | msgspec.Raw) -> Status | None:
-    """The Status in `data`, or None when it holds none. Never raises: codes may be strings, details null, metadata absent."""
+    """The Status in `data`, or None when it holds none. Never raises: codes may be strings, details
+    null, metadata absent."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -89,12 +99,16 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     details = found.get("details")
     details = details if isinstance(details, dict) else {}
     listed = details.get("causes")
-    causes = [cause for cause in listed if isinstance(cause, dict)] if isinstance(listed, list) else []
+    causes = (
+        [cause for cause in listed if isinstance(cause, dict)] if isinstance(listed, list) else []
+    )
     return Status(
         code=_integer(found.get("code")),
         reason=_text(found.get("reason")),
         message=_text(found.get("message")),
-        retry_after_s=min(max(0.0, float(_integer(details.get("retryAfterSeconds")))), RETRY_AFTER_MAX_S),
+        retry_after_s=min(
+            max(0.0, float(_integer(details.get("retryAfterSeconds")))), RETRY_AFTER_MAX_S
+        ),
         causes=tuple(_text(cause.get("reason")) for cause in causes),
         cause_fields=tuple(_text(cause.get("field")) for cause in causes),
     )
@@ -115,7 +129,8 @@ def _text(value: object) -> str:
 
 
 def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
-    """Seconds that a `Retry-After` header asks for, clamped to 0..300; None when it is absent or garbage.
+    """Seconds that a `Retry-After` header asks for, clamped to 0..300; None when it is absent or
+    garbage.
 
     Shape: whole seconds, or an HTTP date (seen from `wall_ms`). Source: RFC 9110 10.2.3, WATCH 6.3.
     """
@@ -132,35 +147,54 @@ def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
     return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
 
 
-def from_response(code: int, headers: Mapping[str, str], body: bytes, *, what: str, wall_ms: int) -> KubeError:
+def from_response(
+    code: int, headers: Mapping[str, str], body: bytes, *, what: str, wall_ms: int
+) -> KubeError:
     """The error for an HTTP answer that is not the one asked for, or a 2xx that carries a Status.
 
-    Shape: `what` names the request for people ("list pods at host:6443"); `headers` is looked up case-insensitively by its owner.
+    Shape: `what` names the request for people ("list pods at host:6443"); `headers` is looked up
+    case-insensitively by its owner.
     """
     status = read_status(body)
     effective = code
     if 200 <= code < 300:
         if status is None or status.code < 300:
-            return Unavailable(f"{what}: the answer is not what was asked for ({_said(status, headers, body)}); {WHOSE}", status=code)
+            return Unavailable(
+                f"{what}: the answer is not what was asked for ({_said(status, headers, body)}); "
+                f"{WHOSE}",
+                status=code,
+            )
         effective = status.code
     asked = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
     wait_s = asked if asked is not None else (status.retry_after_s if status else 0.0)
     said = _said(status, headers, body)
     if 300 <= code < 400:
-        return Unavailable(f"{what}: answered {code}, a redirect, which is never followed; {WHOSE}", status=code)
+        return Unavailable(
+            f"{what}: answered {code}, a redirect, which is never followed; {WHOSE}", status=code
+        )
     return _classed(
-        effective, status or Status(), f"{what}: {effective} {said.removeprefix(f'{effective} ')}", wait_s=wait_s, headers=headers
+        effective,
+        status or Status(),
+        f"{what}: {effective} {said.removeprefix(f'{effective} ')}",
+        wait_s=wait_s,
+        headers=headers,
     )
 
 
-def _classed(code: int, status: Status, message: str, *, wait_s: float, headers: Mapping[str, str]) -> KubeError:
+def _classed(
+    code: int, status: Status, message: str, *, wait_s: float, headers: Mapping[str, str]
+) -> KubeError:
     """Source: WATCH 6.4."""
     if code == 410 or status.reason in {"Expired", "Gone"}:
         return Expired(message, status=code, retry_after_s=wait_s)
     if _too_large(code, status):
         return VersionTooLarge(message, status=code, retry_after_s=wait_s)
     if code == 400 and _PLAIN_TO_TLS in message:
-        return Invalid(f"{message} (write https:// before the server's name)", status=code, retry_after_s=wait_s)
+        return Invalid(
+            f"{message} (write https:// before the server's name)",
+            status=code,
+            retry_after_s=wait_s,
+        )
     if code in {400, 422} or (code == 500 and _UNPARSED in status.message):
         return Invalid(message, about=_about(status), status=code, retry_after_s=wait_s)
     if code == 429 and _UNREADY in message:
@@ -172,15 +206,19 @@ def _classed(code: int, status: Status, message: str, *, wait_s: float, headers:
 
 
 def from_stream(data: bytes | msgspec.Raw) -> KubeError:
-    """The error for the object of an ERROR line, or for a bare Status in a watch. Source: WATCH 2.5-2.7.
+    """The error for the object of an ERROR line, or for a bare Status in a watch. Source: WATCH
+    2.5-2.7.
 
-    Shape: what would shut the endpoint's gate as an HTTP answer is `Interrupted` here: the server lives, this stream ended.
+    Shape: what would shut the endpoint's gate as an HTTP answer is `Interrupted` here: the server
+    lives, this stream ended.
     """
     status = read_status(data) or Status()
     said = _words(status.message) or _clean(status.reason) or "without a reason"
     message = f"the server ended the watch: {status.code or 'no code'} {said}"
     if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
-        return Invalid(message, about="streaming", status=status.code, retry_after_s=status.retry_after_s)
+        return Invalid(
+            message, about="streaming", status=status.code, retry_after_s=status.retry_after_s
+        )
     error = _classed(status.code, status, message, wait_s=status.retry_after_s, headers={})
     if isinstance(error, Unavailable) or status.code in {405, 406}:
         return Interrupted(message, status=status.code, retry_after_s=status.retry_after_s)
@@ -198,23 +236,39 @@ def _about(status: Status) -> str:
     """Which part of our request was refused. Source: WATCH 1.6, 1.7, 3.4, 4.4."""
     message = status.message.lower()
     fields = {field.rsplit(".", 1)[-1].lower() for field in status.cause_fields}
-    if "sendinitialevents" in fields or "sendinitialevents" in message or "forbidden for watch" in message:
+    if (
+        "sendinitialevents" in fields
+        or "sendinitialevents" in message
+        or "forbidden for watch" in message
+    ):
         return "streaming"
     if "continue" in fields or "continue" in message:
         return "continue"
-    if fields & {"resourceversion", "resourceversionmatch"} or "resourceversion" in message or "resource version" in message:
+    if (
+        fields & {"resourceversion", "resourceversionmatch"}
+        or "resourceversion" in message
+        or "resource version" in message
+    ):
         return "version"
     return "selector"
 
 
 def _flow(headers: Mapping[str, str]) -> str:
     """Who turned us away, for whoever tunes API priority and fairness. Source: WATCH 10.1."""
-    schema, level = headers.get("X-Kubernetes-PF-FlowSchema-UID"), headers.get("X-Kubernetes-PF-PriorityLevel-UID")
-    return f" (flow schema {_clean(schema)}, priority level {_clean(level)})" if schema and level else ""
+    schema, level = (
+        headers.get("X-Kubernetes-PF-FlowSchema-UID"),
+        headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
+    )
+    return (
+        f" (flow schema {_clean(schema)}, priority level {_clean(level)})"
+        if schema and level
+        else ""
+    )
 
 
 def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
-    """The server's own words, short and on one line; of a body that is no Status only plain text is quoted."""
+    """The server's own words, short and on one line; of a body that is no Status only plain text is
+    quoted."""
     if status is not None and (status.message or status.reason):
         return _words(status.message) or _clean(status.reason)
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -224,19 +278,29 @@ def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str
         return "an HTML page, as a proxy or login page sends"
     if b"{" in body or b'":' in body:  # it may be an object or a part of one, under whatever type
         return "JSON that is no Status"
-    if kind == "text/plain" or (not kind and body.isascii()):  # Go's TLS port answers plain HTTP so, without a type
+    # Go's TLS port answers plain HTTP so, without a type
+    if kind == "text/plain" or (not kind and body.isascii()):
         return _clean(_first_line(body)) or "a body that is no text"
     return f"a body of type {_clean(kind) or 'unknown'}"
 
 
 def _first_line(body: bytes) -> str:
-    """What servers and proxies write who complain in plain text: an object in YAML, or in bytes that are no text, shows no value in it."""
-    line = body[: 4 * _QUOTED].strip().partition(b"\n")[0].decode("utf-8", "replace").rstrip().replace("\t", " ")
+    """What servers and proxies write who complain in plain text: an object in YAML, or in bytes
+    that are no text, shows no value in it."""
+    line = (
+        body[: 4 * _QUOTED]
+        .strip()
+        .partition(b"\n")[0]
+        .decode("utf-8", "replace")
+        .rstrip()
+        .replace("\t", " ")
+    )
     return line if line.isprintable() else ""
 
 
 def _words(message: str) -> str:
-    """A Status's message up to where it begins to quote an object: decoders of Go repeat what they cannot read, Secrets included."""
+    """A Status's message up to where it begins to quote an object: decoders of Go repeat what they
+    cannot read, Secrets included."""
     found = _EXCERPT.search(message)
     return _clean(f"{message[: found.start()]}..." if found else message)
 

@@ -1,9 +1,11 @@
 """Chunks -> lines -> frames of one watch.
 
-Room: kube (pure). In: chunks of a watch's body, cut anywhere. Out: frames in the order of the lines; the object's own bytes are kept.
+Room: kube (pure). In: chunks of a watch's body, cut anywhere. Out: frames in the order of the
+lines; the object's own bytes are kept.
 
-The hot path decodes all whole lines of a chunk in one call and looks at `type` and `metadata` alone. Whatever that path does not expect
-(an ERROR line, blanks between tokens, damage) sends the chunk through the careful path, line by line, which says what is wrong.
+The hot path decodes all whole lines of a chunk in one call and looks at `type` and `metadata`
+alone. Whatever that path does not expect (an ERROR line, blanks between tokens, damage) sends the
+chunk through the careful path, line by line, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from watchrelay.model.frames import Bookmark, Failure, Frame
 from watchrelay.model.resources import Selection
 
 LINE_MAX = 32 << 20
-"""Bytes of one line. Objects are at most ~1.5 MiB in etcd and a few times that as JSON. Source: WATCH 2.15."""
+"""Bytes of one line. Objects are at most ~1.5 MiB in etcd and a few times that as JSON. Source:
+WATCH 2.15."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -53,7 +56,8 @@ _AROUND = len('{"type":"","object":}\n')
 
 
 class LineSplitter:
-    """Collects bytes until lines are whole. Splits on LF alone: a JSON string may hold U+0085 or U+2028 unescaped (WATCH 2.16)."""
+    """Collects bytes until lines are whole. Splits on LF alone: a JSON string may hold U+0085 or
+    U+2028 unescaped (WATCH 2.16)."""
 
     def __init__(self, line_max: int = LINE_MAX) -> None:
         self._line_max = line_max
@@ -63,7 +67,8 @@ class LineSplitter:
         """True once a line that is not whole yet is longer than allowed; its bytes are let go."""
 
     def feed(self, chunk: bytes) -> bytes | None:
-        """The block of whole lines that `chunk` completes, without its last LF; None if it completes none."""
+        """The block of whole lines that `chunk` completes, without its last LF; None if it
+        completes none."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._keep(chunk)
@@ -93,11 +98,15 @@ class LineSplitter:
 
 def too_long(line_max: int) -> Undecodable:
     """The error for a line over the limit."""
-    return Undecodable(f"a watch line is longer than {line_max >> 20} MiB; metadataOnly would leave out what makes it so")
+    return Undecodable(
+        f"a watch line is longer than {line_max >> 20} MiB; metadataOnly would leave out what "
+        "makes it so"
+    )
 
 
 class FrameStream:
-    """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the limit) it takes nothing more.
+    """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the
+    limit) it takes nothing more.
 
     Law: frames do not depend on where the chunks were cut.
     """
@@ -112,7 +121,8 @@ class FrameStream:
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes, often none.
 
-        Shape: an undecodable line is a Failure(Undecodable) in its place and others follow; any other Failure is the last frame.
+        Shape: an undecodable line is a Failure(Undecodable) in its place and others follow; any
+        other Failure is the last frame.
         """
         if self.ended:
             return []
@@ -124,7 +134,8 @@ class FrameStream:
         return frames
 
     def finish(self) -> list[Frame]:
-        """The frame behind the last LF, if what stands there is whole: a clean end in mid-line is not an error (WATCH 2.13)."""
+        """The frame behind the last LF, if what stands there is whole: a clean end in mid-line is
+        not an error (WATCH 2.13)."""
         rest = self._lines.rest().strip()
         if self.ended or not rest:
             return []
@@ -162,9 +173,13 @@ class FrameStream:
         except (*BROKEN, Odd):
             return None
         if end >= 0:
-            return None  # a line break within an object: its halves are lines of their own, in whichever chunk they come
+            # a line break within an object: its halves are lines of their own, in whichever chunk
+            # they come
+            return None
         if seen == len(block) or (seen + blanks == len(block) and block.startswith(b'{"type": ')):
-            deep = self._depth_checked and any(too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n"))
+            deep = self._depth_checked and any(
+                too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n")
+            )
             return None if deep else frames
         return None  # other blanks, or a key that stood there twice
 
@@ -194,7 +209,13 @@ class FrameStream:
             self.ended = True
             return Failure(status.from_stream(outer.get("object", b"") if verb else line))
         if verb not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            return Failure(Undecodable("a watch line has no type" if verb is None else "a watch line is of a type unknown here"))
+            return Failure(
+                Undecodable(
+                    "a watch line has no type"
+                    if verb is None
+                    else "a watch line is of a type unknown here"
+                )
+            )
         try:
             decoded = _decode_line(line)
             if compact_size(decoded.object) + _AROUND - 1 + len(verb) != len(line):
@@ -209,11 +230,16 @@ class FrameStream:
             return self._damaged(line, error, f" of type {verb}")
 
     def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
-        """The frame of a line that cannot be decoded: a Failure, but for the deletion of an object that is nested too deeply."""
-        if (isinstance(error, RecursionError) or str(error) == TOO_DEEP) and (deleted := self._objects.read_deleted(line)) is not None:
+        """The frame of a line that cannot be decoded: a Failure, but for the deletion of an object
+        that is nested too deeply."""
+        if (isinstance(error, RecursionError) or str(error) == TOO_DEEP) and (
+            deleted := self._objects.read_deleted(line)
+        ) is not None:
             return deleted
         named = about(outline(line).get("object", b""))
-        return Failure(Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named))
+        return Failure(
+            Undecodable(f"a watch line{kind} cannot be decoded: {why(error)}", about=named)
+        )
 
 
 def _is_status(fields: Fields) -> bool:
@@ -224,7 +250,8 @@ def _is_status(fields: Fields) -> bool:
 
 
 def _bookmark(fields: Fields) -> Bookmark:
-    """Only version and annotations mean anything in a bookmark; one without a version moves nothing. Source: WATCH 2.4, 3.2."""
+    """Only version and annotations mean anything in a bookmark; one without a version moves
+    nothing. Source: WATCH 2.4, 3.2."""
     try:
         metadata = decode_fields(fields["metadata"])
         version = decode_text(metadata["resourceVersion"]) or ""

@@ -1,6 +1,7 @@
 """Exceptions of aiohttp, ssl and the system -> errors of `core/errors.py`, in words for operators.
 
-Room: kube. In: what a request raised. Out: one line that says where, what, and the cure where one is known.
+Room: kube. In: what a request raised. Out: one line that says where, what, and the cure where one
+is known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from aiohttp import client_exceptions as raised
 from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
 
 EXPECTED = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ssl.CertificateError)
-"""All that a request may raise because of the server or the way to it; anything else is a bug of ours."""
+"""All that a request may raise because of the server or the way to it; anything else is a bug of
+ours."""
 
 
 class SocksFailed(aiohttp.ClientConnectionError):
@@ -23,7 +25,8 @@ class SocksFailed(aiohttp.ClientConnectionError):
 
 
 def translate(error: BaseException, *, what: str) -> KubeError:
-    """The error to raise `from error`. Shape: `what` names the request and the server ("list pods at host:6443")."""
+    """The error to raise `from error`. Shape: `what` names the request and the server ("list pods
+    at host:6443")."""
     certificate = certificate_error(error)
     if certificate is not None:
         return Misconfigured(f"{what}: {_untrusted(certificate)}")
@@ -38,7 +41,11 @@ def _chain(error: BaseException) -> list[BaseException]:
     current: BaseException | None = error
     while current is not None and current not in found:
         found.append(current)
-        current = getattr(current, "os_error", None) or getattr(current, "certificate_error", None) or current.__cause__
+        current = (
+            getattr(current, "os_error", None)
+            or getattr(current, "certificate_error", None)
+            or current.__cause__
+        )
     return found
 
 
@@ -49,7 +56,14 @@ def certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationErr
     """
     if error is None:
         return None
-    return next((e for e in reversed(_chain(error)) if isinstance(e, ssl.SSLCertVerificationError) and hasattr(e, "verify_code")), None)
+    return next(
+        (
+            e
+            for e in reversed(_chain(error))
+            if isinstance(e, ssl.SSLCertVerificationError) and hasattr(e, "verify_code")
+        ),
+        None,
+    )
 
 
 _HOSTNAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
@@ -58,14 +72,27 @@ _HOSTNAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADD
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
     said = error.verify_message or "verification failed"
     if error.verify_code in _HOSTNAME_MISMATCH:
-        return f"the server's certificate is for another name ({said}); name the right one in tls-server-name"
+        return (
+            f"the server's certificate is for another name ({said}); name the right one in "
+            "tls-server-name"
+        )
     if error.verify_code == 10:  # X509_V_ERR_CERT_HAS_EXPIRED
         return f"the server's certificate is not valid ({said}); it must be renewed on the server"
-    return f"the server's certificate is not trusted ({said}); name its authority in certificate-authority or certificate-authority-data"
+    return (
+        f"the server's certificate is not trusted ({said}); name its authority in "
+        "certificate-authority or certificate-authority-data"
+    )
 
 
 def _tls(error: BaseException) -> str:
-    found = next((e for e in reversed(_chain(error)) if isinstance(e, ssl.SSLError) and not isinstance(e, aiohttp.ClientError)), None)
+    found = next(
+        (
+            e
+            for e in reversed(_chain(error))
+            if isinstance(e, ssl.SSLError) and not isinstance(e, aiohttp.ClientError)
+        ),
+        None,
+    )
     reason = (found.reason or "").replace("_", " ").lower() if found else ""
     if "wrong version number" in reason or "http request" in reason:
         return "the server does not speak TLS on this port; is the URL http instead of https?"
@@ -75,7 +102,14 @@ def _tls(error: BaseException) -> str:
 
 
 def _system(error: BaseException) -> str:
-    found = next((each for each in reversed(_chain(error)) if isinstance(each, OSError) and getattr(each, "strerror", None)), None)
+    found = next(
+        (
+            each
+            for each in reversed(_chain(error))
+            if isinstance(each, OSError) and getattr(each, "strerror", None)
+        ),
+        None,
+    )
     if found is None:
         return "the connection broke"
     if isinstance(found, socket.gaierror):
@@ -89,23 +123,62 @@ def _system(error: BaseException) -> str:
 
 def _proxy(error: BaseException) -> str:
     code = getattr(error, "status", 0)
-    return "the proxy wants a user and password (407); put them into proxy-url" if code == 407 else f"the proxy answered {code}"
+    return (
+        "the proxy wants a user and password (407); put them into proxy-url"
+        if code == 407
+        else f"the proxy answered {code}"
+    )
 
 
-_MEANINGS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], type[KubeError], Callable[[BaseException], str]], ...] = (
-    (raised.InvalidURL, Misconfigured, lambda _: "the server's URL cannot be used; it must be https://HOST[:PORT]"),
+_MEANINGS: tuple[
+    tuple[
+        type[BaseException] | tuple[type[BaseException], ...],
+        type[KubeError],
+        Callable[[BaseException], str],
+    ],
+    ...,
+] = (
+    (
+        raised.InvalidURL,
+        Misconfigured,
+        lambda _: "the server's URL cannot be used; it must be https://HOST[:PORT]",
+    ),
     (raised.ClientHttpProxyError, Unavailable, _proxy),
-    (raised.ClientProxyConnectionError, Unreachable, lambda e: f"the proxy cannot be reached: {_system(e)}"),
+    (
+        raised.ClientProxyConnectionError,
+        Unreachable,
+        lambda e: f"the proxy cannot be reached: {_system(e)}",
+    ),
     (SocksFailed, Unreachable, str),
-    (raised.ClientConnectorDNSError, Unreachable, lambda e: f"the host's name cannot be resolved: {_system(e)}"),
+    (
+        raised.ClientConnectorDNSError,
+        Unreachable,
+        lambda e: f"the host's name cannot be resolved: {_system(e)}",
+    ),
     ((raised.ClientSSLError, ssl.SSLError), Unavailable, lambda e: f"TLS failed: {_tls(e)}"),
-    (raised.ServerDisconnectedError, Unavailable, lambda _: "the server closed the connection before it answered"),
-    (raised.ClientPayloadError, Unavailable, lambda _: "the connection broke before the answer's end"),
-    (raised.ClientResponseError, Unavailable, lambda _: "the answer is not HTTP; is this URL the API server's?"),
+    (
+        raised.ServerDisconnectedError,
+        Unavailable,
+        lambda _: "the server closed the connection before it answered",
+    ),
+    (
+        raised.ClientPayloadError,
+        Unavailable,
+        lambda _: "the connection broke before the answer's end",
+    ),
+    (
+        raised.ClientResponseError,
+        Unavailable,
+        lambda _: "the answer is not HTTP; is this URL the API server's?",
+    ),
     (raised.ConnectionTimeoutError, Unreachable, lambda _: "no answer in time"),
     (TimeoutError, Unavailable, lambda _: "no answer in time"),
     (raised.ClientConnectorError, Unreachable, _system),
     (OSError, Unavailable, _system),
-    (ValueError, Misconfigured, lambda _: "the name of a host cannot be used; correct server, proxy-url or tls-server-name"),
+    (
+        ValueError,
+        Misconfigured,
+        lambda _: "the name of a host cannot be used; correct server, proxy-url or tls-server-name",
+    ),
 )
 """Most special first: many of these are OSErrors too."""

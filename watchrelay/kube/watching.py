@@ -27,12 +27,15 @@ WATCH_GRACE_S = 15.0
 class OpenWatch:
     """One watch: context manager and iterator in one.
 
-    Shape: entering opens it; it then yields the frames of each received chunk, never none, and ends where the server ended it cleanly.
-    Raises: KubeError on entering and from the iterator; a watch that raised is over, and its connection closed: aiohttp would repeat
-    the same error for ever (WATCH 0, D3).
+    Shape: entering opens it; it then yields the frames of each received chunk, never none, and ends
+    where the server ended it cleanly.
+    Raises: KubeError on entering and from the iterator; a watch that raised is over, and its
+    connection closed: aiohttp would repeat the same error for ever (WATCH 0, D3).
     """
 
-    def __init__(self, opening: Opening, selection: Selection, query: WatchQuery, *, what: str) -> None:
+    def __init__(
+        self, opening: Opening, selection: Selection, query: WatchQuery, *, what: str
+    ) -> None:
         self._opening = opening
         self._query = query
         self._what = what
@@ -46,7 +49,12 @@ class OpenWatch:
         self._ends_s = _loop_s() + self._query.timeout_s + WATCH_GRACE_S
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._response is not None:
             self._response.release() if self._response.content.at_eof() else leave(self._response)
 
@@ -67,7 +75,8 @@ class OpenWatch:
         raise StopAsyncIteration
 
     async def _receive(self) -> bytes:
-        """The next bytes, b"" at a clean end. The deadline covers this one receive, never the consumer's work."""
+        """The next bytes, b"" at a clean end. The deadline covers this one receive, never the
+        consumer's work."""
         assert self._response is not None
         content = self._response.content
         try:
@@ -85,7 +94,9 @@ class OpenWatch:
 
     def _silent(self) -> KubeError:
         if _loop_s() >= self._ends_s:
-            return Interrupted(f"{self._what}: the server kept the watch open past its timeoutSeconds")
+            return Interrupted(
+                f"{self._what}: the server kept the watch open past its timeoutSeconds"
+            )
         error = Interrupted(f"{self._what}: nothing came for {self._query.idle_timeout_s:.0f} s")
         error.reason = "inactive"
         return error
@@ -97,7 +108,8 @@ def _loop_s() -> float:
 
 
 def leave(response: aiohttp.ClientResponse) -> None:
-    """Give up a response and its connection at once: under TLS a farewell would wait for a server that may never answer it."""
+    """Give up a response and its connection at once: under TLS a farewell would wait for a server
+    that may never answer it."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()

@@ -1,1 +1,2 @@
-"""The vocabulary that rooms share: immutable values, no behaviour that needs a clock, a socket or a setting."""
+"""The vocabulary that rooms share: immutable values, no behaviour that needs a clock, a socket or a
+setting."""

@@ -1,7 +1,10 @@
-"""The resources that a Kubernetes 1.36 API server serves by itself: what names mean when no server can be asked.
+"""The resources that a Kubernetes 1.36 API server serves by itself: what names mean when no server
+can be asked.
 
-Room: model. In: a resource name as an operator writes it. Out: the built-in resources it can mean, in kubectl's order of preference.
-Source: kubernetes v1.36.3, api/discovery/aggregated_v2.json and api__v1.json (every group and version, alpha ones included).
+Room: model. In: a resource name as an operator writes it. Out: the built-in resources it can mean,
+in kubectl's order of preference.
+Source: kubernetes v1.36.3, api/discovery/aggregated_v2.json and api__v1.json (every group and
+version, alpha ones included).
 """
 
 from __future__ import annotations
@@ -22,14 +25,15 @@ class Builtin:
     watchable: bool
 
     def called(self, name: str) -> bool:
-        """True when `name` is its plural, singular, Kind or one of its short names, whatever the case (kubectl lowers it too)."""
+        """True when `name` is its plural, singular, Kind or one of its short names, whatever the
+        case (kubectl lowers it too)."""
         lowered = name.lower()
         return lowered in (self.resource.plural, self.singular) or lowered in self.short_names
 
 
-# Each row: plural, Kind, scope, short names or "-", and "unwatchable" where list or watch is missing.
-# The singular is the Kind in lower case.
-# The order of groups, and of versions in a group, is the server's order of preference.
+# Each row: plural, Kind, scope, short names or "-", and "unwatchable" where list or watch is
+# missing. The singular is the Kind in lower case. The order of groups, and of versions in a group,
+# is the server's order of preference.
 _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "",
@@ -95,7 +99,11 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "jobs Job namespaced -",
         ),
     ),
-    ("certificates.k8s.io", "v1", ("certificatesigningrequests CertificateSigningRequest cluster csr",)),
+    (
+        "certificates.k8s.io",
+        "v1",
+        ("certificatesigningrequests CertificateSigningRequest cluster csr",),
+    ),
     (
         "certificates.k8s.io",
         "v1beta1",
@@ -176,7 +184,11 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "mutatingadmissionpolicybindings MutatingAdmissionPolicyBinding cluster -",
         ),
     ),
-    ("apiextensions.k8s.io", "v1", ("customresourcedefinitions CustomResourceDefinition cluster crd,crds",)),
+    (
+        "apiextensions.k8s.io",
+        "v1",
+        ("customresourcedefinitions CustomResourceDefinition cluster crd,crds",),
+    ),
     ("scheduling.k8s.io", "v1", ("priorityclasses PriorityClass cluster pc",)),
     (
         "scheduling.k8s.io",
@@ -239,7 +251,11 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("internal.apiserver.k8s.io", "v1alpha1", ("storageversions StorageVersion cluster -",)),
-    ("storagemigration.k8s.io", "v1beta1", ("storageversionmigrations StorageVersionMigration cluster -",)),
+    (
+        "storagemigration.k8s.io",
+        "v1beta1",
+        ("storageversionmigrations StorageVersionMigration cluster -",),
+    ),
 )
 
 
@@ -248,9 +264,17 @@ def _rows() -> tuple[Builtin, ...]:
     for group, version, rows in _TABLE:
         for row in rows:
             plural, kind, scope, short, *rest = row.split()
-            resource = Resource(group=group, version=version, plural=plural, kind=kind, namespaced=scope == "namespaced")
+            resource = Resource(
+                group=group,
+                version=version,
+                plural=plural,
+                kind=kind,
+                namespaced=scope == "namespaced",
+            )
             shorts = () if short == "-" else tuple(short.split(","))
-            found.append(Builtin(resource, kind.lower(), shorts, watchable="unwatchable" not in rest))
+            found.append(
+                Builtin(resource, kind.lower(), shorts, watchable="unwatchable" not in rest)
+            )
     return tuple(found)
 
 
@@ -262,7 +286,8 @@ GROUPS: frozenset[str] = frozenset(entry.resource.group for entry in BUILTIN)
 
 
 def resolve(name: ResourceName) -> tuple[Builtin, ...]:
-    """The built-in resources that `name` can mean, preferred first, one version of each; empty when it is none of them.
+    """The built-in resources that `name` can mean, preferred first, one version of each; empty when
+    it is none of them.
 
     Shape: a wildcard gives every watchable resource of its group.
     """

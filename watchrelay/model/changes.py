@@ -11,9 +11,9 @@ import msgspec
 class Entry(msgspec.Struct, gc=False):
     """The latest known state of one object, small: 100,000 of these must fit in 100 MB.
 
-    Shape: `hash` is ce_wrhash (first 8 bytes, big-endian, of SHA-256(key, 0x00, published bytes)); `packed` is the
-    published bytes, compressed by the stream's `Packer`; `queued` is the relay's: the number of the newest record queued for this key
-    (snapshot rule, WIRE 4.4).
+    Shape: `hash` is ce_wrhash (first 8 bytes, big-endian, of SHA-256(key, 0x00, published bytes));
+    `packed` is the published bytes, compressed by the stream's `Packer`; `queued` is the relay's:
+    the number of the newest record queued for this key (snapshot rule, WIRE 4.4).
     """
 
     uid: str
@@ -27,8 +27,9 @@ class Entry(msgspec.Struct, gc=False):
 class Upserted(msgspec.Struct, gc=False):
     """The object is new, or other than before.
 
-    Shape: `before` is the hash of the published state it replaces, None when there was none (then the record says "added").
-    `value` is the published bytes when they are at hand; None: unpack `entry.packed`.
+    Shape: `before` is the hash of the published state it replaces, None when there was none (then
+    the record says "added"). `value` is the published bytes when they are at hand; None: unpack
+    `entry.packed`.
     """
 
     key: bytes
@@ -38,7 +39,8 @@ class Upserted(msgspec.Struct, gc=False):
 
 
 class Removed(msgspec.Struct, gc=False):
-    """The object is gone. `entry` is its last known state; `resource_version` is what ce_wrrv must say (WIRE 3).
+    """The object is gone. `entry` is its last known state; `resource_version` is what ce_wrrv must
+    say (WIRE 3).
 
     `observed`: seen as DELETED in the watch; False: deduced from a list, or implied by a new uid.
     """

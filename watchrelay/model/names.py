@@ -1,6 +1,8 @@
-"""How a resource is named in the config: `pods`, `po`, `Pod`, `deployments.apps`, `widgets.example.com/v1`, `*.example.com`.
+"""How a resource is named in the config: `pods`, `po`, `Pod`, `deployments.apps`,
+`widgets.example.com/v1`, `*.example.com`.
 
-Room: model. In: the text of a `resource` key. Out: its parts; what they mean is said by discovery, or by `model/builtin.py` offline.
+Room: model. In: the text of a `resource` key. Out: its parts; what they mean is said by discovery,
+or by `model/builtin.py` offline.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class ResourceName:
 
 
 def parse_name(text: str) -> ResourceName:
-    """The parts of a resource's name. kubectl's `deployments.v1.apps` is read as `deployments.apps/v1`.
+    """The parts of a resource's name. kubectl's `deployments.v1.apps` is read as
+    `deployments.apps/v1`.
 
     Raises: ValueError with one line for the operator, cure included.
     """
@@ -51,7 +54,10 @@ def parse_name(text: str) -> ResourceName:
     if slash and not _VERSION.match(version) and (meant := _meant_by_path(text)):
         raise ValueError(f'"{text}" is not a resource name: write {meant}')
     if slash and not _VERSION.match(version):
-        raise ValueError(f'"{text}" is not a resource name: behind the slash stands a version, as in widgets.example.com/v1')
+        raise ValueError(
+            f'"{text}" is not a resource name: behind the slash stands a version, as in '
+            "widgets.example.com/v1"
+        )
     name, dot, group = whole.partition(".")
     first, _, rest = group.partition(".")
     if _VERSION.match(first):
@@ -61,7 +67,10 @@ def parse_name(text: str) -> ResourceName:
     if name == "*":
         return _wildcard(text, group, version)
     if not _NAME.match(name) or len(name) > _DNS_LABEL_MAX:
-        raise ValueError(f'"{text}" is not a resource name: write pods, deployments.apps, widgets.example.com/v1 or "*.example.com"')
+        raise ValueError(
+            f'"{text}" is not a resource name: write pods, deployments.apps, '
+            'widgets.example.com/v1 or "*.example.com"'
+        )
     if dot and not group and not version:
         raise ValueError(f'"{text}" ends in a dot: leave it out for the core group')
     if group:
@@ -70,14 +79,23 @@ def parse_name(text: str) -> ResourceName:
 
 
 def _meant_by_path(text: str) -> str:
-    """The name of what is written as in a URL or in `apiVersion`: `apps/v1/deployments`, `apps/deployments`, `v1/pods`; else ""."""
-    parts = [part for part in text.removeprefix("/apis/").removeprefix("/api/").split("/") if part not in ("", "core")]
+    """The name of what is written as in a URL or in `apiVersion`: `apps/v1/deployments`,
+    `apps/deployments`, `v1/pods`; else ""."""
+    parts = [
+        part
+        for part in text.removeprefix("/apis/").removeprefix("/api/").split("/")
+        if part not in ("", "core")
+    ]
     version = next((part for part in parts[:2] if _VERSION.match(part)), "")
     group, _, plural = "/".join(part for part in parts if part != version).rpartition("/")
     if group.partition(".")[2] in _DOTLESS_GROUPS:
         return ""  # a resource, and a subresource behind it
     dotless = group in _DOTLESS_GROUPS or not group
-    if not _NAME.match(plural) or "/" in group or not (version or text.startswith("core/") or (group and (dotless or "." in group))):
+    if (
+        not _NAME.match(plural)
+        or "/" in group
+        or not (version or text.startswith("core/") or (group and (dotless or "." in group)))
+    ):
         return ""
     if parts[-1] != plural or (group and not all(_LABEL.match(part) for part in group.split("."))):
         return ""
@@ -86,7 +104,10 @@ def _meant_by_path(text: str) -> str:
 
 def _wildcard(text: str, group: str, version: str) -> ResourceName:
     if not group:
-        raise ValueError('"*" needs a group, as in "*.example.com"; resources of the core group are named one by one')
+        raise ValueError(
+            '"*" needs a group, as in "*.example.com"; resources of the core group are named one '
+            "by one"
+        )
     _check_group(text, group)
     return ResourceName("*", group, version)
 
@@ -94,5 +115,10 @@ def _wildcard(text: str, group: str, version: str) -> ResourceName:
 def _check_group(text: str, group: str) -> None:
     if group == "core":
         raise ValueError(f'"{text}": the core group has no name: write pods, not pods.core')
-    if len(group) > _DNS_SUBDOMAIN_MAX or not all(len(part) <= _DNS_LABEL_MAX and _LABEL.match(part) for part in group.split(".")):
-        raise ValueError(f'"{text}": "{group}" is not an API group: it is a lower-case domain name, such as apps or example.com')
+    if len(group) > _DNS_SUBDOMAIN_MAX or not all(
+        len(part) <= _DNS_LABEL_MAX and _LABEL.match(part) for part in group.split(".")
+    ):
+        raise ValueError(
+            f'"{text}": "{group}" is not an API group: it is a lower-case domain name, such as '
+            "apps or example.com"
+        )

@@ -1,6 +1,8 @@
-"""Paths into an object, as `drop` and `redact` name them: `spec.containers[*].env`, `data.*`, `metadata.annotations["a.b/c"]`.
+"""Paths into an object, as `drop` and `redact` name them: `spec.containers[*].env`, `data.*`,
+`metadata.annotations["a.b/c"]`.
 
-Room: model. In: the text of a config value. Out: a tuple of steps; config checks with it, store/transform.py walks with it.
+Room: model. In: the text of a config value. Out: a tuple of steps; config checks with it,
+store/transform.py walks with it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Step = str | Wild
 Path = tuple[Step, ...]
 
 PROTECTED: Final = ("name", "namespace", "uid", "resourceVersion")
-"""Keys of `metadata` that no path removes or hides: without them there is neither a record key nor an order."""
+"""Keys of `metadata` that no path removes or hides: without them there is neither a record key nor
+an order."""
 
 _KEY = re.compile(r'[^.\[\]"*\s]+|\*')
 _QUOTED = re.compile(r'\["((?:[^"\\]|\\["\\])*)"\]')
@@ -32,8 +35,8 @@ def parse_path(text: str) -> Path:
     """The steps that `text` names.
 
     Shape: at least one step; the first is never `Wild.ITEM`, for an object is a map.
-    Raises: ValueError, one line that says what is wrong and where, when the text is no path or names what must stay.
-    Law: parse_path(format_path(p)) == p for every path p that this returns.
+    Raises: ValueError, one line that says what is wrong and where, when the text is no path or
+    names what must stay. Law: parse_path(format_path(p)) == p for every path p that this returns.
     """
     if not text:
         raise ValueError("the path is empty")
@@ -59,7 +62,9 @@ def _step(text: str, at: int, steps: list[Step]) -> int:
         steps.append(re.sub(r"\\(.)", r"\1", quoted[1]))
         return quoted.end()
     if text[at] == "[":
-        raise ValueError(f'{text!r}: only [*] and ["quoted key"] may stand in brackets (at character {at + 1})')
+        raise ValueError(
+            f'{text!r}: only [*] and ["quoted key"] may stand in brackets (at character {at + 1})'
+        )
     if steps:
         if text[at] != ".":
             raise ValueError(f"{text!r}: a dot or a bracket is missing at character {at + 1}")
@@ -75,7 +80,10 @@ def _refuse_protected(text: str, path: Path) -> None:
     if path in {("apiVersion",), ("kind",)}:
         raise ValueError(f"{text!r}: apiVersion and kind always stay")
     if path == ("metadata",) or (path[0] == "metadata" and path[1] in PROTECTED):
-        raise ValueError(f"{text!r}: metadata and its {', '.join(PROTECTED)} always stay; name other keys of metadata")
+        raise ValueError(
+            f"{text!r}: metadata and its {', '.join(PROTECTED)} always stay; name other keys of "
+            "metadata"
+        )
 
 
 def format_path(path: Path) -> str:

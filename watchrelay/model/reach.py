@@ -1,7 +1,8 @@
 """Which keys the objects of a stream can have, and which streams can have the same ones. Pure.
 
-Only namespaces and names separate two streams of one resource on one topic. A label or a field selector does not: an object that
-changes leaves one stream and joins the other, and the delete that the first publishes then removes the living object of the second.
+Only namespaces and names separate two streams of one resource on one topic. A label or a field
+selector does not: an object that changes leaves one stream and joins the other, and the delete that
+the first publishes then removes the living object of the second.
 """
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ class Values:
 
     def only(self, listed: Collection[str]) -> Values:
         """Those of this set that are among `listed`."""
-        return Values(frozenset(each for each in listed if (each in self.listed) != self.inverted), inverted=False)
+        return Values(
+            frozenset(each for each in listed if (each in self.listed) != self.inverted),
+            inverted=False,
+        )
 
     def without(self, value: str) -> Values:
         """This set without `value`."""
-        return Values(self.listed | {value} if self.inverted else self.listed - {value}, self.inverted)
+        return Values(
+            self.listed | {value} if self.inverted else self.listed - {value}, self.inverted
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +65,29 @@ class Reach:
         return cls(reach.namespaces.only(namespaces), reach.names) if namespaces else reach
 
     def meets(self, other: Reach) -> bool:
-        """Whether some object can be in both selections, now or after a change of its labels or fields."""
+        """Whether some object can be in both selections, now or after a change of its labels or
+        fields."""
         return self.namespaces.meet(other.namespaces) and self.names.meet(other.names)
 
 
 @lru_cache(maxsize=4096)
 def _of_fields(fields: str) -> Reach:
-    """Source: k8s.io/apimachinery/pkg/fields: terms are joined by commas that have no backslash before them; all must match."""
+    """Source: k8s.io/apimachinery/pkg/fields: terms are joined by commas that have no backslash
+    before them; all must match."""
     found = {"namespace": Values(), "name": Values()}
     for term in re.split(r"(?<!\\),", fields):
         if match := _TERM.fullmatch(term):
             field, operator, value = match.groups()
             value = re.sub(r"\\(.)", r"\1", value)
-            found[field] = found[field].without(value) if operator == "!=" else found[field].only([value])
+            found[field] = (
+                found[field].without(value) if operator == "!=" else found[field].only([value])
+            )
     return Reach(found["namespace"], found["name"])
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; tells which of a group meet without comparing each with each."""
+    """Items with a reach each, in groups; tells which of a group meet without comparing each with
+    each."""
 
     def __init__(self) -> None:
         self._buckets: dict[_Bucket, list[tuple[int, Reach, Item]]] = {}
@@ -85,7 +96,11 @@ class Overlaps(Generic[Item]):
     def add(self, group: Hashable, reach: Reach, item: Item) -> None:
         """Take `item` in."""
         self._count += 1
-        for bucket in [(group, "", None), *_buckets(group, "name", reach.names), *_buckets(group, "namespace", reach.namespaces)]:
+        for bucket in [
+            (group, "", None),
+            *_buckets(group, "name", reach.names),
+            *_buckets(group, "namespace", reach.namespaces),
+        ]:
             self._buckets.setdefault(bucket, []).append((self._count, reach, item))
 
     def first(self, group: Hashable, reach: Reach) -> Item | None:
@@ -95,12 +110,25 @@ class Overlaps(Generic[Item]):
         if not reach.names.inverted:
             ways.append([*_buckets(group, "name", reach.names), (group, "name", None)])
         if not reach.namespaces.inverted:
-            ways.append([*_buckets(group, "namespace", reach.namespaces), (group, "namespace", None)])
-        found = min(([self._buckets.get(bucket, []) for bucket in way] for way in ways), key=lambda way: sum(map(len, way)))
+            ways.append(
+                [*_buckets(group, "namespace", reach.namespaces), (group, "namespace", None)]
+            )
+        found = min(
+            ([self._buckets.get(bucket, []) for bucket in way] for way in ways),
+            key=lambda way: sum(map(len, way)),
+        )
         firsts = (next((each for each in bucket if each[1].meets(reach)), None) for bucket in found)
-        return min((each for each in firsts if each is not None), key=lambda each: each[0], default=(0, reach, None))[2]
+        return min(
+            (each for each in firsts if each is not None),
+            key=lambda each: each[0],
+            default=(0, reach, None),
+        )[2]
 
 
 def _buckets(group: Hashable, by: str, values: Values) -> list[_Bucket]:
     """A bucket for each value that is listed, or the one of those without a limit."""
-    return [(group, by, value) for value in values.listed] if not values.inverted else [(group, by, None)]
+    return (
+        [(group, by, value) for value in values.listed]
+        if not values.inverted
+        else [(group, by, None)]
+    )

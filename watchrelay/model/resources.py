@@ -1,4 +1,5 @@
-"""What is followed: a resource, the part of it that is asked for, and the versions the server speaks in.
+"""What is followed: a resource, the part of it that is asked for, and the versions the server
+speaks in.
 
 Room: model. In: discovery and config. Out: values every room may hold.
 """
@@ -9,15 +10,18 @@ from dataclasses import dataclass
 from typing import NewType
 
 ResourceVersion = NewType("ResourceVersion", str)
-"""Opaque string from the server: equality anywhere, order only through `compare`, and only within one resource."""
+"""Opaque string from the server: equality anywhere, order only through `compare`, and only within
+one resource."""
 
 ObjectKey = NewType("ObjectKey", bytes)
-"""The record key of an object: `<namespace>/<name>` or `/<name>`, behind the stream's key prefix where a topic holds several resources."""
+"""The record key of an object: `<namespace>/<name>` or `/<name>`, behind the stream's key prefix
+where a topic holds several resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One group/version/plural: the thing that one list+watch follows. Shape: group is "" for the core group."""
+    """One group/version/plural: the thing that one list+watch follows. Shape: group is "" for the
+    core group."""
 
     group: str
     version: str
@@ -38,7 +42,9 @@ class Resource:
     def path(self, namespace: str | None = None) -> str:
         """The URL path of the collection. Source: WATCH 1.1."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
+        return (
+            f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
+        )
 
     def __str__(self) -> str:
         return f"{self.qualified}/{self.version}"
@@ -54,7 +60,8 @@ class Selection:
     field_selector: str = ""
     metadata_only: bool = False
     depth_checked: bool = True
-    """False: objects need no check against `DEPTH_MAX`, for a built-in type bounds their depth and nothing decodes them again."""
+    """False: objects need no check against `DEPTH_MAX`, for a built-in type bounds their depth and
+    nothing decodes them again."""
 
     @property
     def path(self) -> str:
@@ -80,12 +87,16 @@ def comparable(version: str) -> bool:
         version.isascii()
         and version.isdigit()
         and not version.startswith("0")
-        and (len(version) < len(_COMPARABLE_MAX) or (len(version) == len(_COMPARABLE_MAX) and version <= _COMPARABLE_MAX))
+        and (
+            len(version) < len(_COMPARABLE_MAX)
+            or (len(version) == len(_COMPARABLE_MAX) and version <= _COMPARABLE_MAX)
+        )
     )
 
 
 def compare(left: str, right: str) -> int | None:
-    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot be ordered.
+    """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot
+    be ordered.
 
     Law: compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
     """

@@ -1,6 +1,8 @@
-"""What a stream is: one entry of the config, resolved. One watcher, one store, one writer, one epoch, one digest.
+"""What a stream is: one entry of the config, resolved. One watcher, one store, one writer, one
+epoch, one digest.
 
-Room: model. In: app builds these from config and discovery. Out: every room reads the part it needs.
+Room: model. In: app builds these from config and discovery. Out: every room reads the part it
+needs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Format = Literal["cloudevents", "structured", "debezium"]
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """How a stream is followed. Units: `page_size` in objects, 0 for unbounded; `relist_interval_s` 0 for never."""
+    """How a stream is followed. Units: `page_size` in objects, 0 for unbounded; `relist_interval_s`
+    0 for never."""
 
     selection: Selection
     initial_list: InitialList = "auto"
@@ -26,14 +29,17 @@ class WatchPlan:
     bookmarks: bool = True
     relist_interval_s: float = 0.0
     arrival_namespaces: frozenset[str] = frozenset()
-    """Not empty: a cluster-wide watch of which only these namespaces are kept (`scope: cluster`), filtered on arrival."""
+    """Not empty: a cluster-wide watch of which only these namespaces are kept (`scope: cluster`),
+    filtered on arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """Everything that decides what a stream's topic holds, and where. Shape: see docs/record-contract.md.
+    """Everything that decides what a stream's topic holds, and where. Shape: see
+    docs/record-contract.md.
 
-    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version, resource for metrics.
+    `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version,
+    resource for metrics.
     """
 
     id: str
@@ -48,11 +54,16 @@ class StreamSpec:
     description: dict[str, object] = field(default_factory=dict)
     """The JSON of the control topic's `stream/<id>` record, but for `epochBase`."""
     partitions_from: Literal["config", "default", "topic"] = field(default="config", compare=False)
-    """Where the number of partitions comes from: "topic" where the stream, or its topic, was started with it."""
+    """Where the number of partitions comes from: "topic" where the stream, or its topic, was
+    started with it."""
 
     @property
     def source(self) -> str:
         """ce_source. Source: the record contract, section 3."""
         resource = self.plan.selection.resource
-        api = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
+        api = (
+            f"apis/{resource.group}/{resource.version}"
+            if resource.group
+            else f"api/{resource.version}"
+        )
         return f"/clusters/{self.cluster}/{api}/{resource.plural}"

@@ -1,7 +1,8 @@
 """What the watch says to whoever keeps the state: kube-rs's events, in batches.
 
-Room: model. In: watch/loop.py yields these, in order. Out: store/reflector.py turns them into state and changes.
-Every list is bracketed: `ListBegun`, any number of `Listed`, then `ListDone`, or a new `ListBegun` that voids what came before.
+Room: model. In: watch/loop.py yields these, in order. Out: store/reflector.py turns them into state
+and changes. Every list is bracketed: `ListBegun`, any number of `Listed`, then `ListDone`, or a new
+`ListBegun` that voids what came before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from watchrelay.model.frames import ObjectFrame
 class ListBegun:
     """A list starts (init). Whatever an unfinished list brought is void.
 
-    `by_content`: the server went back, and may give versions a second time: equal uid and version do not prove equal content.
+    `by_content`: the server went back, and may give versions a second time: equal uid and version
+    do not prove equal content.
     """
 
     by_content: bool = False
@@ -24,10 +26,11 @@ class ListBegun:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Objects of the running list (init-apply), in the server's order. In a streaming list a frame of type DELETED may be among them.
+    """Objects of the running list (init-apply), in the server's order. In a streaming list a frame
+    of type DELETED may be among them.
 
-    Of the objects that were listed but could not be decoded, `damaged` has namespace and name where those can be read, and `unreadable`
-    counts the others.
+    Of the objects that were listed but could not be decoded, `damaged` has namespace and name where
+    those can be read, and `unreadable` counts the others.
     """
 
     objects: list[ObjectFrame]
@@ -39,9 +42,10 @@ class Listed:
 class ListDone:
     """The list is complete (init-done) and shows the state at `resource_version`.
 
-    `confirmed`: a second, quorum list asked because the first looked implausible (WATCH 5.8); it is believed whatever it says.
-    `since`: where the former watch stood, when the next one goes on from there and not from the list: what it then shows up to
-    `resource_version` is in the list already, and was not missed. "" otherwise.
+    `confirmed`: a second, quorum list asked because the first looked implausible (WATCH 5.8); it is
+    believed whatever it says. `since`: where the former watch stood, when the next one goes on from
+    there and not from the list: what it then shows up to `resource_version` is in the list already,
+    and was not missed. "" otherwise.
     """
 
     resource_version: str
@@ -51,7 +55,8 @@ class ListDone:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Changes seen in the watch (apply, delete), in the server's order; `received_s` is monotonic. Never empty."""
+    """Changes seen in the watch (apply, delete), in the server's order; `received_s` is monotonic.
+    Never empty."""
 
     frames: list[ObjectFrame]
     received_s: float
@@ -66,7 +71,8 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """Something failed and will be tried again at `retry_at_s` (monotonic; None: at once). A value, never an end."""
+    """Something failed and will be tried again at `retry_at_s` (monotonic; None: at once). A value,
+    never an end."""
 
     error: KubeError
     retry_at_s: float | None
@@ -74,7 +80,8 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The resource is served no longer (absent from discovery, twice): every held object is a removal. WATCH 8.4."""
+    """The resource is served no longer (absent from discovery, twice): every held object is a
+    removal. WATCH 8.4."""
 
 
 Watched = ListBegun | Listed | ListDone | Observed | Progressed | Troubled | Gone

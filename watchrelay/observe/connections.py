@@ -1,4 +1,5 @@
-"""Connections to the HTTP port: few at a time and none for long, so that file descriptors are left for Kafka and the watches."""
+"""Connections to the HTTP port: few at a time and none for long, so that file descriptors are left
+for Kafka and the watches."""
 
 from __future__ import annotations
 
@@ -9,17 +10,22 @@ from typing import Final
 from aiohttp import web
 
 CONNECTIONS_MAX: Final = 32
-"""Connections that wait for a request, and as many that send an answer; one more closes the oldest of its kind."""
+"""Connections that wait for a request, and as many that send an answer; one more closes the oldest
+of its kind."""
 IDLE_S: Final = 20.0
-"""A connection that sends no whole request for so long is closed. Above the chart's scrape interval of 15 s."""
+"""A connection that sends no whole request for so long is closed. Above the chart's scrape interval
+of 15 s."""
 ANSWER_S: Final = 20.0
-"""A client that does not read its answer for so long is cut off. Above a scrape's deadline of 10 s."""
+"""A client that does not read its answer for so long is cut off. Above a scrape's deadline of 10
+s."""
 VIEWER_S: Final = 10.0
-"""A viewer whose buffers are full for so long is cut off; its browser connects again when it is back."""
+"""A viewer whose buffers are full for so long is cut off; its browser connects again when it is
+back."""
 _BODY_S: Final = 1.0
 """How long a request's body, which nobody reads, may take to end."""
 _ACCEPTED_AT_ONCE: Final = 8
-"""Connections accepted in one turn of the event loop: what may be open beyond the bound for a moment."""
+"""Connections accepted in one turn of the event loop: what may be open beyond the bound for a
+moment."""
 _BACKLOG: Final = 256
 """Connections that the kernel keeps for us meanwhile; they cost no file descriptor."""
 _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -28,8 +34,8 @@ _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection
 class Connections:
     """The open connections of one server, by what they wait for; each kind is bounded on its own.
 
-    A flood of silent clients closes none that is being answered, and one of clients that do not read closes none that
-    is about to ask.
+    A flood of silent clients closes none that is being answered, and one of clients that do not
+    read closes none that is about to ask.
     """
 
     def __init__(self) -> None:
@@ -45,7 +51,9 @@ class Connections:
             OSError: the address cannot be used.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(server, self), host, port, backlog=_ACCEPTED_AT_ONCE)
+        self._server = await loop.create_server(
+            lambda: _Connection(server, self), host, port, backlog=_ACCEPTED_AT_ONCE
+        )
         for each in self._server.sockets:
             with each.dup() as listening:
                 listening.listen(_BACKLOG)
@@ -79,7 +87,9 @@ class Connections:
         """The client is sent events; its handler says how many clients may be."""
         if transport := self._waiting.leave(connection):
             # Events are small: the buffers of the kernel may take those of hours.
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000))
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000)
+            )
             self._viewing.enter(connection, transport)
 
     def closed(self, connection: web.RequestHandler) -> None:
@@ -89,17 +99,23 @@ class Connections:
 
 
 class _Kind:
-    """Connections in one state, the oldest first. Each is aborted `most_s` seconds after it entered (None: never)."""
+    """Connections in one state, the oldest first. Each is aborted `most_s` seconds after it entered
+    (None: never)."""
 
     def __init__(self, most_s: float | None) -> None:
         self._most_s = most_s
-        self._held: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle | None]] = {}
+        self._held: dict[
+            web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle | None]
+        ] = {}
 
     def enter(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
         if len(self._held) >= CONNECTIONS_MAX and (oldest := self.leave(next(iter(self._held)))):
             oldest.abort()
         loop = asyncio.get_running_loop()
-        self._held[connection] = transport, None if self._most_s is None else loop.call_later(self._most_s, transport.abort)
+        self._held[connection] = (
+            transport,
+            None if self._most_s is None else loop.call_later(self._most_s, transport.abort),
+        )
 
     def leave(self, connection: web.RequestHandler) -> asyncio.Transport | None:
         transport, timer = self._held.pop(connection, (None, None))
@@ -141,11 +157,16 @@ class _Connection(web.RequestHandler):
             self._all.answered(self)
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
     ) -> web.StreamResponse:
         if status != web.HTTPBadRequest.status_code:
             return super().handle_error(request, status, exc, message)
-        if isinstance(self.transport, asyncio.Transport):  # not HTTP: no traceback in the log, no version in the answer
+        # not HTTP: no traceback in the log, no version in the answer
+        if isinstance(self.transport, asyncio.Transport):
             self.transport.write(_NOT_HTTP)
             self.force_close()
         return web.Response(status=status)

@@ -1,6 +1,7 @@
 """The rules behind `/readyz`.
 
-Room: observe. In: the board of streams. Out: ready or not, and why not, as JSON for people and probes.
+Room: observe. In: the board of streams. Out: ready or not, and why not, as JSON for people and
+probes.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ from watchrelay.observe.status import Board, StreamStatus
 
 @dataclass(slots=True)
 class Readiness:
-    """Ready once every owned stream has its whole state acknowledged, or waits for what only a person can mend; then it stays.
+    """Ready once every owned stream has its whole state acknowledged, or waits for what only a
+    person can mend; then it stays.
 
-    Source: an outage of either side must not take the pod out of its rollout; `/api/streams` and alerts speak of outages.
+    Source: an outage of either side must not take the pod out of its rollout; `/api/streams` and
+    alerts speak of outages.
     """
 
     board: Board
     started: bool = False
-    """The streams that the config asks for are known (an empty board before that is not readiness)."""
+    """The streams that the config asks for are known (an empty board before that is not
+    readiness)."""
     reached: bool = False
 
     def check(self) -> tuple[bool, dict[str, object]]:
         """Whether to answer 200, and the body."""
         reasons = {status.stream: _reason(status) for status in self.board.streams.values()}
-        if self.started and all(status.complete or status.waits_for for status in self.board.streams.values()):
+        if self.started and all(
+            status.complete or status.waits_for for status in self.board.streams.values()
+        ):
             self.reached = True
         body: dict[str, object] = {
             "ready": self.reached,
             "streams": {
-                name: {"state": self.board.streams[name].state, **({"reason": reason} if reason else {})}
+                name: {
+                    "state": self.board.streams[name].state,
+                    **({"reason": reason} if reason else {}),
+                }
                 for name, reason in reasons.items()
             },
         }

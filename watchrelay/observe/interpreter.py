@@ -1,6 +1,8 @@
-"""What the interpreter itself costs: how late the event loop's timers run, and how long the collector holds everything up.
+"""What the interpreter itself costs: how late the event loop's timers run, and how long the
+collector holds everything up.
 
-Room: observe. In: a running event loop. Out: two metrics, at the price of two timers a second and a clock read around each collection.
+Room: observe. In: a running event loop. Out: two metrics, at the price of two timers a second and a
+clock read around each collection.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _EVERY_S = 0.5
 
 
 class _Pulse:
-    """A timer that says by how much it was late. Shape: a loop that was held up for long is seen once, with all of it."""
+    """A timer that says by how much it was late. Shape: a loop that was held up for long is seen
+    once, with all of it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lag: Histogram) -> None:
         self._loop, self._lag = loop, lag
@@ -38,8 +41,9 @@ class _Pulse:
 
 
 class _Pauses:
-    """Adds up what collections take. Shape: `seconds` by generation, plain numbers: a collection may begin wherever memory is asked for,
-    also while a counter of the library holds its lock, which would be waited for for ever."""
+    """Adds up what collections take. Shape: `seconds` by generation, plain numbers: a collection
+    may begin wherever memory is asked for, also while a counter of the library holds its lock,
+    which would be waited for for ever."""
 
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds

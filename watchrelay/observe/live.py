@@ -1,6 +1,7 @@
 """One picture a second, shared by all who look; none while nobody looks.
 
-Room: observe. In: the board. Out: bytes of server-sent events: the whole picture, or what changed since the one before.
+Room: observe. In: the board. Out: bytes of server-sent events: the whole picture, or what changed
+since the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from watchrelay.observe.status import Board
 
 TICK_S: Final = 1.0
 VIEWERS_MAX: Final = 32
-"""Pages that are kept fresh at once. The next one is told to ask every few seconds, which costs no connection."""
+"""Pages that are kept fresh at once. The next one is told to ask every few seconds, which costs no
+connection."""
 RETRY_MS: Final = 1_000
 """How soon a browser connects again. Source: the HTML standard, server-sent events, `retry`."""
 
@@ -29,7 +31,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _Picture:
-    """One look at the board. Shape: `rows` and `rest` encoded; `news` is the event for who saw the picture before."""
+    """One look at the board. Shape: `rows` and `rest` encoded; `news` is the event for who saw the
+    picture before."""
 
     number: int
     due_s: float
@@ -42,7 +45,8 @@ class _Picture:
 
 
 class Live:
-    """Pictures of the board, made when somebody asks and the newest is older than a tick; forgotten when the last viewer goes."""
+    """Pictures of the board, made when somebody asks and the newest is older than a tick; forgotten
+    when the last viewer goes."""
 
     def __init__(self, board: Board, readiness: Readiness, about: About) -> None:
         self._board, self._readiness, self._about = board, readiness, about
@@ -69,7 +73,9 @@ class Live:
         """The present picture as one JSON object, at most a tick old."""
         picture = self._present()
         if picture.whole is None:
-            history = _encode({name: status.pace.history() for name, status in self._board.streams.items()})
+            history = _encode(
+                {name: status.pace.history() for name, status in self._board.streams.items()}
+            )
             rows = b",".join(picture.rows.values())
             picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
                 picture.seen.at_ms,
@@ -88,12 +94,18 @@ class Live:
         return as_text(self._board, self._readiness, self._about)
 
     def transitions(self, stream: str) -> bytes | None:
-        """One stream with its recent transitions, newest first; None when there is no such stream."""
+        """One stream with its recent transitions, newest first; None when there is no such
+        stream."""
         status = self._board.streams.get(stream)
-        return None if status is None else _encode({**status.as_json(), "transitions": status.transitions()})
+        return (
+            None
+            if status is None
+            else _encode({**status.as_json(), "transitions": status.transitions()})
+        )
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Server-sent events for one viewer: the whole picture, then each second what changed; whoever was slow gets the whole again."""
+        """Server-sent events for one viewer: the whole picture, then each second what changed;
+        whoever was slow gets the whole again."""
         self.viewers += 1
         try:
             yield b"retry: %d\n\n" % RETRY_MS
@@ -138,7 +150,8 @@ class Live:
 
 
 def _news(before: _Picture, now: _Picture) -> bytes:
-    """The event that leads from one picture to the next; the time alone when nothing happened, so that silence means a broken line."""
+    """The event that leads from one picture to the next; the time alone when nothing happened, so
+    that silence means a broken line."""
     parts = [b'"at":%d' % now.seen.at_ms]
     changed = [row for name, row in now.rows.items() if row != before.rows.get(name)]
     if changed:

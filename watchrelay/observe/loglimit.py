@@ -1,4 +1,5 @@
-"""Which of many similar log lines are written: the first about each subject, then one with a count now and then."""
+"""Which of many similar log lines are written: the first about each subject, then one with a count
+now and then."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Final
 LINE_EVERY_S: Final = 300.0
 """A subject that occurs again and again is one line in this time."""
 SUBJECTS_MAX: Final = 100
-"""Subjects remembered: so many lines, and one for all other subjects together, in `LINE_EVERY_S`."""
+"""Subjects remembered: so many lines, and one for all other subjects together, in
+`LINE_EVERY_S`."""
 _OTHERS: Final = object()
 
 
@@ -28,7 +30,11 @@ class LogLimit:
         """
         subjects = self._subjects
         if subject not in subjects and len(subjects) > SUBJECTS_MAX:
-            for known in [known for known, (next_s, _) in subjects.items() if next_s <= now_s and known is not _OTHERS]:
+            for known in [
+                known
+                for known, (next_s, _) in subjects.items()
+                if next_s <= now_s and known is not _OTHERS
+            ]:
                 self._others(subjects.pop(known)[1])
             if len(subjects) > SUBJECTS_MAX:
                 subject = _OTHERS

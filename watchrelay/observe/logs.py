@@ -1,6 +1,7 @@
 """Logs for machines and for people, on stderr.
 
-Room: observe. In: records of the standard `logging` module: a constant phrase, the data in `extra`. Out: one line each.
+Room: observe. In: records of the standard `logging` module: a constant phrase, the data in `extra`.
+Out: one line each.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from watchrelay.core.text import printable
 LogFormat = Literal["json", "console", "auto"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[41m"}
+_COLOURS = {
+    "DEBUG": "\x1b[2m",
+    "INFO": "\x1b[36m",
+    "WARNING": "\x1b[33m",
+    "ERROR": "\x1b[31m",
+    "CRITICAL": "\x1b[41m",
+}
 _RESET = "\x1b[0m"
 _QUIETER = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
-"""Never below warnings: those of AWS say at debug what they sign, and the keys that they were given for it."""
+"""Never below warnings: those of AWS say at debug what they sign, and the keys that they were given
+for it."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller put into `extra`, and a failure as one line; a traceback only where someone asked for DEBUG."""
+    """What the caller put into `extra`, and a failure as one line; a traceback only where someone
+    asked for DEBUG."""
     data = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
@@ -77,7 +86,8 @@ def _plain(value: object) -> str:
 
 
 def configure(log_format: LogFormat, level: str, *, stream: IO[str] | None = None) -> None:
-    """Send every record to stderr in the format chosen; `auto` is console on a terminal and JSON elsewhere."""
+    """Send every record to stderr in the format chosen; `auto` is console on a terminal and JSON
+    elsewhere."""
     target = stream or sys.stderr
     terminal = target.isatty()
     handler = logging.StreamHandler(target)

@@ -1,6 +1,8 @@
-"""The board as people see it: rows, cards, one sentence; as JSON for the page, as text for a terminal.
+"""The board as people see it: rows, cards, one sentence; as JSON for the page, as text for a
+terminal.
 
-Room: observe. In: the board, readiness, who we are. Out: dicts of plain values, and a table of printable text.
+Room: observe. In: the board, readiness, who we are. Out: dicts of plain values, and a table of
+printable text.
 """
 
 from __future__ import annotations
@@ -53,11 +55,17 @@ def overview(board: Board, readiness: Readiness, about: About) -> Overview:
         "ready": readiness.check()[0],
         "headline": headline(verdicts.values(), wrong),
     }
-    return Overview(now_ms, relay, {name: row(board.streams[name], verdict, now_ms) for name, verdict in verdicts.items()}, wrong)
+    return Overview(
+        now_ms,
+        relay,
+        {name: row(board.streams[name], verdict, now_ms) for name, verdict in verdicts.items()},
+        wrong,
+    )
 
 
 def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object]:
-    """One stream. Shape: changes only when something happened, so that a stream at rest is not sent again."""
+    """One stream. Shape: changes only when something happened, so that a stream at rest is not sent
+    again."""
     waiting_ms = status.waiting_since_ms()
     return {
         "stream": status.stream,
@@ -72,7 +80,9 @@ def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object
         "frontier": status.frontier,
         "complete": status.complete,
         "pace": status.pace.latest(),
-        "lag": None if status.lag_ms is None else round(status.lag_ms, 1 if status.lag_ms < 10 else 0),
+        "lag": None
+        if status.lag_ms is None
+        else round(status.lag_ms, 1 if status.lag_ms < 10 else 0),
         "waiting": waiting_ms if waiting_ms and now_ms - waiting_ms > _SETTLED_MS else None,
         "queued": status.queued_records,
         "queuedBytes": status.queued_bytes,
@@ -88,26 +98,38 @@ def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object
 
 
 def as_text(board: Board, readiness: Readiness, about: About) -> str:
-    """The overview for a terminal: what is wrong, then a table. Shape: printable, one line a stream; worst first."""
+    """The overview for a terminal: what is wrong, then a table. Shape: printable, one line a
+    stream; worst first."""
     seen = overview(board, readiness, about)
-    up, ready = duration(seen.at_ms - about.started_ms), "ready" if seen.relay["ready"] else "not ready"
+    up, ready = (
+        duration(seen.at_ms - about.started_ms),
+        "ready" if seen.relay["ready"] else "not ready",
+    )
     lines = [
         f"watchrelay {about.version} for {about.cluster}, {about.instance}, up {up}, {ready}",
         str(seen.relay["headline"]),
         *(line for card in seen.cards for line in _card_lines(card, seen.at_ms)),
         "",
-        *_table(_cells(board.streams[str(each["stream"])], seen.at_ms) for each in _worst_first(seen)),
+        *_table(
+            _cells(board.streams[str(each["stream"])], seen.at_ms) for each in _worst_first(seen)
+        ),
     ]
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
 def _worst_first(seen: Overview) -> list[dict[str, object]]:
-    return sorted(seen.rows.values(), key=lambda each: [*map(str, LEVELS)].index(str(each["level"])))
+    return sorted(
+        seen.rows.values(), key=lambda each: [*map(str, LEVELS)].index(str(each["level"]))
+    )
 
 
 def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
     yield ""
-    again = "" if card.next_ms is None or card.next_ms < now_ms else f", tried again in {duration(card.next_ms - now_ms)}"
+    again = (
+        ""
+        if card.next_ms is None or card.next_ms < now_ms
+        else f", tried again in {duration(card.next_ms - now_ms)}"
+    )
     since = f"{clock.rfc3339(card.since_ms)} ({duration(now_ms - card.since_ms)})"
     yield f"{_MARKS.get(card.level, '- ')} {card.advice.title}, since {since}{again}"
     if card.streams:
@@ -139,7 +161,10 @@ def _cells(status: StreamStatus, now_ms: int) -> tuple[str, ...]:
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
     table = [_COLUMNS, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
 
 
 def duration(took_ms: float) -> str:

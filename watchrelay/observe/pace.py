@@ -1,6 +1,8 @@
-"""How many events came, lately: counted as they come, so that a page opened in trouble shows what went before it.
+"""How many events came, lately: counted as they come, so that a page opened in trouble shows what
+went before it.
 
-Room: observe. In: counts per chunk of a watch. Out: the last ten minutes, ten seconds each. No timer: a stream at rest costs nothing.
+Room: observe. In: counts per chunk of a watch. Out: the last ten minutes, ten seconds each. No
+timer: a stream at rest costs nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ BINS: Final = 60
 
 
 class Pace:
-    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. Shape: a bin is named by its time over `BIN_MS`."""
+    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. Shape: a bin is
+    named by its time over `BIN_MS`."""
 
     __slots__ = ("_bins", "_newest")
 
@@ -30,7 +33,8 @@ class Pace:
         self._bins[newest % BINS] += events
 
     def _roll(self, newest: int) -> None:
-        """Begin the bin `newest`, those in between held nothing. A wall clock that is set back begins anew."""
+        """Begin the bin `newest`, those in between held nothing. A wall clock that is set back
+        begins anew."""
         if self._bins is None or not 0 < newest - self._newest < BINS:
             self._bins = array("I", bytes(4 * BINS))
         else:
@@ -39,21 +43,30 @@ class Pace:
         self._newest = newest
 
     def latest(self) -> tuple[int, int, int]:
-        """The newest bin that was counted in, what the one before it holds, and what it holds itself; zeros while there is none."""
+        """The newest bin that was counted in, what the one before it holds, and what it holds
+        itself; zeros while there is none."""
         if self._bins is None:
             return (0, 0, 0)
-        return (self._newest, self._bins[(self._newest - 1) % BINS], self._bins[self._newest % BINS])
+        return (
+            self._newest,
+            self._bins[(self._newest - 1) % BINS],
+            self._bins[self._newest % BINS],
+        )
 
     def history(self) -> list[int]:
-        """All bins up to the newest one counted in, oldest first, without the empty ones at the beginning."""
+        """All bins up to the newest one counted in, oldest first, without the empty ones at the
+        beginning."""
         if self._bins is None:
             return []
-        bins = [self._bins[each % BINS] for each in range(self._newest - BINS + 1, self._newest + 1)]
+        bins = [
+            self._bins[each % BINS] for each in range(self._newest - BINS + 1, self._newest + 1)
+        ]
         first = next((index for index, events in enumerate(bins) if events), BINS)
         return bins[first:]
 
     def per_s(self, now_ms: int) -> float:
-        """Events a second over the last ten: of the former bin the share that is that young, and the present one."""
+        """Events a second over the last ten: of the former bin the share that is that young, and
+        the present one."""
         newest, former, present = self.latest()
         now, into_ms = divmod(now_ms, BIN_MS)
         if now == newest:

@@ -34,7 +34,9 @@ _ASK_AGAIN_S: Final = 10
 class WindowServer:
     """Serves the window on one address until closed."""
 
-    def __init__(self, *, board: Board, readiness: Readiness, metrics: Metrics, about: About | None = None) -> None:
+    def __init__(
+        self, *, board: Board, readiness: Readiness, metrics: Metrics, about: About | None = None
+    ) -> None:
         self._board, self._readiness, self._all_metrics = board, readiness, metrics
         self._live = Live(board, readiness, about or About())
         self._connections = Connections()
@@ -82,7 +84,7 @@ class WindowServer:
             self._runner = None
         self._connections.abort()
 
-    # ---- the page ----------------------------------------------------------------------------------------------------
+    # ---- the page --------------------------------------------------------------------------------
 
     async def _index(self, request: web.Request) -> web.Response:
         """The page for a browser, a table for anything else: `curl` shows the same."""
@@ -90,31 +92,45 @@ class WindowServer:
         if "text/html" not in request.headers.get("Accept", ""):
             return web.Response(text=text, headers={"Vary": "Accept", "Cache-Control": "no-store"})
         body = without_script(page.read("index.html"), text)
-        return web.Response(text=body, content_type="text/html", headers={"Vary": "Accept", **page.HEADERS})
+        return web.Response(
+            text=body, content_type="text/html", headers={"Vary": "Accept", **page.HEADERS}
+        )
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in page.FILES:
             raise web.HTTPNotFound
-        return web.Response(text=page.read(name), content_type=page.FILES[name], headers=page.HEADERS)
+        return web.Response(
+            text=page.read(name), content_type=page.FILES[name], headers=page.HEADERS
+        )
 
     async def _overview(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._live.whole(), content_type="application/json", headers={"Cache-Control": "no-store"})
+        return web.Response(
+            body=self._live.whole(),
+            content_type="application/json",
+            headers={"Cache-Control": "no-store"},
+        )
 
     async def _stream(self, request: web.Request) -> web.Response:
         body = self._live.transitions(request.match_info["stream"])
         if body is None:
             return _json({"error": "no such stream"}, status=404)
-        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+        return web.Response(
+            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
+        )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events until the viewer goes, is too slow, or the window closes."""
         if self._live.full:
             return web.Response(
-                status=503, text="too many look at this relay: ask /api/overview\n", headers={"Retry-After": str(_ASK_AGAIN_S)}
+                status=503,
+                text="too many look at this relay: ask /api/overview\n",
+                headers={"Retry-After": str(_ASK_AGAIN_S)},
             )
         # X-Accel-Buffering: a proxy that collects what passes would hold the events back.
-        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        response = web.StreamResponse(
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
         response.content_type = "text/event-stream"
         self._connections.viewing(request.protocol)
         try:
@@ -128,7 +144,7 @@ class WindowServer:
                 request.transport.abort()
         return response
 
-    # ---- for programs ------------------------------------------------------------------------------------------------
+    # ---- for programs ----------------------------------------------------------------------------
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -140,7 +156,9 @@ class WindowServer:
     async def _metrics(self, _request: web.Request) -> web.Response:
         states = {status.stream: status.state for status in self._board.streams.values()}
         self._all_metrics.set_states(states, get_args(State))
-        return web.Response(body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return _json([status.as_json() for status in self._board.streams.values()])
@@ -152,4 +170,6 @@ async def _nameless(_request: web.Request, response: web.StreamResponse) -> None
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:
-    return web.Response(text=json.dumps(body, indent=2) + "\n", status=status, content_type="application/json")
+    return web.Response(
+        text=json.dumps(body, indent=2) + "\n", status=status, content_type="application/json"
+    )

@@ -1,6 +1,7 @@
 """What each stream is doing, for `/readyz`, `/api/streams` and people.
 
-Room: observe. In: loops write what they decide. Out: server.py and the commands read it. One event loop, so no locks.
+Room: observe. In: loops write what they decide. Out: server.py and the commands read it. One event
+loop, so no locks.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from watchrelay.observe.pace import Pace
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
 STORY_MAX: Final = 20
-"""Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold less than 1 MB of them at worst."""
+"""Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
+less than 1 MB of them at worst."""
 _ONE_STEP_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One step of a stream's story: the state from then on, and what was said: an error, that it is over, or nothing."""
+    """One step of a stream's story: the state from then on, and what was said: an error, that it is
+    over, or nothing."""
 
     at_ms: int
     state: State
@@ -33,19 +36,22 @@ OVER: Final = "well again"
 
 @dataclass(slots=True)
 class StreamStatus:
-    """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since the epoch.
+    """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since
+    the epoch.
 
-    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when nothing. `refused`: that line where Kafka
-    said it of the stream's records. `unread`: why the stream's own log could not be read, until it was.
-    `cause`: what `last_error` is about, where the advice for it is another than for a server that is away; "" otherwise.
-    `complete`: the whole state has been acknowledged by Kafka once in this process.
-    `list_due`: a list is under way, or must come: what is held was overtaken, or nothing is.
-    `dirty_keys`: objects whose present state waits to be queued, because the queue was full.
-    `unacknowledged`: why records that were sent are not acknowledged, until the next acknowledgement; "" when they are.
-    `trouble_ms`: when the first of the failures since the last progress was; 0 without one.
-    `lag_ms`: how long the slowest event of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
-    before the first event. `queued_ms`: since when there is always something queued;
-    0 when nothing is. `told`: how many moments the story ever had, so that a reader knows when there is more of it.
+    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when
+    nothing. `refused`: that line where Kafka said it of the stream's records. `unread`: why the
+    stream's own log could not be read, until it was. `cause`: what `last_error` is about, where the
+    advice for it is another than for a server that is away; "" otherwise. `complete`: the whole
+    state has been acknowledged by Kafka once in this process. `list_due`: a list is under way, or
+    must come: what is held was overtaken, or nothing is. `dirty_keys`: objects whose present state
+    waits to be queued, because the queue was full. `unacknowledged`: why records that were sent are
+    not acknowledged, until the next acknowledgement; "" when they are. `trouble_ms`: when the first
+    of the failures since the last progress was; 0 without one. `lag_ms`: how long the slowest event
+    of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
+    before the first event. `queued_ms`: since when there is always something queued; 0 when nothing
+    is. `told`: how many moments the story ever had, so that a reader knows when there is more of
+    it.
     """
 
     stream: str
@@ -97,7 +103,12 @@ class StreamStatus:
         """Add to the story; what is said right after a change of state belongs to it."""
         self.told += 1
         last = self.story[-1] if self.story else None
-        if said and last is not None and (last.state, last.said) == (self._state, "") and at_ms - last.at_ms < _ONE_STEP_MS:
+        if (
+            said
+            and last is not None
+            and (last.state, last.said) == (self._state, "")
+            and at_ms - last.at_ms < _ONE_STEP_MS
+        ):
             self.story.pop()
         self.story.append(Moment(at_ms, self._state, short(said)))
         del self.story[:-STORY_MAX]
@@ -107,8 +118,8 @@ class StreamStatus:
 
         Args:
             message: What failed, where, and the cure.
-            next_attempt_ms: When it is tried again, in wall milliseconds; None when that is not known.
-            cause: The name of the advice for it; "" where state and message tell.
+            next_attempt_ms: When it is tried again, in wall milliseconds; None when that is not
+            known. cause: The name of the advice for it; "" where state and message tell.
         """
         now_ms = clock.wall_ms()
         if message != self.last_error:
@@ -127,14 +138,16 @@ class StreamStatus:
         self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream begins anew, perhaps with other objects: nothing of what it holds now is known to be in Kafka."""
+        """The stream begins anew, perhaps with other objects: nothing of what it holds now is known
+        to be in Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
         self.waits_for = ""
         self.acknowledged()
         self.progressed()
 
     def not_acknowledged(self, message: str, *, person: bool = False) -> None:
-        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of the stream's own is shown before it.
+        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of
+        the stream's own is shown before it.
 
         Shape: `person`: a right is missing, so that the stream waits for whoever can grant it.
         """
@@ -164,7 +177,8 @@ class StreamStatus:
         self.failed(message, next_attempt_ms=next_attempt_ms)
 
     def was_read(self) -> None:
-        """The log was read after all: what was said of that is over, and what was said of anything else since is not."""
+        """The log was read after all: what was said of that is over, and what was said of anything
+        else since is not."""
         if not self.unread:
             return
         if self.waits_for == self.unread:
@@ -174,7 +188,8 @@ class StreamStatus:
         self.unread = ""
 
     def acked(self, *, lag_s: float | None, rest: bool) -> None:
-        """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none). `rest`: more is queued."""
+        """A batch is acknowledged; its slowest event took `lag_s` seconds (None: it held none).
+        `rest`: more is queued."""
         self.acked_ms = clock.wall_ms()
         if not rest:
             self.queued_ms = self.queued_records = self.queued_bytes = 0
@@ -213,13 +228,20 @@ class StreamStatus:
 
     def transitions(self) -> list[dict[str, str]]:
         """The public form of the story, newest first."""
-        return [{"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said} for each in reversed(self.story)]
+        return [
+            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said}
+            for each in reversed(self.story)
+        ]
 
     def trouble(self) -> tuple[str, int, int]:
         """What is wrong, since when, and when it was last said; ("", 0, 0) when nothing is."""
         if self.last_error:
             return self.last_error, self.trouble_ms, self.last_error_ms
-        return (self.unacknowledged, self.unacknowledged_ms, self.unacknowledged_ms) if self.unacknowledged else ("", 0, 0)
+        return (
+            (self.unacknowledged, self.unacknowledged_ms, self.unacknowledged_ms)
+            if self.unacknowledged
+            else ("", 0, 0)
+        )
 
     def _error(self) -> dict[str, str] | None:
         message, _, at_ms = self.trouble()
@@ -233,7 +255,8 @@ def _time(at_ms: int | None) -> str | None:
 class Problems(dict[str, str]):
     """Process-wide trouble by name: one line each, absent when well.
 
-    `since_ms` holds when each of them was first said; `causes` the name of its advice, where that is not the problem's own.
+    `since_ms` holds when each of them was first said; `causes` the name of its advice, where that
+    is not the problem's own.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """What is wrong, for people: worst first, since when, and what to do. Pure.
 
-Room: observe. In: the board. Out: a level per stream, and one card per cause, with the streams that suffer from it.
+Room: observe. In: the board. Out: a level per stream, and one card per cause, with the streams that
+suffer from it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ from typing import Final, Literal
 from watchrelay.observe.status import Board, StreamStatus
 
 Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
-LEVELS: Final[tuple[Level, ...]] = ("person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped")
-"""Worst first. `person`: nothing helps but what a person does. `retrying`: the relay tries on by itself. `notice`: no stream suffers."""
+LEVELS: Final[tuple[Level, ...]] = (
+    "person",
+    "retrying",
+    "behind",
+    "notice",
+    "starting",
+    "live",
+    "standby",
+    "stopped",
+)
+"""Worst first. `person`: nothing helps but what a person does. `retrying`: the relay tries on by
+itself. `notice`: no stream suffers."""
 BEHIND_AFTER_MS: Final = 5_000
-"""What is queued so long without any acknowledgement is behind; a pulse of produce requests takes milliseconds."""
+"""What is queued so long without any acknowledgement is behind; a pulse of produce requests takes
+milliseconds."""
 MESSAGES_MAX: Final = 3
 """Messages that a card repeats; the others stand with their streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be thought of one stream. Shape: `cause` and `message` are "" where nothing is wrong."""
+    """What is to be thought of one stream. Shape: `cause` and `message` are "" where nothing is
+    wrong."""
 
     level: Level
     since_ms: int
@@ -43,7 +56,8 @@ class Advice:
 ADVICE: Final = {
     "right": Advice(
         "A right is missing in the cluster",
-        "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release with rbac.create: true. "
+        "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release "
+        "with rbac.create: true. "
         "The relay tries again by itself.",
         "WatchRelayForbidden",
     ),
@@ -64,11 +78,14 @@ ADVICE: Final = {
     ),
     "reload": Advice(
         "The edited config is refused",
-        "The former config stays in force. Correct the file: `watchrelay validate` names every mistake.",
+        "The former config stays in force. Correct the file: `watchrelay validate` names every "
+        "mistake.",
         "WatchRelayConfigReloadFailed",
     ),
     "config": Advice(
-        "Two entries of the config mean one stream", "Give one of them an id, or take it out.", "WatchRelayConfigReloadFailed"
+        "Two entries of the config mean one stream",
+        "Give one of them an id, or take it out.",
+        "WatchRelayConfigReloadFailed",
     ),
     "kubernetes": Advice(
         "The API server cannot be followed",
@@ -78,7 +95,8 @@ ADVICE: Final = {
     ),
     "credentials": Advice(
         "The credentials for the API server do not work",
-        "Renew or correct the token, the client certificate, the exec plugin or the CA that the message names. "
+        "Renew or correct the token, the client certificate, the exec plugin or the CA that "
+        "the message names. "
         "Files are read again without a restart; the relay retries by itself.",
         "WatchRelayWatchNotActive",
     ),
@@ -99,9 +117,18 @@ ADVICE: Final = {
         "If it lasts: the brokers' disks and replicas, the CPU of this process.",
         "WatchRelayLagHigh",
     ),
-    "signal": Advice("Requests for snapshots are not heard", "Streams go on without. Mend the signal topic as the message says."),
-    "restart": Advice("An edit waits for a restart", "Restart when it suits: a restart replays nothing."),
-    "other": Advice("A stream is in trouble", "The relay tries again by itself; the message says why.", "WatchRelayWatchErrors"),
+    "signal": Advice(
+        "Requests for snapshots are not heard",
+        "Streams go on without. Mend the signal topic as the message says.",
+    ),
+    "restart": Advice(
+        "An edit waits for a restart", "Restart when it suits: a restart replays nothing."
+    ),
+    "other": Advice(
+        "A stream is in trouble",
+        "The relay tries again by itself; the message says why.",
+        "WatchRelayWatchErrors",
+    ),
 }
 _LEVELS: Final[dict[str, Level]] = {
     "config": "person", "credentials": "person", "reload": "person", "restart": "notice", "signal": "notice",
@@ -124,18 +151,27 @@ def judge(status: StreamStatus, now_ms: int) -> Verdict:
         return Verdict("stopped", status.state_ms)
     message, since_ms, _ = status.trouble()
     if status.waits_for:
-        return Verdict("person", status.trouble_ms or status.state_ms, _waited_for(status.waits_for), status.waits_for)
+        return Verdict(
+            "person",
+            status.trouble_ms or status.state_ms,
+            _waited_for(status.waits_for),
+            status.waits_for,
+        )
     if message:
         cause = _retried(message, status) if status.last_error else "kafka"
         return Verdict(_LEVELS.get(cause, "retrying"), since_ms, cause, message)
     if status.state == "backoff":
-        return Verdict("retrying", status.state_ms, "kubernetes", "waits with the others for the API server")
+        return Verdict(
+            "retrying", status.state_ms, "kubernetes", "waits with the others for the API server"
+        )
     waiting_ms = status.waiting_since_ms()
     if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
         return Verdict("behind", status.queued_ms, "behind", _queued(status))
     if status.state == "standby":
         return Verdict("standby", status.state_ms)
-    return Verdict("live" if status.complete and status.state != "waiting" else "starting", status.state_ms)
+    return Verdict(
+        "live" if status.complete and status.state != "waiting" else "starting", status.state_ms
+    )
 
 
 def _waited_for(message: str) -> str:
@@ -156,12 +192,17 @@ def _retried(message: str, status: StreamStatus) -> str:
 
 def _queued(status: StreamStatus) -> str:
     waiting = f"{status.queued_records:,} records queued"
-    return f"{waiting}, {status.dirty_keys:,} objects whose present state waits" if status.dirty_keys else waiting
+    return (
+        f"{waiting}, {status.dirty_keys:,} objects whose present state waits"
+        if status.dirty_keys
+        else waiting
+    )
 
 
 @dataclass(slots=True)
 class Card:
-    """One cause of trouble and who suffers from it. Shape: `messages` pairs of the stream ("" for the process) and what was said."""
+    """One cause of trouble and who suffers from it. Shape: `messages` pairs of the stream ("" for
+    the process) and what was said."""
 
     level: Level
     cause: str
@@ -181,7 +222,9 @@ class Card:
         if stream:
             self.streams.append(stream)
         gist = _OWN.sub("", message)
-        if len(self.messages) < MESSAGES_MAX and not any(said.startswith(gist) for said in self._gists):
+        if len(self.messages) < MESSAGES_MAX and not any(
+            said.startswith(gist) for said in self._gists
+        ):
             self._gists.append(gist)
             self.messages.append((stream, message))
         self.since_ms = min(self.since_ms, since_ms)
@@ -204,7 +247,8 @@ class Card:
 
 
 def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
-    """What is wrong, worst first; of one level what began first. Shape: a problem of the process stands with its streams."""
+    """What is wrong, worst first; of one level what began first. Shape: a problem of the process
+    stands with its streams."""
     found: dict[str, Card] = {}
     for name, message in board.problems.items():
         since_ms = board.problems.since_ms[name]
@@ -215,8 +259,12 @@ def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
         card.add("", message, since_ms, None)
     for stream, verdict in verdicts.items():
         if verdict.cause:
-            card = found.setdefault(verdict.cause, Card(verdict.level, verdict.cause, verdict.since_ms))
-            card.add(stream, verdict.message, verdict.since_ms, board.streams[stream].next_attempt_ms)
+            card = found.setdefault(
+                verdict.cause, Card(verdict.level, verdict.cause, verdict.since_ms)
+            )
+            card.add(
+                stream, verdict.message, verdict.since_ms, board.streams[stream].next_attempt_ms
+            )
     return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
 
 
@@ -225,13 +273,17 @@ def headline(verdicts: Iterable[Verdict], wrong: list[Card]) -> str:
     levels = [verdict.level for verdict in verdicts]
     if not levels:
         return "The config names no stream."
-    needed, retried = (sum(card.level in each for card in wrong) for each in (("person",), ("retrying", "behind")))
+    needed, retried = (
+        sum(card.level in each for card in wrong) for each in (("person",), ("retrying", "behind"))
+    )
     starting, total = levels.count("starting"), len(levels)
     trouble = "" if needed else " trouble" if retried == 1 else " troubles"
     said = [
         f"{needed} {'thing needs' if needed == 1 else 'things need'} you" if needed else "",
         f"{retried}{trouble} {'is' if retried == 1 else 'are'} being retried" if retried else "",
-        f"{starting} of {total} streams {'is' if starting == 1 else 'are'} starting" if starting else "",
+        f"{starting} of {total} streams {'is' if starting == 1 else 'are'} starting"
+        if starting
+        else "",
     ]
     if any(said):
         return ", ".join(filter(None, said)) + f"; {_live(levels.count('live'), total)}."
@@ -239,7 +291,11 @@ def headline(verdicts: Iterable[Verdict], wrong: list[Card]) -> str:
     if stopped:
         return f"The relay is stopping: {stopped} of {total} streams have stopped."
     standby = levels.count("standby")
-    return f"{total - standby} of {total} streams are live here, {standby} stand by." if standby else f"{_live(total, total)}.".capitalize()
+    return (
+        f"{total - standby} of {total} streams are live here, {standby} stand by."
+        if standby
+        else f"{_live(total, total)}.".capitalize()
+    )
 
 
 def _live(live: int, total: int) -> str:

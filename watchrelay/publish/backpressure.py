@@ -1,4 +1,5 @@
-"""How long the watch waits before more is read, so that what is queued stays small, and where the config wants that, within its bound.
+"""How long the watch waits before more is read, so that what is queued stays small, and where the
+config wants that, within its bound.
 
 Room: relay. In: acknowledgements, bytes held. Out: the moment to read on.
 """
@@ -12,23 +13,32 @@ from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.publish.partition_queue import Sequencer
 
 SOFT_BYTES = 8 * 1024 * 1024
-"""Raw values are kept in the queue up to this (more than two full batches for each of six partitions); behind it a record keeps what
-the store holds anyway, and is unpacked again (6 us)."""
+"""Raw values are kept in the queue up to this (more than two full batches for each of six
+partitions); behind it a record keeps what the store holds anyway, and is unpacked again (6 us)."""
 YIELD_S = 0.05
-"""With that much queued the watch waits for the sink so long at most: a sink that keeps up is never given more to be unpacked."""
+"""With that much queued the watch waits for the sink so long at most: a sink that keeps up is never
+given more to be unpacked."""
 
 
 TURN_S = 0.1
-"""Where the watch waits for room (`overload: block`), a snapshot that comes to no word for so long has its turn: nothing more is read until
-it said something. So a snapshot ends under any load: it needs as many turns as it has objects at most, and a turn costs this and the time
-that Kafka takes for what is queued; the queue keeps Kafka busy meanwhile."""
+"""Where the watch waits for room (`overload: block`), a snapshot that comes to no word for so long
+has its turn: nothing more is read until it said something. So a snapshot ends under any load: it
+needs as many turns as it has objects at most, and a turn costs this and the time that Kafka takes
+for what is queued; the queue keeps Kafka busy meanwhile."""
 
 
 class Inflow:
-    """Holds the watch back. Shape: from `soft_bytes` on for a moment, where that helps; over `bound_bytes` (None: none) for good."""
+    """Holds the watch back. Shape: from `soft_bytes` on for a moment, where that helps; over
+    `bound_bytes` (None: none) for good."""
 
     def __init__(
-        self, queues: Sequencer, metrics: StreamMetrics, *, soft_bytes: int, bound_bytes: int | None, now_s: Callable[[], float]
+        self,
+        queues: Sequencer,
+        metrics: StreamMetrics,
+        *,
+        soft_bytes: int,
+        bound_bytes: int | None,
+        now_s: Callable[[], float],
     ) -> None:
         self._queues, self._metrics, self._now_s = queues, metrics, now_s
         self._soft_bytes, self._bound_bytes = soft_bytes, bound_bytes
@@ -48,7 +58,8 @@ class Inflow:
         await self._progress.wait()
 
     def stepped(self, *, cutting: bool, moved: bool) -> None:
-        """A snapshot took what room there was: `moved`, it said something; `cutting`, it has more to say."""
+        """A snapshot took what room there was: `moved`, it said something; `cutting`, it has more
+        to say."""
         if moved or not cutting:
             self._mute_since_s = None
             self._progress.set()
@@ -57,7 +68,9 @@ class Inflow:
 
     def _must_wait(self, bound_bytes: int) -> bool:
         since_s = self._mute_since_s
-        return self._queues.held_bytes > bound_bytes or (since_s is not None and self._now_s() - since_s > TURN_S)
+        return self._queues.held_bytes > bound_bytes or (
+            since_s is not None and self._now_s() - since_s > TURN_S
+        )
 
     async def room(self) -> None:
         """Return when more may be read."""

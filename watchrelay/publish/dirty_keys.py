@@ -1,10 +1,12 @@
-"""The set that a full queue becomes: which keys are to be said, and what the log will hold of each before that.
+"""The set that a full queue becomes: which keys are to be said, and what the log will hold of each
+before that.
 
-Room: relay (pure). In: what was queued, or would have been, in the store's order. Out: per key, enough to tell what leads from the
-published state to the present one. Source: WIRE 4.3, WIRE-WHY F6.
+Room: relay (pure). In: what was queued, or would have been, in the store's order. Out: per key,
+enough to tell what leads from the published state to the present one. Source: WIRE 4.3, WIRE-WHY
+F6.
 
-Why it is bounded by the objects there are: a key is kept while the log holds it or the store does. One that came and went while nobody
-could be told leaves the set.
+Why it is bounded by the objects there are: a key is kept while the log holds it or the store does.
+One that came and went while nobody could be told leaves the set.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ STATES_MAX = 2
 class Dirty(msgspec.Struct, gc=False):
     """One key of the set.
 
-    Shape: `uid` and `hash` are what the log holds behind all that is queued; `hash` None: nothing. `gone` is the version of its newest
-    removal, "" for none. `owed`: something is said of it in any case. `states` wait to be said, `STATES_MAX` at most. `received_s` is when
-    the oldest of them was received.
+    Shape: `uid` and `hash` are what the log holds behind all that is queued; `hash` None: nothing.
+    `gone` is the version of its newest removal, "" for none. `owed`: something is said of it in any
+    case. `states` wait to be said, `STATES_MAX` at most. `received_s` is when the oldest of them
+    was received.
     """
 
     uid: str
@@ -34,7 +37,8 @@ class Dirty(msgspec.Struct, gc=False):
 
 
 class DirtyKeys(OrderedDict[bytes, Dirty]):
-    """The keys of one partition, oldest first. Law: states that came in = states said + `skipped` + states still waiting."""
+    """The keys of one partition, oldest first. Law: states that came in = states said + `skipped` +
+    states still waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +53,11 @@ class DirtyKeys(OrderedDict[bytes, Dirty]):
         else:
             known.owed = True
 
-    def upserted(self, key: bytes, uid: str, published: int | None, *, owed: bool, received_s: float) -> None:
-        """The object has another state. Shape: `uid` and `published` are what the log holds of it; looked at for a new key alone."""
+    def upserted(
+        self, key: bytes, uid: str, published: int | None, *, owed: bool, received_s: float
+    ) -> None:
+        """The object has another state. Shape: `uid` and `published` are what the log holds of it;
+        looked at for a new key alone."""
         known = self.get(key)
         if known is None:
             self[key] = Dirty(uid, published, "", owed, 1, received_s)
@@ -59,7 +66,16 @@ class DirtyKeys(OrderedDict[bytes, Dirty]):
         else:
             self.skipped += 1
 
-    def removed(self, key: bytes, uid: str, published: int | None, version: str, *, owed: bool, received_s: float) -> None:
+    def removed(
+        self,
+        key: bytes,
+        uid: str,
+        published: int | None,
+        version: str,
+        *,
+        owed: bool,
+        received_s: float,
+    ) -> None:
         """The object with this `uid` is gone, as of `version`."""
         known = self.get(key)
         if known is None:

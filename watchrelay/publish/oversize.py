@@ -1,6 +1,8 @@
-"""What becomes of an object that the topic does not take whole: published in part, counted, and named in the log.
+"""What becomes of an object that the topic does not take whole: published in part, counted, and
+named in the log.
 
-Room: relay. In: objects about to be queued, and refusals of the sink. Out: what is published instead, with its hash. Source: WIRE 6.
+Room: relay. In: objects about to be queued, and refusals of the sink. Out: what is published
+instead, with its hash. Source: WIRE 6.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ LIMIT_EVERY_S: Final = 30.0
 
 
 class Oversize:
-    """The topic's limit, applied to one stream. Units: `max_message_bytes` is the topic's setting, which counts compressed batches."""
+    """The topic's limit, applied to one stream. Units: `max_message_bytes` is the topic's setting,
+    which counts compressed batches."""
 
     def __init__(
         self,
@@ -47,19 +50,33 @@ class Oversize:
         self.fits_bytes = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is taken whole, without a further look."""
         self.parts: dict[bytes, int] = {}
-        """Objects of which the broker took a part only, with its hash: the store holds them whole. What has another hash by now is another
-        state."""
-        self._spec, self._state, self._metrics, self._status, self._limit_again = spec, state, metrics, status, limit_again
+        """Objects of which the broker took a part only, with its hash: the store holds them whole.
+        What has another hash by now is another state."""
+        self._spec, self._state, self._metrics, self._status, self._limit_again = (
+            spec,
+            state,
+            metrics,
+            status,
+            limit_again,
+        )
         self._said = LogLimit()
         self._waits = False
 
-    def before_queueing(self, key: bytes, value: bytes | None, entry: Entry) -> tuple[bytes, Trimmed]:
-        """What of the object is published. Shape: the entry's hash becomes that of it, so that all later differences start from it.
+    def before_queueing(
+        self, key: bytes, value: bytes | None, entry: Entry
+    ) -> tuple[bytes, Trimmed]:
+        """What of the object is published. Shape: the entry's hash becomes that of it, so that all
+        later differences start from it.
 
-        What was refused before is said again as it stands in the log, also where the topic would take more by now.
+        What was refused before is said again as it stands in the log, also where the topic would
+        take more by now.
         """
         whole = self._state.unpack(entry) if value is None else value
-        if value is None and self.parts.get(key) == entry.hash and (said := _as_published(key, whole, entry.hash)) is not None:
+        if (
+            value is None
+            and self.parts.get(key) == entry.hash
+            and (said := _as_published(key, whole, entry.hash)) is not None
+        ):
             return said
         part, trimmed = trim(whole, self.fits_bytes)
         if trimmed or value is None:
@@ -69,8 +86,8 @@ class Oversize:
         return part, trimmed
 
     def refused(self, queues: Sequencer, lane: Lane, error: RecordTooLarge) -> bool:
-        """The broker takes less than was thought: put the lane's cuts back, of which nothing is in the log, with less of that object, or
-        without it where nothing is left to leave out.
+        """The broker takes less than was thought: put the lane's cuts back, of which nothing is in
+        the log, with less of that object, or without it where nothing is left to leave out.
 
         Returns: False where the record must be said as it is, so that it waits for a larger limit.
         """
@@ -96,13 +113,17 @@ class Oversize:
         return True
 
     async def wait(self, error: RecordTooLarge) -> None:
-        """A record that must be said as it is does not fit the topic: its partition waits until the limit is raised. Returns after a while,
-        with the limit read again."""
+        """A record that must be said as it is does not fit the topic: its partition waits until the
+        limit is raised. Returns after a while, with the limit read again."""
         if not self._waits:
             extra = {"stream": self._spec.id, "topic": self._spec.topic, "error": str(error)}
-            log.error("topic takes no record of the stream: raise its max.message.bytes", extra=extra)
+            log.error(
+                "topic takes no record of the stream: raise its max.message.bytes", extra=extra
+            )
         self._waits = True
-        self._status.not_acknowledged(f"{error}; raise max.message.bytes of topic {self._spec.topic}", person=True)
+        self._status.not_acknowledged(
+            f"{error}; raise max.message.bytes of topic {self._spec.topic}", person=True
+        )
         await asyncio.sleep(LIMIT_EVERY_S)
         if self._limit_again is not None:
             await self._limit_again()
@@ -122,7 +143,13 @@ class Oversize:
         self._metrics.records_trimmed_total[kept].inc()
         name = short(key.decode())
         if count := self._said.due((name, kept), clock.now_s()):
-            extra = {"stream": self._spec.id, "object": name, "kept": kept, "bytes": size_bytes, "count": count}
+            extra = {
+                "stream": self._spec.id,
+                "object": name,
+                "kept": kept,
+                "bytes": size_bytes,
+                "count": count,
+            }
             if kept == "withheld":
                 log.error("object too large for the topic even by name: not published", extra=extra)
             else:

@@ -1,6 +1,8 @@
-"""Where a writer stands between its claim and the moment from which the log shows the whole state, and what it may say on the way.
+"""Where a writer stands between its claim and the moment from which the log shows the whole state,
+and what it may say on the way.
 
-Room: relay (pure). In: what the log said, lists and progress of the watch, acknowledged heartbeats. Out: the frontier, and permissions.
+Room: relay (pure). In: what the log said, lists and progress of the watch, acknowledged heartbeats.
+Out: the frontier, and permissions.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from watchrelay.publish.recovery import FirstSnapshot, Found, ListAndDiff, Watch
 
 @dataclass(slots=True)
 class Course:
-    """One writer's way. It starts where nothing is on the log: the first list begins the first snapshot.
+    """One writer's way. It starts where nothing is on the log: the first list begins the first
+    snapshot.
 
-    Shape: `first`: the first list begins a snapshot; where a log is `doubted`, the list's difference from it stands within.
-    `relisting`: a list must come before anything is said. `quiet`: no marker may be put yet. `catching_up` is the highest
-    resourceVersion on the log, until the frontier has passed it. `owed` are stale keys, with their partition, that cannot be healed
-    before the list.
+    Shape: `first`: the first list begins a snapshot; where a log is `doubted`, the list's
+    difference from it stands within. `relisting`: a list must come before anything is said.
+    `quiet`: no marker may be put yet. `catching_up` is the highest resourceVersion on the log,
+    until the frontier has passed it. `owed` are stale keys, with their partition, that cannot be
+    healed before the list.
     """
 
     reached: str = "0"
@@ -37,17 +41,20 @@ class Course:
 
     @property
     def frontier(self) -> str:
-        """What a marker queued now may claim: nothing until the whole state is on the log, or queued before it."""
+        """What a marker queued now may claim: nothing until the whole state is on the log, or
+        queued before it."""
         return self.reached if self.published else "0"
 
     @property
     def may_snapshot(self) -> bool:
-        """One begun before the frontier has passed what is on the log would hide deletes that a replay needs. Source: WIRE-WHY F5."""
+        """One begun before the frontier has passed what is on the log would hide deletes that a
+        replay needs. Source: WIRE-WHY F5."""
         return not (self.first or self.relisting or self.catching_up)
 
     @property
     def may_heal(self) -> bool:
-        """What the store holds may be said: before the list it could be the content of another config."""
+        """What the store holds may be said: before the list it could be the content of another
+        config."""
         return not (self.first or self.relisting)
 
     def resumed(self, found: Found) -> None:
@@ -60,7 +67,9 @@ class Course:
             case ListAndDiff(configured=configured):
                 self._continued(found)
                 self.relisting = True
-                self.snapshot_wanted = configured or any(lane.last_snapshot is None for lane in found.lanes)
+                self.snapshot_wanted = configured or any(
+                    lane.last_snapshot is None for lane in found.lanes
+                )
             case WatchFrom(frontier=frontier):
                 self._continued(found)
                 self.progressed(frontier)
@@ -78,15 +87,20 @@ class Course:
             self.catching_up = ""
 
     def synced(self, version: str) -> bool:
-        """A list is complete and its difference pushed; True: it is older than the frontier or the log, so the server itself went back."""
-        back = self.published and -1 in {compare(version, self.reached), compare(version, self.catching_up)}
+        """A list is complete and its difference pushed; True: it is older than the frontier or the
+        log, so the server itself went back."""
+        back = self.published and -1 in {
+            compare(version, self.reached),
+            compare(version, self.catching_up),
+        }
         self.reached = version
         self.quiet = self.relisting = False
         self.catching_up = ""
         return back
 
     def followed(self) -> bool:
-        """The server accepted a watch that goes on from what is held; True: if it lasts, the whole state is queued or on the log."""
+        """The server accepted a watch that goes on from what is held; True: if it lasts, the whole
+        state is queued or on the log."""
         if self.relisting or self.first:
             return False
         self.quiet = False
@@ -97,7 +111,8 @@ class Course:
         self.unshown, self.whole_at = set(range(partitions)), number
 
     def shown(self, partition: int, behind: int) -> bool:
-        """A heartbeat of `partition` that stands behind record `behind` is acknowledged; True: it was the last one awaited."""
+        """A heartbeat of `partition` that stands behind record `behind` is acknowledged; True: it
+        was the last one awaited."""
         if partition not in self.unshown or behind < self.whole_at:
             return False
         self.unshown.discard(partition)

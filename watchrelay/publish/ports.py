@@ -1,6 +1,7 @@
 """What a stream's writer needs of the other rooms.
 
-Room: relay. In: nothing. Out: the protocols that `app` fills with the sink, the control topic and the store.
+Room: relay. In: nothing. Out: the protocols that `app` fills with the sink, the control topic and
+the store.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Control(Protocol):
         """A newer claim of `stream` was read."""
         ...
 
-    async def write(self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None) -> None:
+    async def write(
+        self, kind: Literal["snapshot", "stream"], stream: str, value: dict[str, object] | None
+    ) -> None:
         """Write a control record; returns when it is acknowledged."""
         ...
 
@@ -58,8 +61,8 @@ class Control(Protocol):
 class StateView(Protocol):
     """The store, as snapshots read it. Source: store/objects.py.
 
-    An `Entry` that was pushed is never changed by the store again (a new state is a new Entry), so what a queued record's own entry
-    unpacks to is the value of the moment it was queued.
+    An `Entry` that was pushed is never changed by the store again (a new state is a new Entry), so
+    what a queued record's own entry unpacks to is the value of the moment it was queued.
     """
 
     def keys(self) -> list[bytes]:
@@ -78,7 +81,8 @@ class StateView(Protocol):
 
 
 class Witness(Protocol):
-    """What others put between our records. Source: kafka/sink.py and kafka/range_reader.py, joined by daemon/recovery.py."""
+    """What others put between our records. Source: kafka/sink.py and kafka/range_reader.py, joined
+    by daemon/recovery.py."""
 
     def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""

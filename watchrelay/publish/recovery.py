@@ -1,7 +1,9 @@
 """What a new writer learns from its own log, and how it goes on from there.
 
-Room: relay (pure). In: the records of each partition from the starting point to the acknowledged claim marker of this writer, in order.
-Out: the state that stands there, packed, whether it is proven, and a decision: watch on, list, or begin anew. Source: WIRE 4.2 and 5.
+Room: relay (pure). In: the records of each partition from the starting point to the acknowledged
+claim marker of this writer, in order.
+Out: the state that stands there, packed, whether it is proven, and a decision: watch on, list, or
+begin anew. Source: WIRE 4.2 and 5.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class WatchFrom:
 
 @dataclass(frozen=True, slots=True)
 class ListAndDiff:
-    """The log holds a state; a list tells what leads from there to the present. `configured`: it was written under another config."""
+    """The log holds a state; a list tells what leads from there to the present. `configured`: it
+    was written under another config."""
 
     reason: str
     configured: bool = False
@@ -40,7 +43,8 @@ class ListAndDiff:
 
 @dataclass(frozen=True, slots=True)
 class FirstSnapshot:
-    """Nothing stands there, or nothing that can be believed: the whole state is said, within a snapshot."""
+    """Nothing stands there, or nothing that can be believed: the whole state is said, within a
+    snapshot."""
 
     reason: str
     doubted: bool = False
@@ -58,7 +62,8 @@ Decision = WatchFrom | ListAndDiff | FirstSnapshot | ReadAgainFromStart
 
 @dataclass(frozen=True, slots=True)
 class LaneFound:
-    """The end of one partition. Shape: `frontier` "0" claims nothing; `last_snapshot` is (id, begin offset) of its last complete one."""
+    """The end of one partition. Shape: `frontier` "0" claims nothing; `last_snapshot` is (id, begin
+    offset) of its last complete one."""
 
     count: int
     digest: int
@@ -70,9 +75,11 @@ class LaneFound:
 class Found:
     """What the read-back gave.
 
-    Shape: `states` are the entries of each partition; `skip` maps dead keys to the `ce_wrrv` of their last record, where that is newer than
-    the lowest frontier; `newest` is the highest resourceVersion on the log, "" for none. `owed` are the keys whose last record on the log
-    is a stale one, so that the true state must be said again. `said` counts object records since the last complete snapshot.
+    Shape: `states` are the entries of each partition; `skip` maps dead keys to the `ce_wrrv` of
+    their last record, where that is newer than the lowest frontier; `newest` is the highest
+    resourceVersion on the log, "" for none. `owed` are the keys whose last record on the log is a
+    stale one, so that the true state must be said again. `said` counts object records since the
+    last complete snapshot.
     """
 
     decision: Decision
@@ -91,9 +98,11 @@ class Found:
 
 
 class Fold:
-    """One partition of one stream, record by record: the state that readers of section 5 hold, in the store's own form.
+    """One partition of one stream, record by record: the state that readers of section 5 hold, in
+    the store's own form.
 
-    Law: `entries`, `digest`, `epoch` and `last` are those of a `Replica` that was given the same records and reads nothing again.
+    Law: `entries`, `digest`, `epoch` and `last` are those of a `Replica` that was given the same
+    records and reads nothing again.
     """
 
     def __init__(self, stream: str, partition: int, *, pack: Pack) -> None:
@@ -132,7 +141,8 @@ class Fold:
         return not (self.entries or self.gone or self.stale or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:
-        """Take the next records of the log; those of other streams are passed over. What they leave is packed at the end of the call."""
+        """Take the next records of the log; those of other streams are passed over. What they leave
+        is packed at the end of the call."""
         stream = self.stream
         for record in records:
             if record.stream != stream:
@@ -180,7 +190,9 @@ class Fold:
             self.gone.pop(key, None)
         assert record.value is not None, "an object without a value is refused by the codec"
         self.digest += record.value_hash
-        self.entries[key] = Entry(record.uid, record.version, record.value_hash, self.partition, b"", at)
+        self.entries[key] = Entry(
+            record.uid, record.version, record.value_hash, self.partition, b"", at
+        )
         self._fresh[key] = record.value
         if record.trimmed:
             self.trimmed[key] = record.trimmed
@@ -190,7 +202,8 @@ class Fold:
     def _deleted(self, record: ObjectRecord, held: Entry | None) -> None:
         key = record.key
         if record.enveloped:
-            self.stale[key] = None  # its tombstone takes it out again; a writer that died between the two owes that null
+            # its tombstone takes it out again; a writer that died between the two owes that null
+            self.stale[key] = None
         if held is not None:
             del self.entries[key]
             self._fresh.pop(key, None)
@@ -202,9 +215,11 @@ class Fold:
             self.gone[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord, held: Entry | None) -> None:
-        """A stale record: what it leaves in a table that ignores headers must be mended, unless nothing is the truth anyway.
+        """A stale record: what it leaves in a table that ignores headers must be mended, unless
+        nothing is the truth anyway.
 
-        Also where it is a late copy of the true record: compaction keeps the copy, which readers pass over, and takes the true one.
+        Also where it is a late copy of the true record: compaction keeps the copy, which readers
+        pass over, and takes the true one.
         """
         key = record.key
         if held is None and record.verb == "deleted" and not record.enveloped:
@@ -258,14 +273,25 @@ class Fold:
         self.digest, self.proven = digest, True
 
 
-def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bool = False, bookmarks: bool = True) -> Decision:
-    """What to do with what was read. Shape: `whole` are the partitions that were read from their very start.
+def decide(
+    folds: Sequence[Fold],
+    *,
+    config: str,
+    whole: Iterable[int],
+    anew: bool = False,
+    bookmarks: bool = True,
+) -> Decision:
+    """What to do with what was read. Shape: `whole` are the partitions that were read from their
+    very start.
 
-    `anew`: the topic was made anew under its writer. What stands before the claim is what that still sent, and proves nothing, but
-    deletes of it must be said. `bookmarks`: the watch asks for them, so that one will show that everything on the log is passed.
+    `anew`: the topic was made anew under its writer. What stands before the claim is what that
+    still sent, and proves nothing, but deletes of it must be said. `bookmarks`: the watch asks for
+    them, so that one will show that everything on the log is passed.
     """
     if anew:
-        return FirstSnapshot("the topic was made anew", doubted=not all(fold.empty for fold in folds))
+        return FirstSnapshot(
+            "the topic was made anew", doubted=not all(fold.empty for fold in folds)
+        )
     doubted = [fold for fold in folds if not fold.proven and (fold.marked or not fold.empty)]
     if doubted:
         known = set(whole)
@@ -283,28 +309,45 @@ def decide(folds: Sequence[Fold], *, config: str, whole: Iterable[int], anew: bo
     if not all(fold.ordered for fold in folds) or not all(map(comparable, frontiers)):
         return ListAndDiff("resourceVersions cannot be compared")
     if any(fold.went_back for fold in folds):
-        return ListAndDiff("the server was restored from a backup since the last snapshot: versions on the log are of two histories")
+        return ListAndDiff(
+            "the server was restored from a backup since the last snapshot: versions on the log "
+            "are of two histories"
+        )
     lowest = min(frontiers, key=lambda version: (len(version), version))
     if not bookmarks and any(compare(fold.listed, lowest) == 1 for fold in folds):
-        return ListAndDiff("a list brought changes above the frontier: without bookmarks, no watch shows that they are passed")
+        return ListAndDiff(
+            "a list brought changes above the frontier: without bookmarks, no watch shows that "
+            "they are passed"
+        )
     return WatchFrom(lowest)
 
 
 def found(folds: Sequence[Fold], decision: Decision) -> Found:
-    """Everything that a writer, its store and its watch need to go on. Shape: the folds are used up."""
+    """Everything that a writer, its store and its watch need to go on. Shape: the folds are used
+    up."""
     after = decision.frontier if isinstance(decision, WatchFrom) else ""
     skip = {
-        key: version for fold in folds for key, version in fold.gone.items() if not after or compare(version, after) in {1, None}
+        key: version
+        for fold in folds
+        for key, version in fold.gone.items()
+        if not after or compare(version, after) in {1, None}
     }  # a replay begins behind the frontier: what is older can not come again
     for fold in folds:
         for entry in fold.entries.values():
             entry.queued = 0
     return Found(
         decision=decision,
-        lanes=tuple(LaneFound(len(fold.entries), fold.digest & DIGEST_MASK, fold.frontier, fold.last_snapshot) for fold in folds),
+        lanes=tuple(
+            LaneFound(
+                len(fold.entries), fold.digest & DIGEST_MASK, fold.frontier, fold.last_snapshot
+            )
+            for fold in folds
+        ),
         states=tuple(fold.entries for fold in folds),
         skip=skip,
-        newest=max((fold.newest for fold in folds), key=lambda version: (len(version), version), default=""),
+        newest=max(
+            (fold.newest for fold in folds), key=lambda version: (len(version), version), default=""
+        ),
         owed={key: fold.partition for fold in folds for key in fold.stale},
         trimmed={key: trimmed for fold in folds for key, trimmed in fold.trimmed.items()},
         said=sum(fold.said for fold in folds),
@@ -312,7 +355,8 @@ def found(folds: Sequence[Fold], decision: Decision) -> Found:
 
 
 def interleaved(states: Sequence[dict[bytes, Entry]]) -> Iterator[tuple[bytes, Entry]]:
-    """The entries of all partitions, one of each in turn: snapshots then fill all partitions alike."""
+    """The entries of all partitions, one of each in turn: snapshots then fill all partitions
+    alike."""
     rest = [iter(state.items()) for state in states]
     while rest:
         for each in list(rest):

@@ -1,8 +1,9 @@
 """Stale records between our own: found by their offsets, read, and mended.
 
-Room: relay. In: which offsets our batches got. Out: keys of which the true state must be said again. Source: WIRE 4.3, F7.
-An acknowledgement says where a batch stands. What stands between two of them and is not this process's was put there by a former writer,
-or is a late copy of an own batch: tables that ignore headers, and compaction, take it for the newest word on its key.
+Room: relay. In: which offsets our batches got. Out: keys of which the true state must be said
+again. Source: WIRE 4.3, F7. An acknowledgement says where a batch stands. What stands between two
+of them and is not this process's was put there by a former writer, or is a late copy of an own
+batch: tables that ignore headers, and compaction, take it for the newest word on its key.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from watchrelay.model.changes import Entry
 from watchrelay.publish.ports import Witness
 
 SETTLE_S = 0.05
-"""Other streams of this process write the same partition: their acknowledgements come in the same moments as ours."""
+"""Other streams of this process write the same partition: their acknowledgements come in the same
+moments as ours."""
 PAUSE_MAX_S = 10.0
-"""Where another process writes streams of its own to the topic, gaps never end, and each look costs a consumer."""
+"""Where another process writes streams of its own to the topic, gaps never end, and each look costs
+a consumer."""
 
 
 class Healer:
-    """Watches the offsets of one stream's partitions. Shape: `acked` is called for every batch and costs a comparison."""
+    """Watches the offsets of one stream's partitions. Shape: `acked` is called for every batch and
+    costs a comparison."""
 
     def __init__(self, stream: str, epoch: int, witness: Witness, checked: Sequence[int]) -> None:
         """`checked` is, per partition, the offset up to which the log was read already."""
@@ -35,10 +39,12 @@ class Healer:
         self._pause_s = SETTLE_S
 
     def may_end(self, snapshot: str, *, said: bool) -> bool:
-        """Whether every gap was looked into that had been seen when all keys of `snapshot` were said and its begins acknowledged.
+        """Whether every gap was looked into that had been seen when all keys of `snapshot` were
+        said and its begins acknowledged.
 
-        Whoever starts to read at a begin never sees what is stale before it, and all of that was seen by then. Later gaps do not count:
-        where another process writes to the same topic there is always one.
+        Whoever starts to read at a begin never sees what is stale before it, and all of that was
+        seen by then. Later gaps do not count: where another process writes to the same topic there
+        is always one.
         """
         if said and self._ending[0] != snapshot:
             self._ending = (snapshot, self._seen)
@@ -47,7 +53,9 @@ class Healer:
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """A batch stands at `offsets`, its first record under `first_sequence`."""
         expected, newest = self._next[partition], first_sequence + len(offsets) - 1
-        for index, offset in enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ():
+        for index, offset in (
+            enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ()
+        ):
             if offset > expected:
                 self._gaps.append((partition, expected, offset, first_sequence + index, newest))
                 self._seen += 1
@@ -56,11 +64,13 @@ class Healer:
         self._next[partition] = offsets[-1] + 1
 
     async def found(self) -> dict[bytes, int]:
-        """The next stale keys, with their partition; returns when a gap was looked into, often with none.
+        """The next stale keys, with their partition; returns when a gap was looked into, often with
+        none.
 
         Raises:
             EpochAhead: A record of a higher epoch is there.
-            EpochSpoiled: A record of this epoch is there, with a sequence that this process had not come to.
+            EpochSpoiled: A record of this epoch is there, with a sequence that this process had not
+            come to.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
@@ -75,7 +85,9 @@ class Healer:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
                     if record.epoch == self._epoch and record.sequence > newest:
                         raise EpochSpoiled(self._stream, partition, record.sequence, newest)
-                    if isinstance(record, ObjectRecord) and (record.epoch < self._epoch or record.sequence < below):
+                    if isinstance(record, ObjectRecord) and (
+                        record.epoch < self._epoch or record.sequence < below
+                    ):
                         stale[record.key] = partition
         self._looked += len(gaps)
         self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else SETTLE_S
@@ -83,8 +95,10 @@ class Healer:
 
 
 def belonging(entry: Entry | None, partition: int) -> Entry | None:
-    """What `partition` has to hold of a key whose object is `entry`: nothing where the key belongs to another partition.
+    """What `partition` has to hold of a key whose object is `entry`: nothing where the key belongs
+    to another partition.
 
-    A foreign writer can put a record anywhere; the object published there too would be in no count or digest of that partition.
+    A foreign writer can put a record anywhere; the object published there too would be in no count
+    or digest of that partition.
     """
     return entry if entry is not None and entry.partition == partition else None

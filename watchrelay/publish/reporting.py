@@ -1,7 +1,7 @@
 """What the relay tells of its work: metrics, status, and the log line of a snapshot.
 
-Room: relay. In: acknowledged cuts, the queues, complete snapshots. Out: counters and gauges of the stream and its topic, its row on the
-board.
+Room: relay. In: acknowledged cuts, the queues, complete snapshots. Out: counters and gauges of the
+stream and its topic, its row on the board.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ SAY_EVERY_S = 60.0
 class Accounts:
     """The accounts of one stream; counts per batch, never per event."""
 
-    def __init__(self, metrics: StreamMetrics, topic: TopicMetrics, status: StreamStatus, *, snapshot_interval_s: float) -> None:
+    def __init__(
+        self,
+        metrics: StreamMetrics,
+        topic: TopicMetrics,
+        status: StreamStatus,
+        *,
+        snapshot_interval_s: float,
+    ) -> None:
         self._metrics, self._topic, self._status = metrics, topic, status
         metrics.snapshot_interval_seconds.set(snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
@@ -42,8 +49,14 @@ class Accounts:
                 topic.records_acked_total[kind].inc(count)
         topic.record_bytes_total.inc(cut.payload_bytes)
         slowest_s = self._metrics.relay_lag.observe_batch(cut.received_s(), now_s)
-        if slowest_s is None and self._status.lag_ms and queues.empty and len(cut.markers) == len(cut.records):
-            slowest_s = 0.0  # heartbeats alone, and nothing waits: the lag of the last event is over
+        if (
+            slowest_s is None
+            and self._status.lag_ms
+            and queues.empty
+            and len(cut.markers) == len(cut.records)
+        ):
+            # heartbeats alone, and nothing waits: the lag of the last event is over
+            slowest_s = 0.0
         self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 
     def queued(self, queues: Conflator, now_s: float) -> None:
@@ -53,7 +66,9 @@ class Accounts:
         metrics.queue_records.set(queues.held_records)
         metrics.queue_bytes.set(queues.held_bytes)
         metrics.queue_dirty_keys.set(dirty)
-        self._status.queues(records=queues.held_records, size_bytes=queues.held_bytes, dirty_keys=dirty)
+        self._status.queues(
+            records=queues.held_records, size_bytes=queues.held_bytes, dirty_keys=dirty
+        )
         if skipped:
             metrics.events_conflated_total.inc(skipped)
         if self._overload is not None:
@@ -61,15 +76,25 @@ class Accounts:
             self._overload = (began_s, count + skipped)
             if not queues.conflating:
                 self._overload = None
-                extra = {"stream": self._status.stream, "took_s": round(now_s - began_s, 3), "states_skipped": count + skipped}
-                log.info("overload is over: the present state of each object is queued", extra=extra)
+                extra = {
+                    "stream": self._status.stream,
+                    "took_s": round(now_s - began_s, 3),
+                    "states_skipped": count + skipped,
+                }
+                log.info(
+                    "overload is over: the present state of each object is queued", extra=extra
+                )
 
     def overflown(self, queues: Conflator, now_s: float) -> None:
         """A partition is past its bound. Units: monotonic seconds."""
         if self._overload is None and now_s >= self._say_again_s:
             self._overload, self._say_again_s = (now_s, 0), now_s + SAY_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
-            log.warning("kafka takes less than is watched: states in between are skipped, last ones are not", extra=extra)
+            log.warning(
+                "kafka takes less than is watched: states in between are skipped, last ones are "
+                "not",
+                extra=extra,
+            )
 
     def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
         """Show a former writer's last snapshot.
@@ -81,11 +106,13 @@ class Accounts:
         ended = index.get("time")
         self._status.last_snapshot = str(ended) if "time" in index else None
         with suppress(ValueError):
-            ended_ms = min(parse_instant(str(ended).encode()), now_ms)  # its clock may be ahead of ours
+            # its clock may be ahead of ours
+            ended_ms = min(parse_instant(str(ended).encode()), now_ms)
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
-        """Tell of a snapshot whose index record is written. Units: `now_ms` wall milliseconds; `live` objects held."""
+        """Tell of a snapshot whose index record is written. Units: `now_ms` wall milliseconds;
+        `live` objects held."""
         metrics, stream = self._metrics, self._status.stream
         self._status.last_snapshot = clock.rfc3339(now_ms)
         metrics.snapshot_running.set(0)
@@ -94,5 +121,10 @@ class Accounts:
         metrics.snapshot_last_success_timestamp_seconds.set(now_ms / 1000)
         log.info(
             "snapshot complete",
-            extra={"stream": stream, "snapshot": snapshot.id, "said": snapshot.objects, "took_s": round(took_s, 3)},
+            extra={
+                "stream": stream,
+                "snapshot": snapshot.id,
+                "said": snapshot.objects,
+                "took_s": round(took_s, 3),
+            },
         )

@@ -1,9 +1,11 @@
 """When to say the whole state again, in which order, and when a snapshot is whole.
 
-Room: relay (pure). In: the store's keys, room in the queues, acknowledgements of markers. Out: keys to read, the index record.
+Room: relay (pure). In: the store's keys, room in the queues, acknowledgements of markers. Out: keys
+to read, the index record.
 
-Why the rule by `Entry.queued` is right (WIRE 4.4): a key that was queued since begin has its record between begin and end already; a key
-that is gone has there either no record or a delete as its last; any other is queued with the value it has now, so nothing goes back.
+Why the rule by `Entry.queued` is right (WIRE 4.4): a key that was queued since begin has its record
+between begin and end already; a key that is gone has there either no record or a delete as its
+last; any other is queued with the value it has now, so nothing goes back.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ GROWTH_RECORDS = 10_000
 GROWTH_PER_OBJECT = 3
 JITTER = 0.1
 REQUESTS_MAX = 500
-"""Requests that one index record names, so that it stays a small record; the others are answered by the next snapshot."""
+"""Requests that one index record names, so that it stays a small record; the others are answered by
+the next snapshot."""
 REQUESTS_WAITING = 10 * REQUESTS_MAX
-"""Requests that wait at most; of more the oldest are not named: the snapshot that they wait for comes all the same."""
+"""Requests that wait at most; of more the oldest are not named: the snapshot that they wait for
+comes all the same."""
 SCAN_KEYS = 4096
-"""Keys looked at in one step at most: 100 ns each, so that a step over skipped keys alone stays under half a millisecond."""
+"""Keys looked at in one step at most: 100 ns each, so that a step over skipped keys alone stays
+under half a millisecond."""
 AHEAD_BYTES = 256 * 1024
 """So much of a snapshot goes into a partition's batch while nothing else happens."""
 BESIDE_BYTES = 32 * 1024
-"""And so much beside live events, which wait for what was queued before them, in all partitions: with full batches some 70 ms."""
+"""And so much beside live events, which wait for what was queued before them, in all partitions:
+with full batches some 70 ms."""
 QUIET_S = 0.25
 """No live event for so long: nothing else happens."""
 
@@ -37,11 +43,19 @@ QUIET_S = 0.25
 class Snapshot:
     """One snapshot, from the step that queues begin to the acknowledgement of the last end.
 
-    Shape: `begun_at` is the number of the newest record queued before it; `first`: the stream has never been published by this writer.
+    Shape: `begun_at` is the number of the newest record queued before it; `first`: the stream has
+    never been published by this writer.
     """
 
     def __init__(
-        self, snapshot_id: str, *, keys: list[bytes], begun_at: int, partitions: int, first: bool, requests: tuple[str, ...]
+        self,
+        snapshot_id: str,
+        *,
+        keys: list[bytes],
+        begun_at: int,
+        partitions: int,
+        first: bool,
+        requests: tuple[str, ...],
     ) -> None:
         self.id, self.first, self.requests = snapshot_id, first, requests
         self.objects = 0
@@ -65,7 +79,8 @@ class Snapshot:
 
     @property
     def said(self) -> bool:
-        """Every key is done and every begin is acknowledged: what stood on the log before begin is known by now."""
+        """Every key is done and every begin is acknowledged: what stood on the log before begin is
+        known by now."""
         return not self.cutting and len(self._begins) == self._partitions
 
     @property
@@ -74,7 +89,8 @@ class Snapshot:
         return len(self._ends) == self._partitions
 
     def ahead_bytes(self, now_s: float, records: int) -> int:
-        """How much of it one batch of a partition may hold now, `records` object records having been queued so far, its own among them."""
+        """How much of it one batch of a partition may hold now, `records` object records having
+        been queued so far, its own among them."""
         others = records - self.objects
         if others != self._others:
             self._live_s = now_s if self._others >= 0 else -math.inf
@@ -87,9 +103,11 @@ class Snapshot:
         has_room: Callable[[int], bool],
         queue: Callable[[bytes, Entry], None],
     ) -> bool:
-        """Queue the next keys that need to be said, as long as the partition of the next one has room; True: keys are left.
+        """Queue the next keys that need to be said, as long as the partition of the next one has
+        room; True: keys are left.
 
-        Shape: one cursor for all partitions: keys are spread evenly, and end waits for the slowest partition anyway.
+        Shape: one cursor for all partitions: keys are spread evenly, and end waits for the slowest
+        partition anyway.
         """
         keys, at, begun_at = self._keys, self._next, self._begun_at
         stop = min(len(keys), at + SCAN_KEYS)
@@ -108,7 +126,8 @@ class Snapshot:
         return self.cutting
 
     def ready_to_end(self) -> bool:
-        """True once: every key is done and every begin is acknowledged, so end can be queued, on all partitions in one step."""
+        """True once: every key is done and every begin is acknowledged, so end can be queued, on
+        all partitions in one step."""
         if self._ended or not self.said:
             return False
         self._ended = True
@@ -120,13 +139,22 @@ class Snapshot:
 
     def end_acked(self, partition: int, *, offset: int, count: int, digest: int) -> None:
         """The end of `partition` stands at `offset` and said `count` and `digest`."""
-        self._ends[partition] = SnapshotPartition(partition, self._begins[partition], offset, count, digest)
+        self._ends[partition] = SnapshotPartition(
+            partition, self._begins[partition], offset, count, digest
+        )
 
     def index_value(self, *, epoch: int, frontier: str, time_ms: int) -> dict[str, object]:
         """The control topic's record of it. Shape: legal once complete."""
         assert self.complete, "an index record of a snapshot that is not complete"
         ends = [self._ends[partition] for partition in range(self._partitions)]
-        return snapshot_value(snapshot=self.id, epoch=epoch, frontier=frontier, time_ms=time_ms, requests=self.requests, partitions=ends)
+        return snapshot_value(
+            snapshot=self.id,
+            epoch=epoch,
+            frontier=frontier,
+            time_ms=time_ms,
+            requests=self.requests,
+            partitions=ends,
+        )
 
 
 class Schedule:
@@ -138,14 +166,18 @@ class Schedule:
         self._records = 0
 
     def restarted(self, now_s: float, records: int) -> None:
-        """A snapshot began now, `records` object records having been queued before it; the next is counted from here."""
+        """A snapshot began now, `records` object records having been queued before it; the next is
+        counted from here."""
         self._records = records
         if self._interval_s:
             self._at_s = now_s + self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
-    def resumed(self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int) -> None:
-        """Go on from a former writer's last snapshot, by its index record (empty: there is none): due when it would have been, and no
-        later than an interval from now, whatever that writer's clock showed.
+    def resumed(
+        self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int
+    ) -> None:
+        """Go on from a former writer's last snapshot, by its index record (empty: there is none):
+        due when it would have been, and no later than an interval from now, whatever that writer's
+        clock showed.
 
         Shape: `records` is the count of records that it began at.
         """
@@ -154,7 +186,9 @@ class Schedule:
             age_s = math.inf
             with suppress(ValueError):
                 age_s = max(0.0, (wall_ms - parse_instant(str(index.get("time")).encode())) / 1000)
-            self._at_s = now_s + max(0.0, self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - age_s)
+            self._at_s = now_s + max(
+                0.0, self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - age_s
+            )
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until one is due by time; None: never."""

@@ -1,7 +1,7 @@
 """How often markers come, which may change while streams run.
 
-Room: relay. In: the heartbeat interval, now and after each edit of the config. Out: when the next beat of a stream is, and a sleep until
-then that a change ends.
+Room: relay. In: the heartbeat interval, now and after each edit of the config. Out: when the next
+beat of a stream is, and a sleep until then that a change ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Tempo:
         changed.set()
 
     def next_s(self, now_s: float, place: float) -> float:
-        """The first beat after `now_s` (monotonic). Shape: streams with the same `place`, 0 to 1, beat together."""
+        """The first beat after `now_s` (monotonic). Shape: streams with the same `place`, 0 to 1,
+        beat together."""
         beat_s = (now_s // self.interval_s + place) * self.interval_s
         while beat_s <= now_s:
             beat_s += self.interval_s

@@ -1,6 +1,7 @@
 """Objects too large for the topic: what is left out, in which order.
 
-Room: relay (pure). In: an object's published bytes. Out: fewer bytes of the same object, and the word for it. Source: WIRE 6.
+Room: relay (pure). In: an object's published bytes. Out: fewer bytes of the same object, and the
+word for it. Source: WIRE 6.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from watchrelay.contract.records import Trimmed
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KEPT = ("apiVersion", "kind", "metadata")
-_NAMED = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+_NAMED = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
 _RECORD_BYTES = 1536
 """Headers, key and framing of one record, at most; on top of the value."""
 
@@ -22,18 +31,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 def packed_max(message_bytes: int) -> int:
-    """Compressed values up to this size fit a topic with this `max.message.bytes`. A twentieth is kept for another compressor's taste."""
+    """Compressed values up to this size fit a topic with this `max.message.bytes`. A twentieth is
+    kept for another compressor's taste."""
     return max(0, message_bytes - message_bytes // 20 - _RECORD_BYTES)
 
 
 def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
-    """The most of the object that compresses to `fits_bytes`; metadata with nothing but names when even metadata does not.
+    """The most of the object that compresses to `fits_bytes`; metadata with nothing but names when
+    even metadata does not.
 
     Law: trim(v, n) is (v, "") wherever v compresses to n or less.
     """
     try:
         return _trim(value, fits_bytes)
-    except RecursionError:  # of an object that nothing decoded before: depth is checked where it is decoded
+    except RecursionError:
+        # of an object that nothing decoded before: depth is checked where it is decoded
         return value, ""
 
 
@@ -45,7 +57,9 @@ def _trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     if len(squeeze(lighter)) <= fits_bytes:
         return lighter, "fields"
     metadata = stub(lighter)
-    return (metadata if len(squeeze(metadata)) <= fits_bytes else stub(lighter, named_only=True)), "stub"
+    return (
+        metadata if len(squeeze(metadata)) <= fits_bytes else stub(lighter, named_only=True)
+    ), "stub"
 
 
 def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
@@ -69,7 +83,8 @@ def without_fields(value: bytes) -> bytes:
         metadata = _decode(fields["metadata"])
         metadata.pop("managedFields", None)
         held = metadata.get("annotations")
-        if held is not None and memoryview(held)[0] == _MAP:  # some aggregated server may say null, or worse
+        # some aggregated server may say null, or worse
+        if held is not None and memoryview(held)[0] == _MAP:
             annotations = _decode(held)
             if annotations.pop(LAST_APPLIED, None) is not None:
                 metadata["annotations"] = msgspec.Raw(_encode(annotations))
@@ -81,6 +96,8 @@ def stub(value: bytes, *, named_only: bool = False) -> bytes:
     """The object's metadata alone; `named_only`: of that only what names it and its version."""
     fields = {name: raw for name, raw in _decode(value).items() if name in _KEPT}
     if named_only and "metadata" in fields:
-        metadata = {name: raw for name, raw in _decode(fields["metadata"]).items() if name in _NAMED}
+        metadata = {
+            name: raw for name, raw in _decode(fields["metadata"]).items() if name in _NAMED
+        }
         fields["metadata"] = msgspec.Raw(_encode(metadata))
     return _encode(fields)

@@ -1,7 +1,9 @@
-"""Records of which the topic takes nothing, not even the object's names: they are taken out of the queue.
+"""Records of which the topic takes nothing, not even the object's names: they are taken out of the
+queue.
 
-The log then holds nothing of the object, and count and digest say so: what it held before is deleted. The key counts as unpublished, so
-that the object is "added" once a state of it fits, and each snapshot tries again.
+The log then holds nothing of the object, and count and digest say so: what it held before is
+deleted. The key counts as unpublished, so that the object is "added" once a state of it fits, and
+each snapshot tries again.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ _LIVE: frozenset[Reason] = frozenset(("watch", "relist", "resume", "conflated"))
 
 
 def withhold(queues: Sequencer, lane: Lane, index: int) -> bool:
-    """Take record `index` of the outstanding batch, of which nothing was appended, out of the queue; the others are put back into it.
+    """Take record `index` of the outstanding batch, of which nothing was appended, out of the
+    queue; the others are put back into it.
 
-    Returns: False, and nothing is changed, where the record cannot be left out: a marker, or the deletion of what the log holds.
+    Returns: False, and nothing is changed, where the record cannot be left out: a marker, or the
+    deletion of what the log holds.
     """
     cut = lane.outstanding
     assert cut is not None, "no batch is outstanding"
@@ -54,9 +58,39 @@ def _delete(queues: Sequencer, lane: Lane, index: int, item: Queued) -> None:
     """Queue the deletion of what the log holds of the object, in the place of its new state."""
     reason: Reason = item.reason if item.reason in _LIVE else "conflated"
     cost, at_ms, version, entry = RECORD_COST_BYTES, item.time_ms, item.version, item.entry
-    deleted = [Queued(item.key, entry, None, "deleted", reason, 0, item.before, version, at_ms, item.received_s, cost)]
+    deleted = [
+        Queued(
+            item.key,
+            entry,
+            None,
+            "deleted",
+            reason,
+            0,
+            item.before,
+            version,
+            at_ms,
+            item.received_s,
+            cost,
+        )
+    ]
     if queues.tombstones:
-        deleted.append(Queued(item.key, entry, None, "deleted", reason, 0, None, version, at_ms, 0.0, cost, "", True))
+        deleted.append(
+            Queued(
+                item.key,
+                entry,
+                None,
+                "deleted",
+                reason,
+                0,
+                None,
+                version,
+                at_ms,
+                0.0,
+                cost,
+                "",
+                True,
+            )
+        )
     for place, each in enumerate(deleted):
         lane.queue.insert(index + place, each)
     queues.held_bytes += cost * len(deleted)

@@ -1,7 +1,9 @@
-"""Objects, small: zstd level 1, with a dictionary of the stream's own once there are enough objects to learn it from.
+"""Objects, small: zstd level 1, with a dictionary of the stream's own once there are enough objects
+to learn it from.
 
 Room: store. In: published bytes. Out: packed bytes, about a tenth of them; and back.
-A stream without a dictionary owns nothing: all of them share one compressor, so that 200 idle streams cost no more than one.
+A stream without a dictionary owns nothing: all of them share one compressor, so that 200 idle
+streams cost no more than one.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ _PLAIN_UNPACKER: Final = zstandard.ZstdDecompressor()
 class Packer:
     """Compresses the objects of one stream.
 
-    Law: unpack(pack(value)) == value, also when a dictionary was learnt in between; and while none is learnt in between,
-    pack(a) == pack(b) exactly when a == b (the same compressor, settings and dictionary give the same bytes).
+    Law: unpack(pack(value)) == value, also when a dictionary was learnt in between; and while none
+    is learnt in between, pack(a) == pack(b) exactly when a == b (the same compressor, settings and
+    dictionary give the same bytes).
     """
 
     __slots__ = ("_unpacker", "pack", "trained")
@@ -44,9 +47,11 @@ class Packer:
         return self._unpacker.decompress(packed)
 
     def train(self, values: Iterable[bytes]) -> bool:
-        """Learn a dictionary from `values`; whatever is packed from now on uses it. False: too little to learn from.
+        """Learn a dictionary from `values`; whatever is packed from now on uses it. False: too
+        little to learn from.
 
-        Source: the segment length of half an object was the best of those tried on pods (380 B; 490 B with one of 200 B).
+        Source: the segment length of half an object was the best of those tried on pods (380 B; 490
+        B with one of 200 B).
         """
         self.trained = True
         samples = _bounded(values)
@@ -56,7 +61,9 @@ class Packer:
         except zstandard.ZstdError:
             return False
         learnt.precompute_compress(level=LEVEL)
-        self.pack = zstandard.ZstdCompressor(level=LEVEL, dict_data=learnt, write_dict_id=False).compress
+        self.pack = zstandard.ZstdCompressor(
+            level=LEVEL, dict_data=learnt, write_dict_id=False
+        ).compress
         self._unpacker = zstandard.ZstdDecompressor(dict_data=learnt)
         return True
 

@@ -1,6 +1,7 @@
 """Keeps a store equal to the server, and hands every change on in the step that made it.
 
-Room: store. In: what the watch says (the watch's `Outlet`). Out: changes and progress, to an `Outbox`.
+Room: store. In: what the watch says (the watch's `Outlet`). Out: changes and progress, to an
+`Outbox`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from watchrelay.core import clock
 from watchrelay.model.changes import Change
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
-from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    ListDone,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+    Watched,
+)
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.store.objects import Store
@@ -34,11 +44,13 @@ class Outbox(Protocol):
         ...
 
     def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
-        """Queue `changes`, in the step that changed the store. Units: `received_s` is monotonic, 0.0 for what no watch brought."""
+        """Queue `changes`, in the step that changed the store. Units: `received_s` is monotonic,
+        0.0 for what no watch brought."""
         ...
 
     def synced(self, resource_version: str) -> None:
-        """The store is whole at this version. After the first time the first snapshot may be cut from it."""
+        """The store is whole at this version. After the first time the first snapshot may be cut
+        from it."""
         ...
 
     def progressed(self, resource_version: str) -> None:
@@ -52,14 +64,16 @@ class Outbox(Protocol):
 
 @dataclass(slots=True)
 class _Doubt:
-    """What a list found, until the watch, which goes on from before the list, has passed it. Shape: `keys` that it has not shown yet."""
+    """What a list found, until the watch, which goes on from before the list, has passed it. Shape:
+    `keys` that it has not shown yet."""
 
     until: str
     keys: set[bytes]
 
 
 class Reflector:
-    """One stream's store, fed by one task. No await stands between a change of the store and its push."""
+    """One stream's store, fed by one task. No await stands between a change of the store and its
+    push."""
 
     def __init__(
         self,
@@ -72,7 +86,8 @@ class Reflector:
         version: str = "",
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """Shape: `resumed`: the store was filled from a log, whose newest version is `version`; of the server nothing was heard since."""
+        """Shape: `resumed`: the store was filled from a log, whose newest version is `version`; of
+        the server nothing was heard since."""
         self._store = store
         self._resumed = resumed
         self._outbox = outbox
@@ -80,7 +95,8 @@ class Reflector:
         self._status = status
         self._wall_ms = wall_ms
         self._version = version or "0"
-        """The newest version that a list, a bookmark or a batch gave: what a removal carries that no list dates."""
+        """The newest version that a list, a bookmark or a batch gave: what a removal carries that
+        no list dates."""
         self._gone = False
         self._doubt: _Doubt | None = None
         self._counted = -1
@@ -88,7 +104,8 @@ class Reflector:
         self._heard_shown_ms = 0
 
     async def take(self, event: Watched) -> bool:
-        """Take what the watch says. False: the list that ended is implausible and changed nothing; ask once more (WATCH 5.8)."""
+        """Take what the watch says. False: the list that ended is implausible and changed nothing;
+        ask once more (WATCH 5.8)."""
         match event:
             case Observed():
                 await self._outbox.room()
@@ -97,7 +114,10 @@ class Reflector:
                 if event.frames:
                     self._observed(event)
             case Progressed():
-                if self._doubt is not None and compare(event.resource_version, self._doubt.until) == -1:
+                if (
+                    self._doubt is not None
+                    and compare(event.resource_version, self._doubt.until) == -1
+                ):
                     self._heard()
                     return True
                 self._conclude()
@@ -111,7 +131,11 @@ class Reflector:
                 self._status.listed = 0
             case Listed():
                 self._heard()
-                self._filtered(self._store.stage(event.objects, unreadable=event.unreadable, damaged=event.damaged))
+                self._filtered(
+                    self._store.stage(
+                        event.objects, unreadable=event.unreadable, damaged=event.damaged
+                    )
+                )
                 self._status.listed = self._store.staged
             case ListDone():
                 self._heard()
@@ -150,15 +174,23 @@ class Reflector:
         replaced = self._store.replace(event.resource_version)
         resumed, self._resumed = self._resumed, False
         if replaced.changes:
-            self._outbox.push(replaced.changes, reason="resume" if resumed else "relist", received_s=0.0)
+            self._outbox.push(
+                replaced.changes, reason="resume" if resumed else "relist", received_s=0.0
+            )
         self._version = event.resource_version
         self._outbox.synced(event.resource_version)
         if resumed:
-            log.info("list compared with the log", extra={"stream": self._status.stream, "differences": replaced.missed})
+            log.info(
+                "list compared with the log",
+                extra={"stream": self._status.stream, "differences": replaced.missed},
+            )
         if event.since:
-            # Where the log was all that was known, and where an earlier such list is in doubt still: the watch shows it all the same.
+            # Where the log was all that was known, and where an earlier such list is in doubt
+            # still: the watch shows it all the same.
             earlier = self._doubt.keys if self._doubt is not None else set[bytes]()
-            self._doubt = _Doubt(event.resource_version, earlier | {change.key for change in replaced.changes})
+            self._doubt = _Doubt(
+                event.resource_version, earlier | {change.key for change in replaced.changes}
+            )
         else:
             self._conclude()
             if replaced.missed and not (resumed or self._gone):
@@ -172,7 +204,8 @@ class Reflector:
         self._count()
 
     def _news(self, frames: Sequence[ObjectFrame], doubt: _Doubt) -> list[ObjectFrame]:
-        """Those of `frames` that came after the list; what came before stands in the list, and was not missed."""
+        """Those of `frames` that came after the list; what came before stands in the list, and was
+        not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
             if compare(frame.resource_version, doubt.until) in {-1, 0}:
@@ -194,17 +227,26 @@ class Reflector:
 
     def _missed(self, changes: int, level: int) -> None:
         self._metrics.missed_changes_total.inc(changes)
-        log.log(level, "list found changes that the watch did not show", extra={"stream": self._status.stream, "missed": changes})
+        log.log(
+            level,
+            "list found changes that the watch did not show",
+            extra={"stream": self._status.stream, "missed": changes},
+        )
 
     def _disbelieve(self) -> None:
         log.warning(
             "list lost more than half of the objects held and is asked once more",
-            extra={"stream": self._status.stream, "held": len(self._store), "listed": self._store.staged},
+            extra={
+                "stream": self._status.stream,
+                "held": len(self._store),
+                "listed": self._store.staged,
+            },
         )
         self._store.void_list()
 
     def _cleared(self) -> None:
-        """The resource is served no longer; nothing dates the removals but the last version heard."""
+        """The resource is served no longer; nothing dates the removals but the last version
+        heard."""
         changes = self._store.clear(self._version)
         if changes:
             self._outbox.push(changes, reason="relist", received_s=0.0)

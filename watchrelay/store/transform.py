@@ -1,8 +1,10 @@
-"""What of an object is published: `drop` and `redact`, the defaults, and a Secret's payload kept home.
+"""What of an object is published: `drop` and `redact`, the defaults, and a Secret's payload kept
+home.
 
 Room: store (pure). In: frames, whose fields are raw JSON. Out: the published bytes.
-No object is decoded as a whole: only the maps that a path enters are split into keys and raw values, one level at a time, so every
-value that no path names keeps its bytes (numbers that no float can hold, the server's way of escaping).
+No object is decoded as a whole: only the maps that a path enters are split into keys and raw
+values, one level at a time, so every value that no path names keeps its bytes (numbers that no
+float can hold, the server's way of escaping).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _split_list = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _encode_into = msgspec.json.Encoder().encode_into
 _WRITING = bytearray()
-"""Where the event loop writes one object after another: it has grown to the largest already, a buffer of its own grows anew for each."""
+"""Where the event loop writes one object after another: it has grown to the largest already, a
+buffer of its own grows anew for each."""
 
 
 class _Do(Enum):
@@ -46,12 +49,14 @@ class _Do(Enum):
     DROP = "drop"
 
 
-_REDACT, _DROP, _KEPT = _Do.REDACT, _Do.DROP, _Do.KEEP  # looking a member up in its class costs as much as the rest of a visit
+# looking a member up in its class costs as much as the rest of a visit
+_REDACT, _DROP, _KEPT = _Do.REDACT, _Do.DROP, _Do.KEEP
 
 
 @dataclass(slots=True)
 class _Node:
-    """What to do at one place. Shape: `keys` wins over `other` (any other key); `items` is each item of a list.
+    """What to do at one place. Shape: `keys` wins over `other` (any other key); `items` is each
+    item of a list.
 
     `sealed`: here stands a map of secrets; should something else stand here, it is redacted whole.
     """
@@ -80,7 +85,8 @@ def _grow(steps: Path, do: _Do) -> _Node:
 
 
 def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
-    """One tree that does what both do; where one drops, nothing is left to redact; where one redacts, nothing is left to enter."""
+    """One tree that does what both do; where one drops, nothing is left to redact; where one
+    redacts, nothing is left to enter."""
     if left is None or right is None:
         return left or right
     for do in (_Do.KEEP, _Do.DROP, _Do.REDACT):
@@ -92,11 +98,16 @@ def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
         assert merged is not None, "a key of either tree is in their union"
         keys[key] = merged
     return _Node(
-        keys=keys, other=_merge(left.other, right.other), items=_merge(left.items, right.items), sealed=left.sealed or right.sealed
+        keys=keys,
+        other=_merge(left.other, right.other),
+        items=_merge(left.items, right.items),
+        sealed=left.sealed or right.sealed,
     )
 
 
-def _tree(dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[str]) -> _Node | None:
+def _tree(
+    dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[str]
+) -> _Node | None:
     """All paths in one tree; None when there are none."""
     root: _Node | None = None
     for path in dropped:
@@ -109,7 +120,8 @@ def _tree(dropped: Iterable[Path], hidden: Iterable[Path], *, sealed: Iterable[s
 
 
 def _protect(root: _Node) -> _Node:
-    """`root`, but for what every object needs: apiVersion and kind, and the identity within metadata."""
+    """`root`, but for what every object needs: apiVersion and kind, and the identity within
+    metadata."""
     metadata = root.keys.get("metadata", root.other)
     if metadata is None:
         return root
@@ -134,7 +146,8 @@ def _prune_map(values: dict[str, _Value], node: _Node) -> None:
 
 
 def _pruned(value: _Value, node: _Node) -> _Value:
-    """What is left of `value`. A subtree that cannot be read is redacted whole: better hidden than shown by mistake."""
+    """What is left of `value`. A subtree that cannot be read is redacted whole: better hidden than
+    shown by mistake."""
     if node.do is _REDACT:
         return REDACTED
     if isinstance(value, dict):
@@ -171,9 +184,10 @@ def _without_last_applied(annotations: Raw) -> _Value:
 class Transform:
     """From a frame to published bytes, compiled once per stream.
 
-    Shape: `redacts` says that some values are hidden: a change may then not show in the bytes, and every new resourceVersion is
-    published.
-    Law: apply(f) is the same for a frame of a list and of a watch, and depends on nothing but the frame.
+    Shape: `redacts` says that some values are hidden: a change may then not show in the bytes, and
+    every new resourceVersion is published.
+    Law: apply(f) is the same for a frame of a list and of a watch, and depends on nothing but the
+    frame.
     """
 
     redacts: bool
@@ -214,7 +228,11 @@ class Transform:
                 "secretData": not guarded,
                 "metadataOnly": metadata_only,
             },
-            _root=_tree(dropped, hidden, sealed=("data", "stringData") if guarded and not metadata_only else ()),
+            _root=_tree(
+                dropped,
+                hidden,
+                sealed=("data", "stringData") if guarded and not metadata_only else (),
+            ),
             _drop_managed=not keep_managed_fields,
             _drop_last_applied=drop_last_applied,
             _metadata_only=metadata_only,
@@ -228,18 +246,27 @@ class Transform:
         return self._root is not None
 
     def describe(self) -> dict[str, object]:
-        """Everything that decides the published bytes, for the config hash. Law: equal descriptions, equal transforms."""
+        """Everything that decides the published bytes, for the config hash. Law: equal
+        descriptions, equal transforms."""
         return dict(self._described)
 
     def apply(self, frame: ObjectFrame) -> bytes:
-        """The published bytes: apiVersion, kind, then the rest in the order it came. The frame stays as it is."""
+        """The published bytes: apiVersion, kind, then the rest in the order it came. The frame
+        stays as it is."""
         metadata: dict[str, _Value] = frame.metadata.copy()  # type: ignore[assignment]  # dict is invariant; this copy is ours
         if self._drop_managed:
             metadata.pop("managedFields", None)
-        if self._drop_last_applied and (annotations := frame.metadata.get("annotations")) is not None:
+        if (
+            self._drop_last_applied
+            and (annotations := frame.metadata.get("annotations")) is not None
+        ):
             metadata["annotations"] = _without_last_applied(annotations)
         if self._metadata_only:
-            fields: dict[str, _Value] = {"apiVersion": self._api_version, "kind": self._kind, "metadata": metadata}
+            fields: dict[str, _Value] = {
+                "apiVersion": self._api_version,
+                "kind": self._kind,
+                "metadata": metadata,
+            }
         else:
             fields = frame.fields.copy()  # type: ignore[assignment]  # as above
             fields["metadata"] = metadata

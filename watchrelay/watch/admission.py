@@ -1,6 +1,8 @@
-"""What all streams of one API server pass before they send a request: the gate, and the few seats for lists.
+"""What all streams of one API server pass before they send a request: the gate, and the few seats
+for lists.
 
-Room: watch. In: streams that want to ask. Out: permission, one at a time where the server is in trouble; lists at most three at once.
+Room: watch. In: streams that want to ask. Out: permission, one at a time where the server is in
+trouble; lists at most three at once.
 """
 
 from __future__ import annotations
@@ -24,10 +26,17 @@ log = logging.getLogger(__name__)
 class Turnstile:
     """Shared by every stream of one endpoint.
 
-    Units: `lists` counts lists at once; of those known to hold over 10,000 objects one at a time passes. Source: WATCH 6.5, 6.6.
+    Units: `lists` counts lists at once; of those known to hold over 10,000 objects one at a time
+    passes. Source: WATCH 6.5, 6.6.
     """
 
-    def __init__(self, *, lists: int = LISTS_AT_ONCE, rng: Random | None = None, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        lists: int = LISTS_AT_ONCE,
+        rng: Random | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._rng = rng or Random()
         self.gate = Gate(self._rng)
         self._seats = asyncio.Semaphore(lists)
@@ -76,7 +85,8 @@ class Turnstile:
             return
 
     async def opened(self, *, within_s: float) -> None:
-        """Return once the gate lets requests pass, or when the time is up: for one who neither probes nor closes it."""
+        """Return once the gate lets requests pass, or when the time is up: for one who neither
+        probes nor closes it."""
         until_s = asyncio.get_running_loop().time() + within_s
         while self.gate.closed_until_s is not None and asyncio.get_running_loop().time() < until_s:
             await self.wait_at_gate(until_s)
@@ -101,7 +111,8 @@ def release(held: list[asyncio.Semaphore]) -> None:
 
 
 class Passage:
-    """One stream at the turnstile. Units: `first_wait_s` is what it should wait before its first request."""
+    """One stream at the turnstile. Units: `first_wait_s` is what it should wait before its first
+    request."""
 
     def __init__(self, turnstile: Turnstile, number: int, *, first_wait_s: float) -> None:
         self._turnstile = turnstile
@@ -116,7 +127,8 @@ class Passage:
         return bool(self._seats)
 
     async def sit(self, *, large: bool) -> None:
-        """Take a list's seat, once per list: before the gate, so that a prober never waits for those who wait for it."""
+        """Take a list's seat, once per list: before the gate, so that a prober never waits for
+        those who wait for it."""
         if not self._seats:
             self._seats = await self._turnstile.take_seat(large=large)
 
@@ -125,9 +137,11 @@ class Passage:
         release(self._seats)
 
     async def enter(self, on_hold: Callable[[float], None]) -> None:
-        """Return when a request may be sent. `on_hold` is told until when (infinity: unknown) each time it must wait.
+        """Return when a request may be sent. `on_hold` is told until when (infinity: unknown) each
+        time it must wait.
 
-        Shape: end each entered request with `answered` or `failed`; `close` ends one that was given up.
+        Shape: end each entered request with `answered` or `failed`; `close` ends one that was given
+        up.
         """
         gate = self._turnstile.gate
         loop = asyncio.get_running_loop()
@@ -138,12 +152,14 @@ class Passage:
 
     def answered(self) -> None:
         """The server lives: it answered the request, whatever it said."""
-        if self._go is not None and self._turnstile.gate.answered(self._number, asyncio.get_running_loop().time()):
+        if self._go is not None and self._turnstile.gate.answered(
+            self._number, asyncio.get_running_loop().time()
+        ):
             self._turnstile.opened_again()
 
     def failed(self, error: KubeError) -> None:
-        """The request failed: the server's own failures close the gate, what it answered shows that it lives, and what kept us from asking
-        (no credential, no trust) shows nothing."""
+        """The request failed: the server's own failures close the gate, what it answered shows that
+        it lives, and what kept us from asking (no credential, no trust) shows nothing."""
         if isinstance(error, Misconfigured) and not error.status:
             if self._turnstile.gate.unanswered(self._number, asyncio.get_running_loop().time()):
                 self._turnstile.changed()
@@ -151,20 +167,32 @@ class Passage:
         if not isinstance(error, Unavailable):
             self.answered()
             return
-        gate, now_s, reached = self._turnstile.gate, asyncio.get_running_loop().time(), not isinstance(error, Unreachable)
-        if self._go is not None and gate.failed(self._number, self._go, now_s, retry_after_s=error.retry_after_s, reached=reached):
+        gate, now_s, reached = (
+            self._turnstile.gate,
+            asyncio.get_running_loop().time(),
+            not isinstance(error, Unreachable),
+        )
+        if self._go is not None and gate.failed(
+            self._number, self._go, now_s, retry_after_s=error.retry_after_s, reached=reached
+        ):
             until_s = gate.closed_until_s
             waits_s = None if until_s is None else round(until_s - now_s, 3)
             log.log(
                 logging.WARNING if gate.news else logging.DEBUG,
                 "api server in trouble, all streams stay away",
-                extra={"error": str(error), "reason": error.reason, "wait_s": waits_s, "level": gate.level},
+                extra={
+                    "error": str(error),
+                    "reason": error.reason,
+                    "wait_s": waits_s,
+                    "level": gate.level,
+                },
             )
             self._turnstile.closed = True
             self._turnstile.changed()
 
     def broke(self, error: KubeError) -> None:
-        """The watch that was opened has ended by `error`: where that may be the server's own end, the next request is a probe."""
+        """The watch that was opened has ended by `error`: where that may be the server's own end,
+        the next request is a probe."""
         if isinstance(error, Unavailable):
             self._turnstile.gate.broke(asyncio.get_running_loop().time())
 

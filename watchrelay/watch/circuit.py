@@ -2,10 +2,12 @@
 
 Room: watch. In: who asks, and how requests ended. Out: go, or wait until when.
 
-Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per closure however many streams see
-it; when the time is up exactly one stream probes; any answer of a living server opens the gate, and whoever waited follows spread out.
-A probe that nobody could answer, because we had no credential for it, leaves the gate shut until another probes.
-A watch that breaks after it was opened may be the end of the server, or a proxy's idle timeout: it only makes the next request a probe.
+Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per
+closure however many streams see it; when the time is up exactly one stream probes; any answer of a
+living server opens the gate, and whoever waited follows spread out. A probe that nobody could
+answer, because we had no credential for it, leaves the gate shut until another probes. A watch that
+breaks after it was opened may be the end of the server, or a proxy's idle timeout: it only makes
+the next request a probe.
 Source: WATCH 6.5 (client-go warns that a shared delay function advances once per caller).
 """
 
@@ -18,10 +20,12 @@ from random import Random
 from watchrelay.core.backoff import Backoff, clamp_retry_after
 
 SPREAD_PER_STREAM_S = 0.02
-"""50 watches a second: each is a TLS handshake and one seat of a server that has just come back. Source: `make bench ARGS=returning`."""
+"""50 watches a second: each is a TLS handshake and one seat of a server that has just come back.
+Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
 CLOSED_LEAST_S = 1.0
-"""From a probe that failed to the next one: a server that is away hears of all streams together once a second at most."""
+"""From a probe that failed to the next one: a server that is away hears of all streams together
+once a second at most."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
@@ -52,7 +56,8 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """A watch broke: the first who asks probes, at once, and until that has ended nobody else passes."""
+    """A watch broke: the first who asks probes, at once, and until that has ended nobody else
+    passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,8 @@ class Gate:
                 return None
 
     def ask(self, stream: int, now_s: float) -> Go | Hold:
-        """May `stream` send a request now? Ask again at the moment that `Hold` names, or when the gate has changed."""
+        """May `stream` send a request now? Ask again at the moment that `Hold` names, or when the
+        gate has changed."""
         match self.state:
             case Open(turns=turns):
                 if turns.get(stream, now_s) > now_s:
@@ -127,7 +133,9 @@ class Gate:
         """A living server answered `stream`, whatever it said. True when that opened the gate."""
         if isinstance(self.state, Probing) and self.state.prober == stream:
             count = len(self._waiting)
-            self.state = Open({each: now_s + spread_s(count, self._rng) for each in sorted(self._waiting)})
+            self.state = Open(
+                {each: now_s + spread_s(count, self._rng) for each in sorted(self._waiting)}
+            )
             self._waiting.clear()
             self._answered = True
             return True
@@ -135,10 +143,14 @@ class Gate:
             self._answered = True
         return False
 
-    def failed(self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0, reached: bool = True) -> bool:
-        """The server failed `stream`, or was not even `reached`. True when that closed the gate or moved its end.
+    def failed(
+        self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0, reached: bool = True
+    ) -> bool:
+        """The server failed `stream`, or was not even `reached`. True when that closed the gate or
+        moved its end.
 
-        Shape: a request that was let through before the newest closure tells nothing new; only a longer Retry-After of it counts.
+        Shape: a request that was let through before the newest closure tells nothing new; only a
+        longer Retry-After of it counts.
         """
         asked_s = clamp_retry_after(retry_after_s)
         probing = isinstance(self.state, Probing)
@@ -157,10 +169,12 @@ class Gate:
         return True
 
     def unanswered(self, stream: int, now_s: float) -> bool:
-        """The request of `stream` ended before anybody could answer it, by a fault of ours. True when that moved the end of the closure.
+        """The request of `stream` ended before anybody could answer it, by a fault of ours. True
+        when that moved the end of the closure.
 
-        Shape: it says nothing of the server. A probe that ended so is made up for at the pace of one that reached nobody, and counts
-        neither as a failure nor as an answer; any other request changes nothing.
+        Shape: it says nothing of the server. A probe that ended so is made up for at the pace of
+        one that reached nobody, and counts neither as a failure nor as an answer; any other request
+        changes nothing.
         """
         if self.state != Probing(stream):
             return False
@@ -169,9 +183,11 @@ class Gate:
         return True
 
     def broke(self, now_s: float) -> None:
-        """A watch that was opened, whenever that was, has broken. It is a failure of the row, but of itself closes the gate for no time.
+        """A watch that was opened, whenever that was, has broken. It is a failure of the row, but
+        of itself closes the gate for no time.
 
-        Law: streams whose watches a proxy cuts one by one, each in its time, do not hold up each other.
+        Law: streams whose watches a proxy cuts one by one, each in its time, do not hold up each
+        other.
         """
         if not isinstance(self.state, Open):
             return
@@ -184,10 +200,13 @@ class Gate:
     def _turned_away(self, now_s: float) -> None:
         """Who waits for a turn behind the last closure waits for the end of the next."""
         if isinstance(self.state, Open):
-            self._waiting.update(each for each, turn_s in self.state.turns.items() if turn_s > now_s)
+            self._waiting.update(
+                each for each, turn_s in self.state.turns.items() if turn_s > now_s
+            )
 
     def left(self, stream: int, now_s: float) -> bool:
-        """`stream` asks no more, or gave up its request. True when that set the probe free for another."""
+        """`stream` asks no more, or gave up its request. True when that set the probe free for
+        another."""
         self._waiting.discard(stream)
         if isinstance(self.state, Open):
             self.state.turns.pop(stream, None)

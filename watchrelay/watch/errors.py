@@ -1,6 +1,7 @@
 """What follows each class of error. Pure.
 
-Room: watch. In: an error and what was being done. Out: when to try what again. Source: WATCH 6.4, one function per class.
+Room: watch. In: an error and what was being done. Out: when to try what again. Source: WATCH 6.4,
+one function per class.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ from watchrelay.watch.states import (
 )
 
 SETBACK_WINDOW_S = 60.0
-"""A second loss of history within this time of the list that mended the first backs off. Source: WATCH 6.4 class C."""
+"""A second loss of history within this time of the list that mended the first backs off. Source:
+WATCH 6.4 class C."""
 STRIKE_WINDOW_S = 600.0
 ABSENT_TWICE_S = 30.0
-"""Discovery must say twice, this far apart, that a resource is gone before its objects are. Source: WATCH 8.4."""
+"""Discovery must say twice, this far apart, that a resource is gone before its objects are. Source:
+WATCH 8.4."""
 ASK_SERVED_S = 30.0
 
 DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
@@ -56,11 +59,13 @@ DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
     (Misconfigured, Backoff(base_s=60.0, cap_s=60.0, jitter=0.1)),
     (KubeError, Backoff(base_s=300.0, cap_s=300.0, jitter=0.1)),
 )
-"""Delays of failures that a retry alone does not mend, most special first; the last one is for those that only a person can mend
-(T12, T61, T63)."""
+"""Delays of failures that a retry alone does not mend, most special first; the last one is for
+those that only a person can mend (T12, T61, T63)."""
 
 
-def failed(rules: Rules, held: Held, error: KubeError, *, now_s: float, again: Next, healthy: bool) -> Step:
+def failed(
+    rules: Rules, held: Held, error: KubeError, *, now_s: float, again: Next, healthy: bool
+) -> Step:
     """What follows `error` while doing `again`. Shape: `healthy` as in `Backoff.after_failure`."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
@@ -79,17 +84,34 @@ def failed(rules: Rules, held: Held, error: KubeError, *, now_s: float, again: N
             return wait(held, again, error, now_s + delay_s)
         case Forbidden() if held.grace_s > 0 and (held.watched or isinstance(again, ToList)):
             return _refused(rules, held, error, now_s, again)
-        case Unauthorized() | Forbidden() | NotWatchable() | NotAcceptable() | Misconfigured() | Invalid():
+        case (
+            Unauthorized()
+            | Forbidden()
+            | NotWatchable()
+            | NotAcceptable()
+            | Misconfigured()
+            | Invalid()
+        ):
             held, delay_s = slower(rules, held, error, now_s)
-            return wait(held, again, error, now_s + max(delay_s, clamp_retry_after(error.retry_after_s)), slow=True)
+            return wait(
+                held,
+                again,
+                error,
+                now_s + max(delay_s, clamp_retry_after(error.retry_after_s)),
+                slow=True,
+            )
         case _:
             held, delay_s = faster(rules, held, error, now_s, healthy=healthy)
             return wait(held, again, error, now_s + delay_s)
 
 
-def faster(rules: Rules, held: Held, error: KubeError, now_s: float, *, healthy: bool) -> tuple[Held, float]:
+def faster(
+    rules: Rules, held: Held, error: KubeError, now_s: float, *, healthy: bool
+) -> tuple[Held, float]:
     """The stream's own exponential delay, and not before the server asked."""
-    after = held.backoff.after_absence if isinstance(error, Unreachable) else held.backoff.after_failure
+    after = (
+        held.backoff.after_absence if isinstance(error, Unreachable) else held.backoff.after_failure
+    )
     backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
     return replace(held, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
 
@@ -103,25 +125,37 @@ def slower(rules: Rules, held: Held, error: KubeError, now_s: float) -> tuple[He
 
 
 def recovered(held: Held, *, watched: bool = False) -> Held:
-    """`held` after the server gave what was asked: slow delays start again at their first, and a 403 is retried quickly at first.
+    """`held` after the server gave what was asked: slow delays start again at their first, and a
+    403 is retried quickly at first.
 
     Args:
         held: What the stream knows.
         watched: What was given is a watch.
     """
-    return replace(held, slow_reason="", absent_s=None, watched=held.watched or watched, grace_s=FORBIDDEN_GRACE_S)
+    return replace(
+        held,
+        slow_reason="",
+        absent_s=None,
+        watched=held.watched or watched,
+        grace_s=FORBIDDEN_GRACE_S,
+    )
 
 
 def _refused(rules: Rules, held: Held, error: Forbidden, now_s: float, again: Next) -> Step:
     """A 403 for what was allowed before: no person is asked for until it has lasted."""
-    refused = Refused(f"{error.what}; it was allowed before, as while an API server starts", status=error.status)
+    refused = Refused(
+        f"{error.what}; it was allowed before, as while an API server starts", status=error.status
+    )
     held, delay_s = slower(rules, held, refused, now_s)
     held = replace(held, grace_s=held.grace_s - delay_s)
     return wait(held, again, refused, now_s + max(delay_s, clamp_retry_after(error.retry_after_s)))
 
 
-def _lost(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next, *, healthy: bool) -> Step:
-    """The version we named is no good: list, not older than it; where that failed, or too soon after the last time, with none."""
+def _lost(
+    rules: Rules, held: Held, error: KubeError, now_s: float, again: Next, *, healthy: bool
+) -> Step:
+    """The version we named is no good: list, not older than it; where that failed, or too soon
+    after the last time, with none."""
     repeated = now_s - held.setback_s <= SETBACK_WINDOW_S
     behind = isinstance(error, VersionTooLarge)
     was_list = isinstance(again, ToList)
@@ -148,19 +182,25 @@ def strike(held: Held, now_s: float) -> Held:
 
 
 def lenient(held: Held, now_s: float) -> bool:
-    """True when a reconnect and a list did not help: what cannot be decoded is passed over, the rest flows on."""
+    """True when a reconnect and a list did not help: what cannot be decoded is passed over, the
+    rest flows on."""
     return held.strikes >= 2 and now_s - held.struck_s <= STRIKE_WINDOW_S
 
 
-def _struck(rules: Rules, held: Held, error: KubeError, now_s: float, again: Next, *, healthy: bool) -> Step:
+def _struck(
+    rules: Rules, held: Held, error: KubeError, now_s: float, again: Next, *, healthy: bool
+) -> Step:
     held = strike(held, now_s)
-    then: Next = ToList("undecodable") if isinstance(again, ToWatch) and held.strikes >= 2 else again
+    then: Next = (
+        ToList("undecodable") if isinstance(again, ToWatch) and held.strikes >= 2 else again
+    )
     held, delay_s = faster(rules, held, error, now_s, healthy=healthy)
     return wait(held, then, error, now_s + delay_s)
 
 
 def answered(rules: Rules, state: Absent, served: bool | None, now_s: float) -> Step:
-    """Discovery answered about a resource whose collection is 404: believe a no when it was said twice, a yes at once after a no."""
+    """Discovery answered about a resource whose collection is 404: believe a no when it was said
+    twice, a yes at once after a no."""
     held, then = state.held, state.then
     first: tuple[Command, ...] = ()
     if served is False:
@@ -171,10 +211,15 @@ def answered(rules: Rules, state: Absent, served: bool | None, now_s: float) -> 
             first = (Deliver(Gone()),)
             held = replace(held, gone=True, complete=False, cursor="")
     elif served and held.absent_s is not None:
-        state_then, commands = begin(rules, replace(held, absent_s=None), ToList("returned", quorum=True), now_s)
+        state_then, commands = begin(
+            rules, replace(held, absent_s=None), ToList("returned", quorum=True), now_s
+        )
         return state_then, commands
     until_s = min(state.retry_s, now_s + ASK_SERVED_S)
-    return Absent(held, then, state.retry_s, state.error, asking=False), (*first, Sleep(until_s, wakeable=True))
+    return Absent(held, then, state.retry_s, state.error, asking=False), (
+        *first,
+        Sleep(until_s, wakeable=True),
+    )
 
 
 def woke(rules: Rules, state: Absent, now_s: float, *, rechecked: bool) -> Step:

@@ -1,7 +1,8 @@
 """The loop of one stream's watch: performs what the machine asks for, and tells it what came of it.
 
-Room: watch. In: pages and frames of the `Source` port. Out: `Watched` values through the `Outlet` port, in order; status, metrics, logs.
-The machine's new state counts only once everything that came with it was taken: a raise discards both.
+Room: watch. In: pages and frames of the `Source` port. Out: `Watched` values through the `Outlet`
+port, in order; status, metrics, logs. The machine's new state counts only once everything that came
+with it was taken: a raise discards both.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ class Source(Protocol):
         """One page of a list. Raises: KubeError."""
         ...
 
-    def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
-        """A watch: each item holds the frames of one chunk, never none; it ends where the server ended it cleanly.
+    def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+        """A watch: each item holds the frames of one chunk, never none; it ends where the server
+        ended it cleanly.
 
-        Raises: KubeError, on entering and while iterating; one whose `reason` is "inactive" after `idle_timeout_s` without bytes.
+        Raises: KubeError, on entering and while iterating; one whose `reason` is "inactive" after
+        `idle_timeout_s` without bytes.
         """
         ...
 
@@ -72,19 +77,22 @@ class Outlet(Protocol):
     """Who keeps the state. Source: store/reflector.py."""
 
     async def take(self, event: Watched) -> bool:
-        """Take one event. False only ever answers an unconfirmed `ListDone`: implausible, ask once more with a quorum list."""
+        """Take one event. False only ever answers an unconfirmed `ListDone`: implausible, ask once
+        more with a quorum list."""
         ...
 
 
 Served = Callable[[Resource], Awaitable[bool | None]]
-"""Whether discovery knows a resource; None when it cannot say (a group that is stale, a server that is away)."""
+"""Whether discovery knows a resource; None when it cannot say (a group that is stale, a server that
+is away)."""
 
 
 class Watcher:
     """One stream's watch. `run` it as a task; cancel it to stop.
 
-    Shape: `server_version` gives (major, minor) or None while unknown; `cursor` is a version whose state the outlet holds already;
-    `floor` and `resumed` as in `start`; `followed` is called whenever the server accepts a watch that goes on from the cursor.
+    Shape: `server_version` gives (major, minor) or None while unknown; `cursor` is a version whose
+    state the outlet holds already; `floor` and `resumed` as in `start`; `followed` is called
+    whenever the server accepts a watch that goes on from the cursor.
     """
 
     def __init__(
@@ -132,7 +140,8 @@ class Watcher:
                 return state.held.cursor
 
     def recheck(self) -> None:
-        """Try now what waits for a resource or a right: discovery changed, or a right was granted."""
+        """Try now what waits for a resource or a right: discovery changed, or a right was
+        granted."""
         self._recheck.set()
 
     async def run(self) -> None:
@@ -157,7 +166,11 @@ class Watcher:
                     event = await self._act(commands[-1], passage, blocked_s)
                     before, now_s = state, loop.time()
                     state, commands = step(self._rules, before, event, now_s)
-                    if type(state) is not Watching or type(event) is not Received or type(before) is not Watching:
+                    if (
+                        type(state) is not Watching
+                        or type(event) is not Received
+                        or type(before) is not Watching
+                    ):
                         self._refresh_version()
                         self._journal.stepped(before, event, state, now_s)
             finally:
@@ -230,7 +243,9 @@ class Watcher:
         await self._enter(passage)
         self._journal.requesting(streaming=False, listing=not isinstance(self.state, Probing))
         try:
-            page = await self._source.list_page(self._rules.plan.selection, query, stream=self.stream)
+            page = await self._source.list_page(
+                self._rules.plan.selection, query, stream=self.stream
+            )
         except KubeError as error:
             passage.failed(error)
             return Failed(error)
@@ -238,10 +253,13 @@ class Watcher:
         return Arrived(page)
 
     async def _present(self, query: ListQuery, until_s: float) -> str:
-        """The server's present version, "" when it does not say in time; without seat and gate, for it is one small request."""
+        """The server's present version, "" when it does not say in time; without seat and gate, for
+        it is one small request."""
         try:
             async with asyncio.timeout_at(until_s):
-                page = await self._source.list_page(self._rules.plan.selection, query, stream=self.stream)
+                page = await self._source.list_page(
+                    self._rules.plan.selection, query, stream=self.stream
+                )
         except (KubeError, TimeoutError):
             return ""
         return page.resource_version
@@ -252,7 +270,9 @@ class Watcher:
         if query.send_initial_events:
             await passage.sit(large=self._journal.objects_listed > LARGE_LIST_OBJECTS)
         await self._enter(passage)
-        self._journal.requesting(streaming=query.send_initial_events, listing=query.send_initial_events)
+        self._journal.requesting(
+            streaming=query.send_initial_events, listing=query.send_initial_events
+        )
         try:
             opened = self._source.watch(self._rules.plan.selection, query, stream=self.stream)
             self._frames = await self._open.enter_async_context(opened)

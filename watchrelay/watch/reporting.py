@@ -1,6 +1,8 @@
-"""What a stream's watch says about itself: status, metrics and logs, from the machine's transitions.
+"""What a stream's watch says about itself: status, metrics and logs, from the machine's
+transitions.
 
-Room: watch. In: states, events, requests, as the loop sees them. Out: `StreamStatus`, `StreamMetrics`, one log line per transition.
+Room: watch. In: states, events, requests, as the loop sees them. Out: `StreamStatus`,
+`StreamMetrics`, one log line per transition.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ from watchrelay.core.errors import (
 )
 from watchrelay.core.text import short
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame
-from watchrelay.model.watch_events import Gone, ListBegun, Listed, Observed, Progressed, Troubled, Watched
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+    Watched,
+)
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import State, StreamStatus
@@ -46,7 +56,8 @@ _AWAY = ("backoff", "waiting")
 
 
 class Journal:
-    """The visible side of one watcher. Shape: `objects_listed` is what the newest complete list held."""
+    """The visible side of one watcher. Shape: `objects_listed` is what the newest complete list
+    held."""
 
     def __init__(self, stream: str, metrics: StreamMetrics, status: StreamStatus) -> None:
         self._stream = stream
@@ -62,17 +73,21 @@ class Journal:
         self._passed_over = LogLimit()
         self.objects_listed = 0
 
-    # ---- the machine's transitions ----------------------------------------------------------------------------------
+    # ---- the machine's transitions ---------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
         """The watcher starts."""
         self._state, self._status.list_due = state, _wants_list(state)
         self._show(self._public(state))
 
-    def stepped(self, before: machine.State, event: machine.Event, after: machine.State, now_s: float) -> None:
+    def stepped(
+        self, before: machine.State, event: machine.Event, after: machine.State, now_s: float
+    ) -> None:
         """A step that was not merely frames of a watch."""
         self._state, self._status.list_due = after, _wants_list(after)
-        if isinstance(before, machine.Listing | machine.Streaming) and not _goes_on(before, event, after):
+        if isinstance(before, machine.Listing | machine.Streaming) and not _goes_on(
+            before, event, after
+        ):
             self._list_broke(event)
         match event:
             case machine.Failed(error=error):
@@ -82,14 +97,16 @@ class Journal:
             case machine.Ended():
                 self._ended(before, now_s)
             case machine.Due() if _left(after):
-                self._metrics.watch_ends_total["error" if isinstance(before, machine.Streaming) else "timeout"].inc()
+                self._metrics.watch_ends_total[
+                    "error" if isinstance(before, machine.Streaming) else "timeout"
+                ].inc()
             case machine.Received(frames=frames) if _left(after):
                 self._metrics.watch_ends_total["gone" if _says_expired(frames) else "error"].inc()
             case _:
                 pass
-        if isinstance(event, machine.Arrived | machine.Opened | machine.Received) and not isinstance(
-            after, machine.Waiting | machine.Absent
-        ):
+        if isinstance(
+            event, machine.Arrived | machine.Opened | machine.Received
+        ) and not isinstance(after, machine.Waiting | machine.Absent):
             self._progressed(proven=not isinstance(event, machine.Opened))
         self._show(self._public(after))
 
@@ -112,7 +129,14 @@ class Journal:
             lived_s = now_s - before.opened_s
             timely = isinstance(before, machine.Watching) and lived_s >= before.timeout_s - 1
         self._metrics.watch_ends_total["timeout" if timely else "eof"].inc()
-        log.debug("watch ended", extra={"stream": self._stream, "reason": "timeout" if timely else "eof", "lived_s": round(lived_s, 3)})
+        log.debug(
+            "watch ended",
+            extra={
+                "stream": self._stream,
+                "reason": "timeout" if timely else "eof",
+                "lived_s": round(lived_s, 3),
+            },
+        )
 
     def _listed(self, now_s: float) -> None:
         self.objects_listed = self._status.listed
@@ -134,7 +158,13 @@ class Journal:
                 self._started = self._started or opened_s is not None
                 return "watching" if self._started else "resuming"
             case machine.Waiting(error=None, then=then):
-                return "listing" if not is_resuming(then) else "watching" if self._started else "resuming"
+                return (
+                    "listing"
+                    if not is_resuming(then)
+                    else "watching"
+                    if self._started
+                    else "resuming"
+                )
             case machine.Waiting(error=error):
                 return "waiting" if isinstance(error, _WAITED_FOR) else "backoff"
             case machine.Absent():
@@ -146,7 +176,10 @@ class Journal:
             return
         extra: dict[str, object] = {"stream": self._stream, "state": state, "was": status.state}
         if isinstance(self._state, machine.Listing | machine.Streaming):
-            extra |= {"because": self._state.goal.cause, "mode": "pages" if isinstance(self._state, machine.Listing) else "stream"}
+            extra |= {
+                "because": self._state.goal.cause,
+                "mode": "pages" if isinstance(self._state, machine.Listing) else "stream",
+            }
         status.state = state
         log.info("stream changed state", extra=extra)
 
@@ -155,14 +188,16 @@ class Journal:
         self._metrics.watch_active.set(0)
         self._show("stopped")
 
-    # ---- requests ---------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
         """A request goes out."""
         if listing and self._list_began_s is None:
             self._list_began_s = asyncio.get_running_loop().time()
         if not listing or streaming:
-            log.debug("watch is being opened", extra={"stream": self._stream, "streaming": streaming})
+            log.debug(
+                "watch is being opened", extra={"stream": self._stream, "streaming": streaming}
+            )
 
     def opened(self, *, streaming: bool) -> None:
         """The server accepted a watch."""
@@ -183,7 +218,7 @@ class Journal:
         if self._state is not None and self._status.state == "backoff":
             self._show(self._public(self._state))
 
-    # ---- what goes by -----------------------------------------------------------------------------------------------
+    # ---- what goes by ----------------------------------------------------------------------------
 
     def received(self, frames: list[Frame]) -> None:
         """Count one chunk's frames."""
@@ -214,38 +249,66 @@ class Journal:
             case Troubled():
                 self._trouble(event)
             case Gone():
-                log.warning("resource is gone, its objects are removed", extra={"stream": self._stream})
+                log.warning(
+                    "resource is gone, its objects are removed", extra={"stream": self._stream}
+                )
             case _:
                 pass
 
     def skipped(self, errors: tuple[KubeError, ...]) -> None:
-        """What could not be decoded was passed over: the rest flows on, and a person should look."""
+        """What could not be decoded was passed over: the rest flows on, and a person should
+        look."""
         self._metrics.events_filtered_total["quarantined"].inc(len(errors))
         now_s = asyncio.get_running_loop().time()
         for error in errors:
             about = error.about if isinstance(error, Undecodable) else None
             named = "" if about is None else short("/".join(about))
             if count := self._passed_over.due((named, str(error)), now_s):
-                extra = {"stream": self._stream, "object": named, "error": str(error), "count": count}
+                extra = {
+                    "stream": self._stream,
+                    "object": named,
+                    "error": str(error),
+                    "count": count,
+                }
                 log.error("undecodable object passed over", extra=extra)
 
     def _trouble(self, event: Troubled) -> None:
         error, status = event.error, self._status
         at_once = event.retry_at_s is None
         if at_once and isinstance(error, Expired):
-            log.info("history expired, listing again", extra={"stream": self._stream, "error": str(error)})
+            log.info(
+                "history expired, listing again",
+                extra={"stream": self._stream, "error": str(error)},
+            )
             return
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
         status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
         self._wait_for(str(error) if isinstance(error, _WAITED_FOR) and not at_once else "")
-        level = logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
+        level = (
+            logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
+        )
         if error.reason == self._said:
             level = logging.DEBUG
         self._said = error.reason
-        retry_in_s = 0.0 if event.retry_at_s is None else round(event.retry_at_s - asyncio.get_running_loop().time(), 3)
-        extra = {"stream": self._stream, "error": str(error), "reason": error.reason, "retry_in_s": retry_in_s}
-        log.log(level, "stream needs a person, trying on" if level == logging.ERROR else "stream in trouble, trying again", extra=extra)
+        retry_in_s = (
+            0.0
+            if event.retry_at_s is None
+            else round(event.retry_at_s - asyncio.get_running_loop().time(), 3)
+        )
+        extra = {
+            "stream": self._stream,
+            "error": str(error),
+            "reason": error.reason,
+            "retry_in_s": retry_in_s,
+        }
+        log.log(
+            level,
+            "stream needs a person, trying on"
+            if level == logging.ERROR
+            else "stream in trouble, trying again",
+            extra=extra,
+        )
 
     def _progressed(self, *, proven: bool) -> None:
         """Something worked. `proven`: data came, so that the same trouble later is news again."""
@@ -257,14 +320,17 @@ class Journal:
             self._status.progressed()
 
     def _wait_for(self, message: str) -> None:
-        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka is not ours to clear."""
+        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka
+        is not ours to clear."""
         status = self._status
         if message or status.waits_for == self._waited_for:
             status.waits_for = message or status.refused
         self._waited_for = message
 
 
-def _goes_on(before: machine.Listing | machine.Streaming, event: machine.Event, after: machine.State) -> bool:
+def _goes_on(
+    before: machine.Listing | machine.Streaming, event: machine.Event, after: machine.State
+) -> bool:
     """True when `event` brought a list on, or to its end."""
     if isinstance(event, machine.Failed | machine.Ended | machine.Due):
         return False
@@ -281,11 +347,18 @@ def _wants_list(state: machine.State) -> bool:
 
 
 def _kind(frame: Frame) -> str:
-    return frame.type if type(frame) is ObjectFrame else "BOOKMARK" if type(frame) is Bookmark else "ERROR"
+    return (
+        frame.type
+        if type(frame) is ObjectFrame
+        else "BOOKMARK"
+        if type(frame) is Bookmark
+        else "ERROR"
+    )
 
 
 def _left(after: machine.State) -> bool:
-    """True when what follows frames is not the watch that they came from. A streaming list not opened yet is another one."""
+    """True when what follows frames is not the watch that they came from. A streaming list not
+    opened yet is another one."""
     if isinstance(after, machine.Watching | machine.Streaming):
         return after.opened_s is None
     return not isinstance(after, machine.Settling)

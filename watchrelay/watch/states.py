@@ -1,6 +1,7 @@
 """The words of the watch machine: states, what happens to them, what they ask for.
 
-Room: watch. In: nothing. Out: frozen values; `machine.py` steps through them, `loop.py` performs the commands. Pure.
+Room: watch. In: nothing. Out: frozen values; `machine.py` steps through them, `loop.py` performs
+the commands. Pure.
 """
 
 from __future__ import annotations
@@ -15,19 +16,29 @@ from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.watch_events import ListDone, Watched
 
 Cause = Literal[
-    "first", "expired", "behind", "undecodable", "implausible", "consistency", "restored", "returned", "refused", "resumed", "continue"
+    "first",
+    "expired",
+    "behind",
+    "undecodable",
+    "implausible",
+    "consistency",
+    "restored",
+    "returned",
+    "refused",
+    "resumed",
+    "continue",
 ]
 """Why a list is made: said in the log."""
 
-# ---- what comes next ------------------------------------------------------------------------------------------------
+# ---- what comes next -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ToList:
     """Make a list. `quorum`: name no version, the newest state counts, also one older than ours.
 
-    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says is believed. `by_content`: the server
-    went back, so versions may have been given twice.
+    `unbounded`: in one page, for the history ran out between pages. `confirmed`: whatever it says
+    is believed. `by_content`: the server went back, so versions may have been given twice.
     """
 
     cause: Cause
@@ -53,29 +64,34 @@ _FRESH = Backoff()
 
 VOUCH_AFTER_S = 65.0
 VOUCH_EARLY_S = 50.0
-"""A watch that was opened at a version brings no bookmark before the server's cache has passed that version, which on an idle resource
-takes minutes. So when the first one is missing, the server's present is asked for before the watch is thought frozen. That list makes the
-cache catch up: where a bookmark was missing once, it is made in time for the next watch's first, after 60 s. Source: WATCH 0, D8."""
+"""A watch that was opened at a version brings no bookmark before the server's cache has passed that
+version, which on an idle resource takes minutes. So when the first one is missing, the server's
+present is asked for before the watch is thought frozen. That list makes the cache catch up: where a
+bookmark was missing once, it is made in time for the next watch's first, after 60 s. Source: WATCH
+0, D8."""
 SECOND_BOOKMARK_S = 130.0
 FORBIDDEN_GRACE_S = 30.0
-"""A 403 for what was allowed before is retried quickly for this long: while an API server starts, its RBAC caches are empty."""
+"""A 403 for what was allowed before is retried quickly for this long: while an API server starts,
+its RBAC caches are empty."""
 
-# ---- what outlives a request ----------------------------------------------------------------------------------------
+# ---- what outlives a request ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the stream knows, whatever it does. Units: `*_s` are monotonic moments but for `deadline_s`.
+    """What the stream knows, whatever it does. Units: `*_s` are monotonic moments but for
+    `deadline_s`.
 
-    `cursor`: the version the next watch starts from; it is put here only by a state whose events were all taken.
-    `complete`: a list was completed (or a cursor handed in), so relists may say "not older than".
-    `floor`: a version that was published already, so that no list may show less; "" for none.
-    `slow`: the delays of a failure that only a person or the cluster can mend, and which failure that is.
-    `watched`: the server accepted a watch once, of this process or of the one that wrote the log. `grace_s`: how much longer a 403 is
-    retried quickly: `FORBIDDEN_GRACE_S` since the last request that was allowed, less the delays since; 0 where none ever was.
-    `strikes`: undecodable things in a row: reconnect, list again, then skip them (WATCH 6.4 class L).
-    `late`: a watch's first bookmark was missing while the server lived, or the server is of those where that is to be expected.
-    `misses`: streaming lists that did not reach their end mark.
+    `cursor`: the version the next watch starts from; it is put here only by a state whose events
+    were all taken. `complete`: a list was completed (or a cursor handed in), so relists may say
+    "not older than". `floor`: a version that was published already, so that no list may show less;
+    "" for none. `slow`: the delays of a failure that only a person or the cluster can mend, and
+    which failure that is. `watched`: the server accepted a watch once, of this process or of the
+    one that wrote the log. `grace_s`: how much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S`
+    since the last request that was allowed, less the delays since; 0 where none ever was.
+    `strikes`: undecodable things in a row: reconnect, list again, then skip them (WATCH 6.4 class
+    L). `late`: a watch's first bookmark was missing while the server lived, or the server is of
+    those where that is to be expected. `misses`: streaming lists that did not reach their end mark.
     """
 
     cursor: str = ""
@@ -104,7 +120,7 @@ class Held:
     relist_due_s: float = math.inf
 
 
-# ---- states ---------------------------------------------------------------------------------------------------------
+# ---- states --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +140,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A streaming list: a watch whose initial events have not ended. `added_s` is when the newest came (or it was opened)."""
+    """A streaming list: a watch whose initial events have not ended. `added_s` is when the newest
+    came (or it was opened)."""
 
     held: Held
     goal: ToList
@@ -138,7 +155,8 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """A list is complete and was handed over; the answer is awaited. `watch`: the streaming list goes on as this watch."""
+    """A list is complete and was handed over; the answer is awaited. `watch`: the streaming list
+    goes on as this watch."""
 
     held: Held
     goal: ToList
@@ -152,11 +170,12 @@ class Settling:
 class Watching:
     """A watch is open, or its request is out (`opened_s` None).
 
-    `cursor` is everything taken so far; `objects` counts what came; `heard_s` is when the newest line came (or it was opened);
-    `idle_s` is how long silence is believed, `asked_idle_s` how long the source was told to believe it when the watch was opened:
-    where that is no longer, reads need no deadline of ours. `vouch`: before the first line (of a streaming list: the first behind its
-    end mark) of a watch that should bring bookmarks, the server's present is asked for ("due"), and then silence is believed to
-    `idle_s` and no longer ("asked").
+    `cursor` is everything taken so far; `objects` counts what came; `heard_s` is when the newest
+    line came (or it was opened); `idle_s` is how long silence is believed, `asked_idle_s` how long
+    the source was told to believe it when the watch was opened: where that is no longer, reads need
+    no deadline of ours. `vouch`: before the first line (of a streaming list: the first behind its
+    end mark) of a watch that should bring bookmarks, the server's present is asked for ("due"), and
+    then silence is believed to `idle_s` and no longer ("asked").
     """
 
     held: Held
@@ -176,7 +195,11 @@ class Watching:
         if self.vouch == "due":
             silent_s = self.heard_s + (VOUCH_EARLY_S if self.held.late else VOUCH_AFTER_S)
         else:
-            silent_s = self.heard_s + self.idle_s if self.vouch or self.idle_s < self.asked_idle_s else math.inf
+            silent_s = (
+                self.heard_s + self.idle_s
+                if self.vouch or self.idle_s < self.asked_idle_s
+                else math.inf
+            )
         return min(silent_s, self.held.relist_due_s)
 
 
@@ -189,7 +212,8 @@ class Probing:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing is asked before `until_s`. `error` is why (None: spreading out at start); `slow`: a person or the cluster must act."""
+    """Nothing is asked before `until_s`. `error` is why (None: spreading out at start); `slow`: a
+    person or the cluster must act."""
 
     held: Held
     then: Next
@@ -200,7 +224,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The collection answered 404. `asking`: discovery is being asked; else asleep until it is asked again, or `retry_s`."""
+    """The collection answered 404. `asking`: discovery is being asked; else asleep until it is
+    asked again, or `retry_s`."""
 
     held: Held
     then: Next
@@ -211,7 +236,7 @@ class Absent:
 
 State = Listing | Streaming | Settling | Watching | Probing | Waiting | Absent
 
-# ---- events ---------------------------------------------------------------------------------------------------------
+# ---- events --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +306,7 @@ class Vouched:
 
 Event = Opened | Received | Ended | Due | Failed | Arrived | Verdict | Woke | Answered | Vouched
 
-# ---- commands: any number of `Deliver` and `Skipped`, then exactly one action whose result is the next event -----------
+# ---- commands: any number of `Deliver` and `Skipped`, then exactly one action whose result is the
 
 
 @dataclass(slots=True)
@@ -314,14 +339,16 @@ class OpenWatch:
 
 @dataclass(slots=True)
 class Read:
-    """Read the open watch until `until_s` -> `Received`, `Ended`, `Due`, `Failed`. Any other action but `Settle` and `Vouch` closes it."""
+    """Read the open watch until `until_s` -> `Received`, `Ended`, `Due`, `Failed`. Any other action
+    but `Settle` and `Vouch` closes it."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Vouch:
-    """Ask for the server's present version until `until_s`, while the watch stays open -> `Vouched`."""
+    """Ask for the server's present version until `until_s`, while the watch stays open ->
+    `Vouched`."""
 
     query: ListQuery
     until_s: float

@@ -1,6 +1,7 @@
 """A watch: one batch of frames is one step. Pure.
 
-Room: watch. In: frames, ends, failures. Out: `Observed` in batches, `Progressed` where a bookmark moved the cursor.
+Room: watch. In: frames, ends, failures. Out: `Observed` in batches, `Progressed` where a bookmark
+moved the cursor.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectF
 from watchrelay.model.resources import comparable, compare, watchable
 from watchrelay.model.watch_events import Observed, Progressed, Troubled
 from watchrelay.watch.errors import failed, faster, lenient, recovered, strike
-from watchrelay.watch.requests import TIMEOUT_SLACK_S, Rules, begin, idle_deadline_s, newest_of, resume, wait
+from watchrelay.watch.requests import (
+    TIMEOUT_SLACK_S,
+    Rules,
+    begin,
+    idle_deadline_s,
+    newest_of,
+    resume,
+    wait,
+)
 from watchrelay.watch.states import (
     SECOND_BOOKMARK_S,
     Command,
@@ -38,8 +47,9 @@ from watchrelay.watch.states import (
 )
 
 VERY_SHORT_S = 1.0
-"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once is asked in a hot loop (WATCH 2.9). Where it
-brought something it is none, but the next is not opened before this time is up: each change of a busy resource would open another."""
+"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once is
+asked in a hot loop (WATCH 2.9). Where it brought something it is none, but the next is not opened
+before this time is up: each change of a busy resource would open another."""
 _OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
 HEALTHY_AFTER_S = 60.0
 QUIET_STALLS = 3
@@ -51,7 +61,9 @@ def step_watching(rules: Rules, state: Watching, event: Event, now_s: float) -> 
         case Received():
             return received(rules, state, event, now_s)
         case Opened():
-            state = replace(state, held=recovered(state.held, watched=True), opened_s=now_s, heard_s=now_s)
+            state = replace(
+                state, held=recovered(state.held, watched=True), opened_s=now_s, heard_s=now_s
+            )
             return state, (Read(state.due_s),)
         case Ended():
             return _ended(rules, state, now_s)
@@ -66,7 +78,8 @@ def step_watching(rules: Rules, state: Watching, event: Event, now_s: float) -> 
 
 
 def received(rules: Rules, state: Watching, event: Received, now_s: float) -> Step:
-    """One chunk's frames: objects go on together, the cursor follows the newest version, an error ends the watch."""
+    """One chunk's frames: objects go on together, the cursor follows the newest version, an error
+    ends the watch."""
     frames = event.frames
     held, cursor, end = state.held, state.cursor, None
     commands: list[Command] = []
@@ -74,7 +87,14 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
         objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just asked of each one
         newest = objects[-1].resource_version
         if not _advances(newest, cursor):
-            newest = next((each.resource_version for each in reversed(objects) if _advances(each.resource_version, cursor)), cursor)
+            newest = next(
+                (
+                    each.resource_version
+                    for each in reversed(objects)
+                    if _advances(each.resource_version, cursor)
+                ),
+                cursor,
+            )
     else:
         objects, newest, marked, skipped, end = _sorted_out(frames, held, cursor, now_s)
         if skipped:
@@ -97,7 +117,8 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
         return then, (*commands, *more)
     assert state.opened_s is not None, "frames came from a watch that was never opened"
     if now_s - state.opened_s > state.timeout_s + TIMEOUT_SLACK_S or now_s >= held.relist_due_s:
-        # A server that does not end its watches: do it for it. Or a list is due, and frames keep coming.
+        # A server that does not end its watches: do it for it. Or a list is due, and frames keep
+        # coming.
         then, more = resume(rules, _kept(state), now_s)
         return then, (*commands, *more)
     commands.append(Read(state.due_s))
@@ -105,8 +126,10 @@ def received(rules: Rules, state: Watching, event: Received, now_s: float) -> St
 
 
 def _advances(version: str, cursor: str) -> bool:
-    """Whether the cursor may move to `version`. A single one that is no number is nothing to go on from where all others are."""
-    # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the cursor is none, there is no order.
+    """Whether the cursor may move to `version`. A single one that is no number is nothing to go on
+    from where all others are."""
+    # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the
+    # cursor is none, there is no order.
     if (len(version), version) > (len(cursor), cursor) and comparable(version):
         return True
     return version != cursor and not comparable(cursor) and watchable(version)
@@ -115,7 +138,8 @@ def _advances(version: str, cursor: str) -> bool:
 def _sorted_out(
     frames: list[Frame], held: Held, cursor: str, now_s: float
 ) -> tuple[list[ObjectFrame], str, bool, tuple[KubeError, ...], KubeError | None]:
-    """Objects, where the cursor moves to, whether a bookmark came, what was passed over, and the error that ended it."""
+    """Objects, where the cursor moves to, whether a bookmark came, what was passed over, and the
+    error that ended it."""
     objects: list[ObjectFrame] = []
     skipped: list[KubeError] = []
     newest, marked = cursor, False
@@ -143,7 +167,9 @@ def _kept(state: Watching) -> Held:
 
 
 def _healthy(state: Watching, now_s: float) -> bool:
-    return state.lines > 0 or (state.opened_s is not None and now_s - state.opened_s >= HEALTHY_AFTER_S)
+    return state.lines > 0 or (
+        state.opened_s is not None and now_s - state.opened_s >= HEALTHY_AFTER_S
+    )
 
 
 def _ended(rules: Rules, state: Watching, now_s: float) -> Step:
@@ -153,7 +179,8 @@ def _ended(rules: Rules, state: Watching, now_s: float) -> Step:
     if early and state.cursor == state.held.cursor:
         error = Interrupted("the server ended the watch at once, with nothing in it")
         held, delay_s = faster(rules, held, error, now_s, healthy=False)
-        # A line too long to read ends the watch here each time; when lines are passed over already, only a list leads past it.
+        # A line too long to read ends the watch here each time; when lines are passed over already,
+        # only a list leads past it.
         then = ToList("undecodable") if lenient(held, now_s) else ToWatch()
         return wait(held, then, error, now_s + delay_s)
     if early:
@@ -166,22 +193,29 @@ def _due(rules: Rules, state: Watching, now_s: float) -> Step:
     if now_s - state.heard_s >= state.idle_s:
         return _stalled(rules, state, now_s)
     if state.vouch == "due" and now_s < state.held.relist_due_s:
-        return state, (Vouch(ListQuery(limit=1, plain=state.held.plain), state.heard_s + state.idle_s),)
+        return state, (
+            Vouch(ListQuery(limit=1, plain=state.held.plain), state.heard_s + state.idle_s),
+        )
     return resume(rules, _kept(state), now_s)
 
 
 def _vouched(rules: Rules, state: Watching, version: str, now_s: float) -> Step:
     """What the server's present version, asked for beside the watch, shows.
 
-    A server behind our cursor, or behind what the log holds, was restored from a backup (WATCH 2.8). At our cursor: where nothing has
-    happened there is nothing to show, so silence is no sign.
+    A server behind our cursor, or behind what the log holds, was restored from a backup (WATCH
+    2.8). At our cursor: where nothing has happened there is nothing to show, so silence is no sign.
     """
     if version and compare(version, newest_of(state.cursor, state.held.floor)) == -1:
         return begin(rules, _kept(state), ToList("restored", quorum=True, by_content=True), now_s)
     if version == state.cursor:
         state = replace(state, heard_s=now_s)
     elif version and not state.held.late:
-        state = replace(state, held=replace(state.held, late=True), idle_s=max(SECOND_BOOKMARK_S, state.idle_s), vouch="asked")
+        state = replace(
+            state,
+            held=replace(state.held, late=True),
+            idle_s=max(SECOND_BOOKMARK_S, state.idle_s),
+            vouch="asked",
+        )
     else:
         state = replace(state, vouch="asked")
     return state, (Read(state.due_s),)
@@ -190,8 +224,13 @@ def _vouched(rules: Rules, state: Watching, version: str, now_s: float) -> Step:
 def _failed(rules: Rules, state: Watching, error: KubeError, now_s: float) -> Step:
     if error.reason == "inactive" and state.opened_s is not None:
         return _stalled(rules, state, now_s)
-    if isinstance(error, Interrupted) and state.opened_s is not None and now_s - state.opened_s >= state.timeout_s + TIMEOUT_SLACK_S - 1:
-        return resume(rules, _kept(state), now_s)  # cut by the source, for the server did not end it in its time
+    if (
+        isinstance(error, Interrupted)
+        and state.opened_s is not None
+        and now_s - state.opened_s >= state.timeout_s + TIMEOUT_SLACK_S - 1
+    ):
+        # cut by the source, for the server did not end it in its time
+        return resume(rules, _kept(state), now_s)
     held = _kept(state)
     if state.opened_s is not None and now_s - state.opened_s >= held.backoff.cap_s:
         held = replace(held, backoff=Backoff())
@@ -199,12 +238,16 @@ def _failed(rules: Rules, state: Watching, error: KubeError, now_s: float) -> St
 
 
 def _stalled(rules: Rules, state: Watching, now_s: float) -> Step:
-    """Nothing came for too long: the connection may be half open. Three times in vain means a server that is silent by nature."""
+    """Nothing came for too long: the connection may be half open. Three times in vain means a
+    server that is silent by nature."""
     held = _kept(state)
     quiet = held.quiet_stalls + 1 if not state.objects else 0
     deadline_s = held.deadline_s
     if quiet >= QUIET_STALLS:
-        quiet, deadline_s = 0, max(deadline_s, min(deadline_s * 2, state.timeout_s + TIMEOUT_SLACK_S))
+        quiet, deadline_s = (
+            0,
+            max(deadline_s, min(deadline_s * 2, state.timeout_s + TIMEOUT_SLACK_S)),
+        )
     held = replace(held, quiet_stalls=quiet, deadline_s=deadline_s)
     silent_s = now_s - state.heard_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")

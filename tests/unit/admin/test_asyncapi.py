@@ -1,4 +1,5 @@
-"""The AsyncAPI document: what AsyncAPI 3.0 requires is there, and what it says is what the relay does."""
+"""The AsyncAPI document: what AsyncAPI 3.0 requires is there, and what it says is what the relay
+does."""
 
 from __future__ import annotations
 
@@ -23,11 +24,66 @@ from watchrelay.daemon.plan import control_spec, signal_spec
 _KEY = re.compile(r"[\w.\-]+\Z")
 _FORMATS = ("cloudevents", "structured", "debezium")
 # Which fields an object may have, and which it must. Source: AsyncAPI 3.0.0 specification.
-_ROOT = {"asyncapi", "id", "info", "servers", "defaultContentType", "channels", "operations", "components"}
-_CHANNEL = {"address", "messages", "title", "summary", "description", "servers", "parameters", "tags", "externalDocs", "bindings"}
-_OPERATION = {"action", "channel", "title", "summary", "description", "security", "tags", "bindings", "traits", "messages", "reply"}
-_MESSAGE = {"headers", "payload", "correlationId", "contentType", "name", "title", "summary", "description", "tags", "bindings", "examples"}
-_SERVER = {"host", "protocol", "protocolVersion", "pathname", "description", "title", "summary", "variables", "security", "bindings"}
+_ROOT = {
+    "asyncapi",
+    "id",
+    "info",
+    "servers",
+    "defaultContentType",
+    "channels",
+    "operations",
+    "components",
+}
+_CHANNEL = {
+    "address",
+    "messages",
+    "title",
+    "summary",
+    "description",
+    "servers",
+    "parameters",
+    "tags",
+    "externalDocs",
+    "bindings",
+}
+_OPERATION = {
+    "action",
+    "channel",
+    "title",
+    "summary",
+    "description",
+    "security",
+    "tags",
+    "bindings",
+    "traits",
+    "messages",
+    "reply",
+}
+_MESSAGE = {
+    "headers",
+    "payload",
+    "correlationId",
+    "contentType",
+    "name",
+    "title",
+    "summary",
+    "description",
+    "tags",
+    "bindings",
+    "examples",
+}
+_SERVER = {
+    "host",
+    "protocol",
+    "protocolVersion",
+    "pathname",
+    "description",
+    "title",
+    "summary",
+    "variables",
+    "security",
+    "bindings",
+}
 _KAFKA = {"topic", "partitions", "replicas", "topicConfiguration", "bindingVersion"}
 
 
@@ -37,8 +93,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "watchrelay.yaml"
     file.write_text(
         "cluster: c\nkafka: {bootstrapServers: [a:9092, b:9092], partitions: 4}\nresources:\n"
-        "  - {resource: pods, namespaces: [shop, pay], snapshotInterval: 15m}\n  - {resource: nodes, topic: many}\n"
-        '  - {resource: services, topic: many}\n  - {resource: widgets}\n  - {resource: "*.example.com"}\n'
+        "  - {resource: pods, namespaces: [shop, pay], snapshotInterval: 15m}\n  - "
+        "{resource: nodes, topic: many}\n"
+        "  - {resource: services, topic: many}\n  - {resource: widgets}\n  - {resource: "
+        '"*.example.com"}\n'
     )
     return file
 
@@ -86,7 +144,9 @@ def test_it_is_a_document_of_asyncapi_3(config: Path, format_: str) -> None:
         assert {"action", "channel"} <= set(operation) <= _OPERATION
         assert operation["action"] in {"send", "receive"}
         channel = operation["channel"]["$ref"]
-        assert all(message["$ref"].startswith(f"{channel}/messages/") for message in operation["messages"])
+        assert all(
+            message["$ref"].startswith(f"{channel}/messages/") for message in operation["messages"]
+        )
     for message in root["components"]["messages"].values():
         assert set(message) <= _MESSAGE
         assert {"payload", "name"} <= set(message)
@@ -99,7 +159,9 @@ def test_every_reference_resolves_and_every_part_is_referred_to(config: Path, fo
     used = set(refs(root))
     for ref in used:
         at(root, ref)
-    parts = {f"#/components/{kind}/{name}" for kind, held in root["components"].items() for name in held}
+    parts = {
+        f"#/components/{kind}/{name}" for kind, held in root["components"].items() for name in held
+    }
     assert parts - used <= {"#/components/schemas/nothing"}
 
 
@@ -136,13 +198,31 @@ def test_the_headers_are_those_of_the_contract(config: Path) -> None:
 @pytest.mark.parametrize("format_", _FORMATS)
 def test_what_the_encoder_writes_fits_the_schemas(config: Path, format_: str) -> None:
     _, root = made(f"kafka.format={format_}")
-    encoder = encoder_for(spec_of(), 17) if format_ == "cloudevents" else encoder_for(_formatted(format_), 17)
+    encoder = (
+        encoder_for(spec_of(), 17)
+        if format_ == "cloudevents"
+        else encoder_for(_formatted(format_), 17)
+    )
     records = {
-        verb: encoder.object(0, 1, b"shop/web", None if verb == "deleted" else b'{"kind":"Pod"}', verb, "watch", "u", "4", 7, 1)
+        verb: encoder.object(
+            0,
+            1,
+            b"shop/web",
+            None if verb == "deleted" else b'{"kind":"Pod"}',
+            verb,
+            "watch",
+            "u",
+            "4",
+            7,
+            1,
+        )
         for verb in ("added", "modified", "read", "deleted")
     }
     records |= {
-        kind: encoder.marker(0, 1, 1, Marker(kind, "4", snapshot="1-1" if kind in "begin end" else "")) for kind in ("begin", "end")
+        kind: encoder.marker(
+            0, 1, 1, Marker(kind, "4", snapshot="1-1" if kind in "begin end" else "")
+        )
+        for kind in ("begin", "end")
     }
     for said, record in records.items():
         schema = root["components"]["messages"][said]["headers"]
@@ -161,7 +241,9 @@ def _formatted(format_: str) -> Any:
     return dataclasses.replace(spec_of(), format=format_)  # type: ignore[arg-type]
 
 
-def test_the_command_prints_the_same_as_json_and_as_yaml(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_same_as_json_and_as_yaml(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["asyncapi", "-c", str(config)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert cli.main(["asyncapi", "-c", str(config), "--output", "yaml"]) == 0
@@ -181,9 +263,15 @@ def test_keys_begin_with_the_resource_where_several_may_stand_on_a_topic() -> No
         {"resource": "*.example.com", "topic": "b"},
         {"resource": "po", "topic": "a", "id": "x"},
     ]
-    entries += [{"resource": "nodes", "topic": "c"}, {"resource": "Widget.example.com", "topic": "c"}]
+    entries += [
+        {"resource": "nodes", "topic": "c"},
+        {"resource": "Widget.example.com", "topic": "c"},
+    ]
     channels = document(settings_of(entries))["channels"]
-    assert {topic: "Keys of objects: pods/<namespace>" in channels[topic]["description"] for topic in "abc"} == {
+    assert {
+        topic: "Keys of objects: pods/<namespace>" in channels[topic]["description"]
+        for topic in "abc"
+    } == {
         "a": False,
         "b": True,
         "c": True,

@@ -14,7 +14,16 @@ from tests.support.relays import run_virtually
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.daemon.conftest import GROUP, define, settings_of
 from tests.unit.kube.auth.kubeconfigs import write_kubeconfig
-from watchrelay.admin.preflight import BAD_CONFIG, OK, UNAVAILABLE, Fact, check_everything, connected, resolve_streams, rights_in_kafka
+from watchrelay.admin.preflight import (
+    BAD_CONFIG,
+    OK,
+    UNAVAILABLE,
+    Fact,
+    check_everything,
+    connected,
+    resolve_streams,
+    rights_in_kafka,
+)
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.demo.cluster import SyntheticCluster
 
@@ -46,21 +55,34 @@ class Told:
         return {name: self._rights[name] for name in names if name in self._rights}
 
 
-async def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wanted_of_topics_that_are_there() -> None:
+async def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wanted_of_topics_that_are_there() -> (  # noqa: E501
+    None
+):
     there = {f"t{number}": ALL - {"WRITE", "CREATE"} for number in range(7)}
-    facts = await rights_in_kafka(Told({**there, "new": ALL - {"CREATE", "DESCRIBE_CONFIGS"}}), [*there, "new"], ["new"])
+    facts = await rights_in_kafka(
+        Told({**there, "new": ALL - {"CREATE", "DESCRIBE_CONFIGS"}}), [*there, "new"], ["new"]
+    )
     assert [str(fact) for fact in facts] == [
-        "error: rights in kafka: this user has no right WRITE on t0, t1, t2, t3, t4 and 2 other topics: grant it on the topic prefix",
-        "error: rights in kafka: this user has no right CREATE on new: grant it on the topic prefix",
-        "warning: rights in kafka: this user has no right DESCRIBE_CONFIGS on new: grant it on the topic prefix",
+        (
+            "error: rights in kafka: this user has no right WRITE on t0, t1, t2, t3, t4 and 2 "
+            "other topics: grant it on the topic prefix"
+        ),
+        (
+            "error: rights in kafka: this user has no right CREATE on new: grant it on the topic "
+            "prefix"
+        ),
+        (
+            "warning: rights in kafka: this user has no right DESCRIBE_CONFIGS on new: grant it "
+            "on the topic prefix"
+        ),
     ]
     assert [fact.code for fact in facts] == [BAD_CONFIG, BAD_CONFIG, OK]
 
 
 async def test_all_rights_are_one_line_and_of_brokers_that_tell_none_nothing_is_said() -> None:
-    assert [str(fact) for fact in await rights_in_kafka(Told({"a": ALL, "b": ALL}), ["a", "b"], ["b"])] == [
-        "ok: rights in kafka: this user may do on 2 topics what a relay does"
-    ]
+    assert [
+        str(fact) for fact in await rights_in_kafka(Told({"a": ALL, "b": ALL}), ["a", "b"], ["b"])
+    ] == ["ok: rights in kafka: this user may do on 2 topics what a relay does"]
     assert await rights_in_kafka(Told({}), ["a"], []) == []
 
 
@@ -73,7 +95,9 @@ async def test_brokers_that_went_meanwhile_are_a_fact_too() -> None:
     assert (str(fact), fact.code) == ("error: kafka at b:1 is not usable: no answer about 1", 69)
 
 
-def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_be_behind_it(tmp_path: Path) -> None:
+def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_be_behind_it(
+    tmp_path: Path,
+) -> None:
     async def silent(request: Request, reply: Reply) -> None:
         await reply.gone()
 
@@ -81,7 +105,9 @@ def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_b
         async with ScriptedServer(silent) as server, AsyncExitStack() as stack:
             file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url})
             began_s = asyncio.get_running_loop().time()
-            client, _, facts = await connected(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), stack)
+            client, _, facts = await connected(
+                settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), stack
+            )
             assert client is None
             return facts, asyncio.get_running_loop().time() - began_s
 
@@ -91,7 +117,9 @@ def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_b
     assert took_s == pytest.approx(15.0, abs=0.5)
 
 
-async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_printed_as_they_are(tmp_path: Path) -> None:
+async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_printed_as_they_are(
+    tmp_path: Path,
+) -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await (
             reply.json(200, {"major": "1", "minor": "34", "gitVersion": "v1.34\x1b[2J"})
@@ -100,14 +128,19 @@ async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_
         )
 
     async with ScriptedServer(handler) as server:
-        file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url.replace("http://", "http://u:hunter2@")})
+        file = write_kubeconfig(
+            tmp_path / "config",
+            cluster={"server": server.url.replace("http://", "http://u:hunter2@")},
+        )
         facts = await check_everything(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}))
     said = "\n".join(map(str, facts))
     assert "is v1.34\\u001b[2J" in said
     assert "hunter2" not in said
 
 
-async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(tmp_path: Path) -> None:
+async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(  # noqa: E501
+    tmp_path: Path,
+) -> None:
     async with SyntheticCluster() as cluster:
         define(cluster, "gadgets")
         (tmp_path / "config").write_text(cluster.kubeconfig())
@@ -117,24 +150,29 @@ async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_th
             f"*.{GROUP}",
             "pods",
         ]
-        streams, facts = await resolve_streams(settings_of(entries, kubernetes={"kubeconfig": str(tmp_path / "config")}))
+        streams, facts = await resolve_streams(
+            settings_of(entries, kubernetes={"kubeconfig": str(tmp_path / "config")})
+        )
     assert [each.spec.id for each in streams] == ["web", "pods"]
     (fact,) = facts
     assert fact.code == BAD_CONFIG
     assert str(fact).startswith(
-        f"error: stream gadgets.{GROUP} (resources[1]) can have the same objects as stream web (resources[0]) "
-        f"on the same topic k8s.test.{GROUP}.gadgets: give one of the two another `topic`, or both disjoint `namespaces`"
+        f"error: stream gadgets.{GROUP} (resources[1]) can have the same objects as stream "
+        "web (resources[0]) "
+        f"on the same topic k8s.test.{GROUP}.gadgets: give one of the two another `topic`, "
+        "or both disjoint `namespaces`"
     )
 
 
 ACCOUNT = "system:serviceaccount:relays:eu"
 CANNOT = (
-    'serviceaccounts "eu" is forbidden: User "jane" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "relays"'
+    'serviceaccounts "eu" is forbidden: User "jane" cannot impersonate resource '
+    '"serviceaccounts" in API group "" in the namespace "relays"'
 )
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(
+async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(  # noqa: E501
     tmp_path: Path, *, may: bool
 ) -> None:
     seen: list[str] = []
@@ -142,21 +180,43 @@ async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_to
     async def handler(request: Request, reply: Reply) -> None:
         seen.append(request.headers.get("impersonate-user", ""))
         if not may:
-            await reply.json(403, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": CANNOT, "code": 403})
+            await reply.json(
+                403,
+                {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "status": "Failure",
+                    "message": CANNOT,
+                    "code": 403,
+                },
+            )
         elif request.path == "/version":
             await reply.json(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
         else:
             await reply.text(404, "")
 
     async with ScriptedServer(handler) as server:
-        file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url}, user={"token": "a-token-of-jane", "as": "somebody"})
-        facts = await check_everything(settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), ACCOUNT)
+        file = write_kubeconfig(
+            tmp_path / "config",
+            cluster={"server": server.url},
+            user={"token": "a-token-of-jane", "as": "somebody"},
+        )
+        facts = await check_everything(
+            settings_of(["pods"], kubernetes={"kubeconfig": str(file)}), ACCOUNT
+        )
     assert set(seen) == {ACCOUNT}
     (first, *_) = [str(fact) for fact in facts]
     if may:
-        assert first == f"ok: kubernetes: {server.url.removeprefix('http://')} is v1.34.0, asked as {ACCOUNT}"
+        assert first == (
+            f"ok: kubernetes: {server.url.removeprefix('http://')} is v1.34.0, asked as {ACCOUNT}"
+        )
     else:
-        assert first.startswith(f"error: as {ACCOUNT}: the user of this kubeconfig may not act as it: ")
-        assert "grant that user the verb impersonate on serviceaccounts eu in namespace relays" in first
+        assert first.startswith(
+            f"error: as {ACCOUNT}: the user of this kubeconfig may not act as it: "
+        )
+        assert (
+            "grant that user the verb impersonate on serviceaccounts eu in namespace relays"
+            in first
+        )
         assert "`kubectl create token eu --namespace relays`" in first
         assert facts[0].code == BAD_CONFIG

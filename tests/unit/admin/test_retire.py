@@ -25,21 +25,44 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return load_settings()
 
 
-@pytest.mark.parametrize("stream", ["pods@shop", "widgets.acme.io", "widgets", "things.example.com", "mine"])
+@pytest.mark.parametrize(
+    "stream", ["pods@shop", "widgets.acme.io", "widgets", "things.example.com", "mine"]
+)
 def test_what_the_config_means_or_may_mean_is_refused(settings: Settings, stream: str) -> None:
-    with pytest.raises(StillConfigured, match=rf"stream {stream} is still in the config, by resources\[\d\]"):
+    with pytest.raises(
+        StillConfigured, match=rf"stream {stream} is still in the config, by resources\[\d\]"
+    ):
         refuse_configured(settings, stream)
 
 
-@pytest.mark.parametrize("stream", ["pods", "pods@pay", "secrets", "gadgets.acme.io", "things.example.org", "widgets.acme.io@shop"])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "pods",
+        "pods@pay",
+        "secrets",
+        "gadgets.acme.io",
+        "things.example.org",
+        "widgets.acme.io@shop",
+    ],
+)
 def test_what_the_config_cannot_mean_may_go(settings: Settings, stream: str) -> None:
     refuse_configured(settings, stream)
 
 
 def test_a_description_is_enough_to_write_the_stream(settings: Settings) -> None:
-    described: dict[str, object] = {"topic": "t", "partitions": 3, "keyFormat": "prefixed", "resource": "widgets.acme.io/v1beta1"}
+    described: dict[str, object] = {
+        "topic": "t",
+        "partitions": 3,
+        "keyFormat": "prefixed",
+        "resource": "widgets.acme.io/v1beta1",
+    }
     spec = spec_of(settings, "w", {**described, "configHash": "abc", "epochBase": 7})
-    assert (spec.source, spec.key_prefix, spec.config_hash) == ("/clusters/c/apis/acme.io/v1beta1/widgets", b"widgets.acme.io/", "abc")
+    assert (spec.source, spec.key_prefix, spec.config_hash) == (
+        "/clusters/c/apis/acme.io/v1beta1/widgets",
+        b"widgets.acme.io/",
+        "abc",
+    )
     assert "epochBase" not in spec.description
     core = spec_of(settings, "pods", {**described, "resource": "pods/v1", "keyFormat": "plain"})
     assert (core.source, core.key_prefix) == ("/clusters/c/api/v1/pods", b"")
@@ -49,8 +72,17 @@ def test_a_description_is_enough_to_write_the_stream(settings: Settings) -> None
 
 def said(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectRecord:
     value = None if verb == "deleted" else b'{"apiVersion":"v1","kind":"Pod"}'
-    fields: dict[str, Any] = {"stream": "pods", "value_hash": 0, "uid": "u", "version": "1", "reason": "watch", "time": ""}
-    return ObjectRecord(key=key.encode(), epoch=epoch, sequence=sequence, verb=verb, value=value, **fields)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {
+        "stream": "pods",
+        "value_hash": 0,
+        "uid": "u",
+        "version": "1",
+        "reason": "watch",
+        "time": "",
+    }
+    return ObjectRecord(
+        key=key.encode(), epoch=epoch, sequence=sequence, verb=verb, value=value, **fields
+    )  # type: ignore[arg-type]
 
 
 def keys(*records: ObjectRecord) -> set[str]:
@@ -79,7 +111,9 @@ def test_the_kind_is_that_of_an_object_that_is_left() -> None:
     assert kind_of([Remains("pods"), remains]) == "Pod"
 
 
-@pytest.mark.parametrize("value", [b'{"kind":5}', b"{}", b"[]", b"<html>", b"\xff", b'{"kind":%b}' % (b"9" * 5000)])
+@pytest.mark.parametrize(
+    "value", [b'{"kind":5}', b"{}", b"[]", b"<html>", b"\xff", b'{"kind":%b}' % (b"9" * 5000)]
+)
 def test_an_object_that_says_no_kind_leaves_it_to_the_others(value: bytes) -> None:
     remains = Remains("pods")
     remains.take(replace(said("a", 1, 1), value=value))

@@ -1,4 +1,5 @@
-"""What the newest record of a stream tells of whoever writes it, and what an outclaimed relay says."""
+"""What the newest record of a stream tells of whoever writes it, and what an outclaimed relay
+says."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ NOW_MS = 1_767_323_045_000
         (-86_400 * 3650, False, 10.0, "maybe"),
     ],
 )
-def test_what_is_recent_may_be_of_one_who_lives(age_s: int, claim: bool, interval_s: float, means: str) -> None:
+def test_what_is_recent_may_be_of_one_who_lives(
+    age_s: int, claim: bool, interval_s: float, means: str
+) -> None:
     assert sign_means(Sign(7, NOW_MS - age_s * 1000, claim), NOW_MS, interval_s, cut=True) == means
 
 
@@ -40,6 +43,15 @@ def test_behind_a_busy_neighbour_a_writer_may_be_out_of_sight() -> None:
 
 
 def test_a_relay_says_who_took_its_stream() -> None:
-    assert taken_by("b-2", "pods", "a-1") == "stream pods: relay b-2 claimed it: two relays have it in their configs"
-    assert taken_by("a-1", "pods", "a-1") == taken_by(None, "pods", "a-1") == "stream pods: a newer relay claimed it"
-    assert taken_by(retirer(), "pods", "a-1").startswith(f"stream pods was retired while this relay wrote it, by `{retirer()}`")
+    assert (
+        taken_by("b-2", "pods", "a-1")
+        == "stream pods: relay b-2 claimed it: two relays have it in their configs"
+    )
+    assert (
+        taken_by("a-1", "pods", "a-1")
+        == taken_by(None, "pods", "a-1")
+        == "stream pods: a newer relay claimed it"
+    )
+    assert taken_by(retirer(), "pods", "a-1").startswith(
+        f"stream pods was retired while this relay wrote it, by `{retirer()}`"
+    )

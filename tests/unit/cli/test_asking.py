@@ -1,4 +1,5 @@
-"""`snapshot` and `retire` on a terminal: what is shown while one waits, and what counts as a yes."""
+"""`snapshot` and `retire` on a terminal: what is shown while one waits, and what counts as a
+yes."""
 
 from __future__ import annotations
 
@@ -44,8 +45,16 @@ def test_elsewhere_nothing_is_shown() -> None:
 
 
 def test_a_snapshot_is_one_line_whatever_its_index_record_lacks() -> None:
-    index: dict[str, object] = {"snapshot": "3-1", "count": 1, "rv": "9", "partitions": [{"partition": 0, "begin": 7}]}
-    assert line(Taken("pods", index)) == "pods: snapshot 3-1: 1 object at resourceVersion 9, begins at 0@7"
+    index: dict[str, object] = {
+        "snapshot": "3-1",
+        "count": 1,
+        "rv": "9",
+        "partitions": [{"partition": 0, "begin": 7}],
+    }
+    assert (
+        line(Taken("pods", index))
+        == "pods: snapshot 3-1: 1 object at resourceVersion 9, begins at 0@7"
+    )
     assert line(Taken("pods", {})).startswith("pods: snapshot None")
 
 
@@ -60,14 +69,26 @@ def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_hol
         "requests": ["x"],
         "partitions": partitions,
     }
-    told = {"snapshot": "3-1", "epoch": 3, "resourceVersion": "9", "time": "t", "count": 1, "partitions": partitions}
+    told = {
+        "snapshot": "3-1",
+        "epoch": 3,
+        "resourceVersion": "9",
+        "time": "t",
+        "count": 1,
+        "partitions": partitions,
+    }
     assert json.loads(as_json(Taken("pods", index))) == {"stream": "pods", **told}
     assert json.loads(as_json(Taken("pods", {}))) == {"stream": "pods", **dict.fromkeys(told)}
     assert as_json(Taken("pods", {"rv": "\u202e\x9b"})).isprintable()
 
 
-@pytest.mark.parametrize(("answer", "yes"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False), ("no\n", False), ("yep\n", False)])
-def test_only_a_yes_is_a_yes(answer: str, yes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("answer", "yes"),
+    [("y\n", True), ("Yes\n", True), ("\n", False), ("", False), ("no\n", False), ("yep\n", False)],
+)
+def test_only_a_yes_is_a_yes(
+    answer: str, yes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     assert confirmed(Plan("pods", "k8s.c.core.pods", 12, topic_exists=True)) is yes
     out, err = capsys.readouterr()
@@ -76,7 +97,9 @@ def test_only_a_yes_is_a_yes(answer: str, yes: bool, monkeypatch: pytest.MonkeyP
     assert "topic k8s.c.core.pods" in err
 
 
-def test_what_is_asked_tells_when_the_topic_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_tells_when_the_topic_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert confirmed(Plan("pods", "t", None, topic_exists=False))
     assert "Topic t is gone" in capsys.readouterr().err

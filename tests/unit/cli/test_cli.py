@@ -16,9 +16,20 @@ import yaml
 
 from watchrelay import __version__
 from watchrelay.cli import main as cli
-from watchrelay.core.errors import Fenced, Forbidden, SinkError, SinkMisconfigured, SinkUnavailable, Unauthorized, Unavailable
+from watchrelay.core.errors import (
+    Fenced,
+    Forbidden,
+    SinkError,
+    SinkMisconfigured,
+    SinkUnavailable,
+    Unauthorized,
+    Unavailable,
+)
 
-GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, namespaces: [shop]}\n  - {resource: ev}\n"
+GOOD = (
+    "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n  - {resource: pods, "
+    "namespaces: [shop]}\n  - {resource: ev}\n"
+)
 
 Captured = pytest.CaptureFixture[str]
 
@@ -116,15 +127,22 @@ def test_wrong_usage_is_2_and_points_to_help(argv: list[str], capsys: Captured) 
 
 
 @pytest.mark.parametrize("blank", ["", " "])
-def test_an_empty_path_is_no_way_to_say_the_default_file(config: Path, blank: str, capsys: Captured) -> None:
+def test_an_empty_path_is_no_way_to_say_the_default_file(
+    config: Path, blank: str, capsys: Captured
+) -> None:
     config.rename(config.with_name("watchrelay.yaml"))
     for command in ("validate", "run"):
         assert cli.main([command, "-c", blank]) == 78
         out, err = capsys.readouterr()
-        assert (out, err) == ("", "-c: the path is empty (name the config file, or leave it out for the usual places)\n")
+        assert (out, err) == (
+            "",
+            "-c: the path is empty (name the config file, or leave it out for the usual places)\n",
+        )
 
 
-def test_an_empty_variable_is_one_that_is_not_set(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_an_empty_variable_is_one_that_is_not_set(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     config.rename(config.with_name("watchrelay.yaml"))
     monkeypatch.setenv("WATCHRELAY_CONFIG", "")
     assert cli.main(["validate"]) == 0
@@ -143,14 +161,23 @@ def test_the_demo_does_not_wait_for_a_kubeconfig_that_is_not_there(capsys: Captu
     assert capsys.readouterr().err == "nope: there is no such file (named by --kubeconfig)\n"
 
 
-def test_a_kubeconfig_that_may_not_be_looked_at_is_one_line_of_the_demo(tmp_path: Path, capsys: Captured) -> None:
+def test_a_kubeconfig_that_may_not_be_looked_at_is_one_line_of_the_demo(
+    tmp_path: Path, capsys: Captured
+) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    for named, why in ((f"{tmp_path}/loop", "Too many levels of symbolic links"), ("x" * 300, "File name too long")):
+    for named, why in (
+        (f"{tmp_path}/loop", "Too many levels of symbolic links"),
+        ("x" * 300, "File name too long"),
+    ):
         assert cli.main(["demo", "--kubeconfig", named]) == 78
-        assert capsys.readouterr().err == f"{named}: cannot be read: {why} (named by --kubeconfig)\n"
+        assert (
+            capsys.readouterr().err == f"{named}: cannot be read: {why} (named by --kubeconfig)\n"
+        )
 
 
-def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(capsys: Captured) -> None:
+def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(
+    capsys: Captured,
+) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     for word in (
@@ -171,7 +198,19 @@ def test_help_names_every_command_where_settings_come_from_and_the_exit_codes(ca
         "78",
     ):
         assert word in out
-    for name in ("run", "validate", "demo", "tail", "snapshot", "retire", "topics", "rbac", "asyncapi", "schema", "version"):
+    for name in (
+        "run",
+        "validate",
+        "demo",
+        "tail",
+        "snapshot",
+        "retire",
+        "topics",
+        "rbac",
+        "asyncapi",
+        "schema",
+        "version",
+    ):
         assert cli.main([name, "--help"]) == 0
 
 
@@ -194,18 +233,30 @@ def test_rbac_prints_manifests_for_kubectl(config: Path, capsys: Captured) -> No
     assert cli.main(["rbac", "-c", str(config), "--service-account", "ops/relay"]) == 0
     out = capsys.readouterr().out
     made = list(yaml.safe_load_all(out))
-    assert [manifest["kind"] for manifest in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
-    assert {verb for manifest in made for rule in manifest.get("rules", []) for verb in rule["verbs"]} == {"list", "watch"}
+    assert [manifest["kind"] for manifest in made] == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+    ]
+    assert {
+        verb for manifest in made for rule in manifest.get("rules", []) for verb in rule["verbs"]
+    } == {"list", "watch"}
     assert '# "*.example.com" in the config: every resource of example.com' in out
     assert "&id" not in out
 
 
-def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Path, capsys: Captured) -> None:
+def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(
+    config: Path, capsys: Captured
+) -> None:
     config.write_text(GOOD + "  - {resource: widgets}\n")
     assert cli.main(["rbac", "-c", str(config)]) == 78
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f'{config}:6: resources[2].resource: "widgets" is not built into Kubernetes')
+    assert err.startswith(
+        f'{config}:6: resources[2].resource: "widgets" is not built into Kubernetes'
+    )
     assert "write it as plural.group" in err
 
 
@@ -218,10 +269,16 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Pa
         (SinkError("what"), 1, "watchrelay: what"),
         (Forbidden("no right to list pods"), 78, "watchrelay: no right to list pods"),
         (Unauthorized("the token is not known"), 78, "watchrelay: the token is not known"),
-        (SinkMisconfigured("the broker refused the credentials"), 78, "watchrelay: the broker refused the credentials"),
+        (
+            SinkMisconfigured("the broker refused the credentials"),
+            78,
+            "watchrelay: the broker refused the credentials",
+        ),
         (KeyboardInterrupt(), 130, ""),
         (
-            ExceptionGroup("of tasks", [ExceptionGroup("inner", [SinkUnavailable("no broker answers")])]),
+            ExceptionGroup(
+                "of tasks", [ExceptionGroup("inner", [SinkUnavailable("no broker answers")])]
+            ),
             69,
             "watchrelay: no broker answers",
         ),
@@ -229,7 +286,11 @@ def test_rbac_of_a_name_that_only_a_cluster_knows_is_78_with_the_cure(config: Pa
     ],
 )
 def test_errors_become_exit_codes(
-    command: Callable[[Callable[[], int]], int], error: BaseException, code: int, told: str, capfd: pytest.CaptureFixture[str]
+    command: Callable[[Callable[[], int]], int],
+    error: BaseException,
+    code: int,
+    told: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert command(raising(error)) == code
     assert capfd.readouterr().err.strip() == told
@@ -251,11 +312,21 @@ def shell(script: str, cwd: Path | None = None) -> subprocess.CompletedProcess[s
     """Runs `script`, in which WR is the program."""
     script = f'WR() {{ {sys.executable} -m watchrelay "$@"; }}; {script}'
     root = Path(__file__).resolve().parents[3]
-    return subprocess.run(["bash", "-c", script], cwd=cwd or root, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=cwd or root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
-    for command, first in (("schema", "{"), ("--help", "usage: watchrelay [-h] [--version] COMMAND ...")):
+    for command, first in (
+        ("schema", "{"),
+        ("--help", "usage: watchrelay [-h] [--version] COMMAND ..."),
+    ):
         done = shell(f"WR {command} | head -1; exit ${{PIPESTATUS[0]}}")
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, first, "")
     done = shell("WR --version | true; exit ${PIPESTATUS[0]}")
@@ -264,12 +335,21 @@ def test_a_reader_that_leaves_early_hears_nothing_more() -> None:
 
 @pytest.mark.parametrize("unheard", ["2>/dev/full", "2> >(true)"])
 def test_an_error_that_nobody_hears_keeps_its_exit_code(unheard: str) -> None:
-    for command, code in (("validate -c /absent", 78), ("validat", 2), ("validate --set x", 2), ("--version", 0)):
+    for command, code in (
+        ("validate -c /absent", 78),
+        ("validat", 2),
+        ("validate --set x", 2),
+        ("--version", 0),
+    ):
         assert shell(f"WR {command} {unheard}").returncode == code
 
 
 def test_a_config_from_a_pipe_is_read_once(config: Path) -> None:
-    done = shell("KUBECONFIG=/absent WR validate --connect --set kafka.bootstrapServers=127.0.0.1:1 -c <(cat w.yaml)", cwd=config.parent)
+    done = shell(
+        "KUBECONFIG=/absent WR validate --connect --set kafka.bootstrapServers=127.0.0.1:1 -c "
+        "<(cat w.yaml)",
+        cwd=config.parent,
+    )
     assert (done.returncode, done.stderr) == (78, "")
     assert "error: kubernetes: environment: $KUBECONFIG: no such file: /absent" in done.stdout
 
@@ -279,39 +359,77 @@ def test_a_file_name_never_breaks_the_line(capsys: Captured) -> None:
     assert capsys.readouterr().err == "a\\n\\u001b[31mb: there is no such file (named by -c)\n"
 
 
-def test_the_demo_says_what_it_needs_where_it_can_write_nothing(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_says_what_it_needs_where_it_can_write_nothing(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/absent")
     assert cli.main(["demo"]) == 78
-    told = "TMPDIR: no directory for what the demo writes: No such file or directory (set TMPDIR to a directory that can be written)\n"
+    told = (
+        "TMPDIR: no directory for what the demo writes: No such file or directory (set "
+        "TMPDIR to a directory that can be written)\n"
+    )
     assert capsys.readouterr().err == told
 
 
 def test_a_working_directory_that_is_gone_is_no_internal_error(tmp_path: Path) -> None:
-    done = shell(f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir ../gone; WR demo --kubeconfig k")
-    assert (done.returncode, done.stderr) == (78, "k: there is no such file (named by --kubeconfig)\n")
+    done = shell(
+        f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir ../gone; WR demo --kubeconfig k"
+    )
+    assert (done.returncode, done.stderr) == (
+        78,
+        "k: there is no such file (named by --kubeconfig)\n",
+    )
 
 
 def test_what_the_encoding_of_stdout_has_no_sign_for_is_escaped(config: Path) -> None:
     named = config.rename(config.with_name("ü.yaml"))
     argv = [sys.executable, "-m", "watchrelay", "validate", "-c", named.name]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(argv, cwd=config.parent, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv,
+        cwd=config.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("config: \\xfc.yaml: good\n")
 
 
-def test_verify_and_tail_say_in_the_same_plain_words_that_no_broker_answers(config: Path, capsys: Captured) -> None:
+def test_verify_and_tail_say_in_the_same_plain_words_that_no_broker_answers(
+    config: Path, capsys: Captured
+) -> None:
     for command in (["verify"], ["tail", "--until-end"]):
-        assert cli.main([*command, "-c", str(config), "--set", "kafka.bootstrapServers=127.0.0.1:1"]) == 69
+        assert (
+            cli.main([*command, "-c", str(config), "--set", "kafka.bootstrapServers=127.0.0.1:1"])
+            == 69
+        )
         last = capsys.readouterr().err.splitlines()[-1]
-        assert last == "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers (check kafka.bootstrapServers)"
+        assert last == (
+            "watchrelay: kafka at 127.0.0.1:1 is not usable: no broker answers (check "
+            "kafka.bootstrapServers)"
+        )
 
 
 def test_a_question_that_nobody_can_answer_is_one_line_when_stdin_is_closed(config: Path) -> None:
     script = f"{sys.executable} -m watchrelay retire pods -c {config} <&-"
-    done = subprocess.run(["bash", "-c", script], cwd=config.parent, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=config.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     open_one = subprocess.run(
-        ["bash", "-c", script.replace("<&-", "</dev/null")], cwd=config.parent, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", script.replace("<&-", "</dev/null")],
+        cwd=config.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (open_one.returncode, open_one.stderr)
     assert "internal error" not in done.stderr
@@ -319,11 +437,20 @@ def test_a_question_that_nobody_can_answer_is_one_line_when_stdin_is_closed(conf
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_are_no_error_and_what_belongs_to_one_never_appears_on_the_other(closed: str) -> None:
+def test_closed_standard_streams_are_no_error_and_what_belongs_to_one_never_appears_on_the_other(
+    closed: str,
+) -> None:
     root = Path(__file__).resolve().parents[3]
     for command, expected in ((f"version {closed}", 0), (f"validate -c /absent {closed}", 78)):
         script = f"{sys.executable} -m watchrelay {command}"
-        done = subprocess.run(["bash", "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == expected
         assert ("no such file" in done.stderr) == (expected == 78 and "2>" not in closed)
         assert done.stdout == ("" if expected == 78 or closed != "2>&-" else done.stdout)
@@ -333,25 +460,41 @@ def test_closed_standard_streams_are_no_error_and_what_belongs_to_one_never_appe
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
         "import sys; from watchrelay.cli.main import main; main(['--version']); main(['--help']); "
-        "heavy = {'asyncio', 'pydantic', 'yaml', 'aiohttp', 'aiokafka', 'msgspec', 'logging', 'json'} & set(sys.modules); "
+        "heavy = {'asyncio', 'pydantic', 'yaml', 'aiohttp', 'aiokafka', 'msgspec', "
+        "'logging', 'json'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("argv", [["schema"], ["validate", "-c", "w.yaml"], ["--help"], ["run", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "argv", [["schema"], ["validate", "-c", "w.yaml"], ["--help"], ["run", "--help"], ["--version"]]
+)
 def test_a_full_disk_behind_stdout_is_one_line(config: Path, argv: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "watchrelay", *argv], stdout=full, stderr=subprocess.PIPE, text=True, cwd=config.parent
+            [sys.executable, "-m", "watchrelay", *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=config.parent,
         )
     assert done.returncode == 1
     assert done.stderr == "watchrelay: cannot write to stdout: No space left on device\n"
 
 
-def test_another_version_of_a_built_in_resource_is_no_unknown_name(config: Path, capsys: Captured) -> None:
+def test_another_version_of_a_built_in_resource_is_no_unknown_name(
+    config: Path, capsys: Captured
+) -> None:
     config.write_text(GOOD + "  - {resource: pods/v7, id: x, topic: other}\n")
     assert cli.main(["validate", "-c", "w.yaml"]) == 0
     out = capsys.readouterr().out

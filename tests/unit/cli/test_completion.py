@@ -19,7 +19,7 @@ COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1)) COMP_LINE="${words[*
 [[ $(complete -p watchrelay) =~ -F\\ ([^ ]+) ]]
 "${BASH_REMATCH[1]}" watchrelay "${words[-1]}" "${words[-2]}"
 printf '%s\\n' "${COMPREPLY[@]}"
-"""
+"""  # noqa: E501
 _FISH = """
 source $argv[1]
 complete --do-complete "$argv[2]" | string split --fields 1 \\t
@@ -45,7 +45,9 @@ def installed(shell: str) -> str:
 
 
 def run(*argv: str | Path) -> set[str]:
-    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, timeout=30.0, check=False)
+    done = subprocess.run(
+        [*map(str, argv)], capture_output=True, text=True, timeout=30.0, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return set(done.stdout.split())
 
@@ -77,7 +79,9 @@ def test_bash_offers_commands_options_values_and_files(script: Path, tmp_path: P
         return run(bash, "--norc", "-c", _BASH, "bash", script, *words)
 
     assert offered("watchrelay", "") == commands()
-    assert {tuple(words): offered(*words) for words, _ in OFFERS} == {tuple(words): found for words, found in OFFERS}
+    assert {tuple(words): offered(*words) for words, _ in OFFERS} == {
+        tuple(words): found for words, found in OFFERS
+    }
     (tmp_path / "some.yaml").touch()
     assert offered("watchrelay", "verify", "-c", f"{tmp_path}/so") == {f"{tmp_path}/some.yaml"}
 
@@ -90,10 +94,14 @@ def test_fish_offers_the_same(script: Path) -> None:
         return run(fish, "--no-config", "-c", _FISH, script, " ".join(words))
 
     assert offered("watchrelay", "") == commands()
-    assert {tuple(words): offered(*words) for words, _ in OFFERS} == {tuple(words): found for words, found in OFFERS}
+    assert {tuple(words): offered(*words) for words, _ in OFFERS} == {
+        tuple(words): found for words, found in OFFERS
+    }
 
 
-@pytest.mark.parametrize(("script", "shell"), [("zsh", "zsh"), ("fish", "fish"), ("bash", "bash")], indirect=["script"])
+@pytest.mark.parametrize(
+    ("script", "shell"), [("zsh", "zsh"), ("fish", "fish"), ("bash", "bash")], indirect=["script"]
+)
 def test_each_shell_takes_its_script(script: Path, shell: str) -> None:
     assert run(installed(shell), "-n", script) == set()
 
@@ -103,7 +111,12 @@ def test_every_command_and_option_is_in_the_script(script: Path) -> None:
     text = script.read_text()
     (choices,) = [action.choices for action in build_parser()._actions if action.dest == "command"]
     assert isinstance(choices, dict)
-    options = {option for each in choices.values() for action in each._actions for option in action.option_strings}
+    options = {
+        option
+        for each in choices.values()
+        for action in each._actions
+        for option in action.option_strings
+    }
     assert {name for name in choices if name not in text} == set()
     assert {option for option in options if option.lstrip("-") not in text} == set()
 

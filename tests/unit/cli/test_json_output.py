@@ -1,4 +1,5 @@
-"""`--output json` of `validate` and `topics`: one object on one line of stdout, with stable keys, whatever there is to say."""
+"""`--output json` of `validate` and `topics`: one object on one line of stdout, with stable keys,
+whatever there is to say."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ CHECK = {"level", "subject", "message"}
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "w.yaml"
-    file.write_text(CONFIG.replace("BROKER", "127.0.0.1:1").replace("KUBECONFIG", str(tmp_path / "absent")))
+    file.write_text(
+        CONFIG.replace("BROKER", "127.0.0.1:1").replace("KUBECONFIG", str(tmp_path / "absent"))
+    )
     return file
 
 
@@ -51,25 +54,30 @@ def test_a_good_config_is_one_object(file: Path, capsys: pytest.CaptureFixture[s
     assert (said["valid"], said["config"], said["cluster"]) == (True, str(file), "c")
     assert said["kafka"] == {"bootstrapServers": ["127.0.0.1:1"], "protocol": "PLAINTEXT"}
     assert said["streams"][0] == {
-        "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],
-        "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,
+        "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],  # noqa: E501
+        "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,  # noqa: E501
     }  # fmt: skip
     assert (said["streams"][1]["provisional"], said["streams"][1]["topic"]) == (True, None)
-    assert said["topics"] == [{"topic": "k8s.c.core.events", "partitions": 3}, {"topic": "k8s.c.core.pods", "partitions": 1}]
+    assert said["topics"] == [
+        {"topic": "k8s.c.core.events", "partitions": 3},
+        {"topic": "k8s.c.core.pods", "partitions": 1},
+    ]
     (warning,) = [each for each in said["warnings"] if each["path"] == "resources[2].resource"]
     assert (warning["source"], warning["line"]) == (str(file), 7)
     assert "events" in warning["message"]
     assert warning["hint"]
 
 
-def test_a_bad_config_is_its_problems_with_the_same_lines_on_stderr(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_config_is_its_problems_with_the_same_lines_on_stderr(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.write_text("clustr: c\nresources: []\n")
     code, said, err = run(capsys, "validate", "-c", str(file))
     assert code == 78
     assert said.keys() == {"valid", "problems"}
     assert said["valid"] is False
     assert said["problems"][2] == {
-        "message": "unknown key", "hint": "did you mean cluster?", "path": "clustr", "source": str(file), "line": 1,
+        "message": "unknown key", "hint": "did you mean cluster?", "path": "clustr", "source": str(file), "line": 1,  # noqa: E501
     }  # fmt: skip
     assert len(err.splitlines()) == len(said["problems"]) == 4
 
@@ -80,7 +88,10 @@ def test_with_connect_each_check_is_an_object_and_the_exit_code_is_that_of_the_w
     code, said, _ = run(capsys, "validate", "--connect", "-c", str(file))
     assert code == 78
     assert all(each.keys() == CHECK for each in said["checks"])
-    assert {(each["level"], each["subject"]) for each in said["checks"]} == {("error", "kubernetes"), ("error", "kafka")}
+    assert {(each["level"], each["subject"]) for each in said["checks"]} == {
+        ("error", "kubernetes"),
+        ("error", "kafka"),
+    }
 
 
 def test_topics_are_objects_with_what_the_brokers_show(
@@ -89,13 +100,26 @@ def test_topics_are_objects_with_what_the_brokers_show(
     for topic, partitions in (("control", 1), ("signal", 1), ("core.pods", 4)):
         broker.create_topic(f"k8s.c.{topic}", partitions=partitions)
     with EmbeddedCluster() as cluster:
-        file.write_text(CONFIG.replace("BROKER", broker.bootstrap).replace("KUBECONFIG", str(cluster.kubeconfig)))
+        file.write_text(
+            CONFIG.replace("BROKER", broker.bootstrap).replace(
+                "KUBECONFIG", str(cluster.kubeconfig)
+            )
+        )
         code, said, _ = run(capsys, "topics", "-c", str(file))
     assert code == 78
     assert said.keys() == {"topics", "checks"}
     rows = {row["topic"]: row for row in said["topics"]}
     assert list(rows) == ["k8s.c.control", "k8s.c.signal", "k8s.c.core.pods", "k8s.c.core.events"]
-    keys = {"topic", "kind", "exists", "created", "partitions", "replicationFactor", "level", "messages"}
+    keys = {
+        "topic",
+        "kind",
+        "exists",
+        "created",
+        "partitions",
+        "replicationFactor",
+        "level",
+        "messages",
+    }
     assert all(row.keys() == keys for row in rows.values())
     pods, events = rows["k8s.c.core.pods"], rows["k8s.c.core.events"]
     shown = ("kind", "exists", "created", "partitions", "replicationFactor", "level")
@@ -107,9 +131,21 @@ def test_topics_are_objects_with_what_the_brokers_show(
     assert "resource Widget.example.com" in {each["subject"] for each in said["checks"]}
 
 
-def test_an_account_needs_connect_and_must_be_one(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_account_needs_connect_and_must_be_one(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["validate", "-c", str(file), "--as", "relays/eu"]) == 2
     assert "--as needs --connect" in capsys.readouterr().err
-    for wrong in ("jane", "", "system:node:x", "a/b/c", "system:serviceaccount:a", "system:serviceaccount:A:b"):
+    for wrong in (
+        "jane",
+        "",
+        "system:node:x",
+        "a/b/c",
+        "system:serviceaccount:a",
+        "system:serviceaccount:A:b",
+    ):
         assert cli.main(["validate", "--connect", "-c", str(file), "--as", wrong]) == 2
-        assert "is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME" in capsys.readouterr().err
+        assert (
+            "is not a service account: write NAMESPACE/NAME or system:serviceaccount:NAMESPACE:NAME"
+            in capsys.readouterr().err
+        )

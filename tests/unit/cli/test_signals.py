@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM at any moment of any command: the right code, and nothing that an operator would have to read."""
+"""Ctrl-C and SIGTERM at any moment of any command: the right code, and nothing that an operator
+would have to read."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ module, number = sys.argv.pop(1), int(sys.argv.pop(1))
 sys.addaudithook(lambda event, args: event == "import" and args[0] == module and os.kill(os.getpid(), number))
 from watchrelay.__main__ import main
 sys.exit(main())
-"""
+"""  # noqa: E501
 """The program, which is sent a signal by itself where it begins to import a module."""
 
 _AT_THE_END = """\
@@ -35,7 +36,9 @@ sys.exit(main())
 
 def config(folder: Path, broker: str = "127.0.0.1:1") -> str:
     file = folder / "w.yaml"
-    file.write_text(f"cluster: c\nkafka: {{bootstrapServers: ['{broker}']}}\nresources: [{{resource: pods}}]\n")
+    file.write_text(
+        f"cluster: c\nkafka: {{bootstrapServers: ['{broker}']}}\nresources: [{{resource: pods}}]\n"
+    )
     return str(file)
 
 
@@ -61,10 +64,15 @@ def done(code: str, *arguments: str) -> tuple[int, str, str]:
         ("validate", "pydantic_settings"),
     ],
 )
-def test_a_signal_during_any_import_ends_in_silence(tmp_path: Path, command: str, module: str, number: int) -> None:
+def test_a_signal_during_any_import_ends_in_silence(
+    tmp_path: Path, command: str, module: str, number: int
+) -> None:
     arguments = [command] if command in ("demo", "version") else [command, "-c", config(tmp_path)]
     code, out, err = done(_AT_AN_IMPORT, module, str(number), *arguments)
-    assert (code, err.replace("watchrelay: told to stop before anything was begun\n", "")) == (exit_code(arguments, number), "")
+    assert (code, err.replace("watchrelay: told to stop before anything was begun\n", "")) == (
+        exit_code(arguments, number),
+        "",
+    )
     assert "Traceback" not in out
 
 
@@ -87,13 +95,28 @@ def test_a_signal_while_the_interpreter_ends_changes_nothing(tmp_path: Path, num
     ],
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_signal_while_kafka_is_waited_for_ends_it(tmp_path: Path, arguments: list[str], codes: tuple[int, int], which: int) -> None:
+def test_a_signal_while_kafka_is_waited_for_ends_it(
+    tmp_path: Path, arguments: list[str], codes: tuple[int, int], which: int
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         command, *more = arguments
-        argv = [sys.executable, "-m", "watchrelay", command, "-c", config(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}"), *more]
+        argv = [
+            sys.executable,
+            "-m",
+            "watchrelay",
+            command,
+            "-c",
+            config(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}"),
+            *more,
+        ]
         if command == "topics":  # it asks the cluster first
-            argv += ["--set", f"kubernetes.kubeconfig={kubeconfig(tmp_path, silent.getsockname()[1])}"]
-        with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            argv += [
+                "--set",
+                f"kubernetes.kubeconfig={kubeconfig(tmp_path, silent.getsockname()[1])}",
+            ]
+        with subprocess.Popen(
+            argv, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             silent.settimeout(30)
             connected, _ = silent.accept()
             with connected:
@@ -106,12 +129,17 @@ def kubeconfig(folder: Path, port: int) -> str:
     file = folder / "kubeconfig"
     file.write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
-        "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: "
+        "{token: t}}]\n"
         f"clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n"
     )
     return str(file)
 
 
 def test_what_goes_on_until_it_is_told_to_stop_ends_well() -> None:
-    assert [exit_code(argv, TERM) for argv in (["run"], ["demo", "--kafka", "k:1"], ["tail", "pods"])] == [0, 0, 0]
-    assert [exit_code(argv, TERM) for argv in ([], ["--help"], ["verify"], ["tail", "--until-end"])] == [143] * 4
+    assert [
+        exit_code(argv, TERM) for argv in (["run"], ["demo", "--kafka", "k:1"], ["tail", "pods"])
+    ] == [0, 0, 0]
+    assert [
+        exit_code(argv, TERM) for argv in ([], ["--help"], ["verify"], ["tail", "--until-end"])
+    ] == [143] * 4

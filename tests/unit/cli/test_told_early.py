@@ -1,4 +1,5 @@
-"""Room: cli.  In: `run`, told to stop while its config is still being read.  Out: exit 0, one line, and no child left behind."""
+"""Room: cli.  In: `run`, told to stop while its config is still being read.  Out: exit 0, one line,
+and no child left behind."""
 
 import os
 import signal
@@ -23,16 +24,26 @@ def nobody_reads(end: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(tmp_path: Path, number: signal.Signals) -> None:
+def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     config = tmp_path / "config"
     os.mkfifo(config)
     argv = [sys.executable, "-m", "watchrelay", "run", "-c", str(config)]
-    with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         end = os.open(config, os.O_WRONLY)  # returns once the child has opened it
         try:
             process.send_signal(number)
             out, err = process.communicate(timeout=30)
-            assert (process.returncode, out, err) == (0, "", "watchrelay: told to stop before anything was begun\n")
-            wait_until("nobody reads the config any more", lambda: nobody_reads(end), deadline_s=10.0)
+            assert (process.returncode, out, err) == (
+                0,
+                "",
+                "watchrelay: told to stop before anything was begun\n",
+            )
+            wait_until(
+                "nobody reads the config any more", lambda: nobody_reads(end), deadline_s=10.0
+            )
         finally:
             os.close(end)

@@ -14,7 +14,9 @@ GOOD = "cluster: c\nkafka: {bootstrapServers: [k:9092]}\nresources:\n"
 """Three lines; what a case adds to them begins on line 4."""
 
 
-def problems(tmp_path: Path, text: str | bytes, *sets: str, environ: dict[str, str] | None = None) -> list[str]:
+def problems(
+    tmp_path: Path, text: str | bytes, *sets: str, environ: dict[str, str] | None = None
+) -> list[str]:
     file = tmp_path / "w.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
@@ -25,16 +27,31 @@ def problems(tmp_path: Path, text: str | bytes, *sets: str, environ: dict[str, s
 UNREADABLE = {
     "": "w.yaml:1: the file is empty (it needs at least cluster, kafka and resources)",
     "# nothing\n": "w.yaml:1: the file is empty (it needs at least cluster, kafka and resources)",
-    "- a\n": "w.yaml:1: the top of the file must be a mapping of keys, not a list (cluster:, kafka:, resources: stand at the left edge)",
+    "- a\n": (
+        "w.yaml:1: the top of the file must be a mapping of keys, not a list (cluster:, "
+        "kafka:, resources: stand at the left edge)"
+    ),
     "text\n": "w.yaml:1: the top of the file must be a mapping of keys, not a single value"
     " (cluster:, kafka:, resources: stand at the left edge)",
     "a:\n\t- b\n": "w.yaml:2: not YAML: a tab stands in the indentation (indent with spaces)",
     "a: b: c\n": "w.yaml:1: not YAML: mapping values are not allowed in this context, at column 5"
     " (a colon stands where no key can: quote the text, or start a new line)",
-    'a: "b\n': "w.yaml:1: not YAML: found unexpected end of stream, at column 1 (a quote is opened and never closed)",
-    "a: [b\n": "w.yaml:1: not YAML: did not find expected ',' or ']', at column 1 (a [ is opened and never closed, or a comma is missing)",
-    "a: b\n---\nc: d\n": "w.yaml:2: a second document starts here: a config file is one document (remove what follows this ---)",
-    "a: *b\n": "w.yaml:1: a word begins with *, which makes it an alias, and its & stands nowhere before (put the value in quotes)",
+    'a: "b\n': (
+        "w.yaml:1: not YAML: found unexpected end of stream, at column 1 (a quote is opened "
+        "and never closed)"
+    ),
+    "a: [b\n": (
+        "w.yaml:1: not YAML: did not find expected ',' or ']', at column 1 (a [ is opened "
+        "and never closed, or a comma is missing)"
+    ),
+    "a: b\n---\nc: d\n": (
+        "w.yaml:2: a second document starts here: a config file is one document (remove what "
+        "follows this ---)"
+    ),
+    "a: *b\n": (
+        "w.yaml:1: a word begins with *, which makes it an alias, and its & stands nowhere "
+        "before (put the value in quotes)"
+    ),
     "a: &b [*b]\n": "w.yaml:1: an alias (*) stands inside what it stands for (write it out)",
     "a: \x01\n": "w.yaml:1: not YAML: a control character stands here (is this a text file?)",
     "a: " + "[" * 5000: "w.yaml:1: nested deeper than 50 levels",
@@ -48,29 +65,46 @@ def test_a_file_that_is_no_config_is_refused_with_its_line(tmp_path: Path, text:
 
 
 def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
-    assert problems(tmp_path, b"a: b\nc: \xff\n") == ["w.yaml:2: not UTF-8: byte 0xff (save the file as UTF-8)"]
+    assert problems(tmp_path, b"a: b\nc: \xff\n") == [
+        "w.yaml:2: not UTF-8: byte 0xff (save the file as UTF-8)"
+    ]
 
 
 def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]", *(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))]
+    lines = [
+        "a0: &a0 [x,x,x,x,x,x,x,x,x]",
+        *(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)),
+    ]
     assert "unfolds to more than 100000 values" in problems(tmp_path, "\n".join(lines))[0]
-    merges = ["m0: &m0 {}", *(f"m{i}: &m{i} {{<<: [{','.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 30))]
+    merges = [
+        "m0: &m0 {}",
+        *(f"m{i}: &m{i} {{<<: [{','.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 30)),
+    ]
     assert "unfolds to more than 100000 values" in problems(tmp_path, "\n".join(merges))[0]
 
 
-def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("..data/gone")
     for config, environ, said in (
         ("nope.yaml", {}, "nope.yaml: there is no such file (named by -c)"),
-        (None, {"WATCHRELAY_CONFIG": "nope.yaml"}, "nope.yaml: there is no such file (named by WATCHRELAY_CONFIG)"),
+        (
+            None,
+            {"WATCHRELAY_CONFIG": "nope.yaml"},
+            "nope.yaml: there is no such file (named by WATCHRELAY_CONFIG)",
+        ),
         (str(tmp_path), {}, f"{tmp_path}: is a directory, not a file"),
         ("-", {}, "-: there is no such file (/dev/stdin is standard input)"),
         ("link", {}, "link: is a link to ..data/gone, which is not there (named by -c)"),
         (
             None,
             {},
-            "no config file (name one with -c FILE or $WATCHRELAY_CONFIG; looked for watchrelay.yaml and /etc/watchrelay/config.yaml)",
+            (
+                "no config file (name one with -c FILE or $WATCHRELAY_CONFIG; looked for "
+                "watchrelay.yaml and /etc/watchrelay/config.yaml)"
+            ),
         ),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -80,119 +114,263 @@ def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(tmp_path: 
 
 def test_a_pipe_that_nobody_writes_to_is_no_reason_to_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="pipe: cannot be read: it is a pipe that nobody writes to"):
+    with pytest.raises(
+        ConfigError, match="pipe: cannot be read: it is a pipe that nobody writes to"
+    ):
         load_settings(str(tmp_path / "pipe"), environ={})
 
 
 ENTRIES = {
     # unknown keys
-    "- resource: pods\n  labelSelektor: x": ["5: resources[0].labelSelektor: unknown key (did you mean labelSelector?)"],
-    "- resource: pods\n  label_selector: x": ["5: resources[0].label_selector: unknown key (did you mean labelSelector?)"],
-    "- resource: pods\ntopicPrefix: x": ["5: topicPrefix: unknown key (did you mean kafka.topicPrefix?)"],
-    "- resource: pods\nobserve: {zzz: 1}": ["5: observe.zzz: unknown key (there are listen, logFormat, logLevel)"],
+    "- resource: pods\n  labelSelektor: x": [
+        "5: resources[0].labelSelektor: unknown key (did you mean labelSelector?)"
+    ],
+    "- resource: pods\n  label_selector: x": [
+        "5: resources[0].label_selector: unknown key (did you mean labelSelector?)"
+    ],
+    "- resource: pods\ntopicPrefix: x": [
+        "5: topicPrefix: unknown key (did you mean kafka.topicPrefix?)"
+    ],
+    "- resource: pods\nobserve: {zzz: 1}": [
+        "5: observe.zzz: unknown key (there are listen, logFormat, logLevel)"
+    ],
     # wrong types
     "- pods": ["4: resources[0]: must be a mapping of keys (write - resource: pods)"],
-    "- namespaces: [a]": ["4: resources[0].resource: is required (write the resource, such as resource: pods)"],
-    "- resource: pods\n  namespaces: a, b": ["5: resources[0].namespaces: must be a list (write [a, b])"],
-    "- resource: pods\n  namespaces: [no]": [
-        '5: resources[0].namespaces[0]: must be text, and YAML reads no as true or false (write "no")'
+    "- namespaces: [a]": [
+        "4: resources[0].resource: is required (write the resource, such as resource: pods)"
     ],
-    "- resource: pods\n  topic: 1.10": ['5: resources[0].topic: must be text, and YAML reads 1.10 as a number (write "1.10")'],
-    "- resource: pods\n  topic:": ["5: resources[0].topic: has no value (write one, or remove the key)"],
-    "- resource: pods\n  bookmarks: 'true'": ['5: resources[0].bookmarks: must be true or false, not "true" (write true without quotes)'],
-    "- resource: pods\n  pageSize: '5'": ['5: resources[0].pageSize: must be a whole number, not "5" (write 5 without quotes)'],
-    "- resource: pods\n  pageSize: '\u0661'": ['5: resources[0].pageSize: must be a whole number, not "\u0661"'],
-    "- resource: pods\n  pageSize: 1.5": ["5: resources[0].pageSize: must be a whole number, not 1.5"],
-    "- resource: pods\n  pageSize: true": ["5: resources[0].pageSize: must be a whole number, not true"],
+    "- resource: pods\n  namespaces: a, b": [
+        "5: resources[0].namespaces: must be a list (write [a, b])"
+    ],
+    "- resource: pods\n  namespaces: [no]": [
+        (
+            "5: resources[0].namespaces[0]: must be text, and YAML reads no as true or false "
+            '(write "no")'
+        )
+    ],
+    "- resource: pods\n  topic: 1.10": [
+        '5: resources[0].topic: must be text, and YAML reads 1.10 as a number (write "1.10")'
+    ],
+    "- resource: pods\n  topic:": [
+        "5: resources[0].topic: has no value (write one, or remove the key)"
+    ],
+    "- resource: pods\n  bookmarks: 'true'": [
+        '5: resources[0].bookmarks: must be true or false, not "true" (write true without quotes)'
+    ],
+    "- resource: pods\n  pageSize: '5'": [
+        '5: resources[0].pageSize: must be a whole number, not "5" (write 5 without quotes)'
+    ],
+    "- resource: pods\n  pageSize: '\u0661'": [
+        '5: resources[0].pageSize: must be a whole number, not "\u0661"'
+    ],
+    "- resource: pods\n  pageSize: 1.5": [
+        "5: resources[0].pageSize: must be a whole number, not 1.5"
+    ],
+    "- resource: pods\n  pageSize: true": [
+        "5: resources[0].pageSize: must be a whole number, not true"
+    ],
     "- resource: pods\n  pageSize: -1": ["5: resources[0].pageSize: must be at least 0, not -1"],
     "- resource: pods\n  partitions: 0": ["5: resources[0].partitions: must be at least 1, not 0"],
-    "- resource: pods\n  scope: none": ['5: resources[0].scope: must be one of: namespace, cluster; not "none"'],
-    "- resource: pods\n  initialList: stream": [
-        '5: resources[0].initialList: must be one of: auto, paged, streaming; not "stream" (write initialList: streaming)',
+    "- resource: pods\n  scope: none": [
+        '5: resources[0].scope: must be one of: namespace, cluster; not "none"'
     ],
-    "- resource: [pods]": ["4: resources[0].resource: must be text, not a list (one entry names one resource: write resource: pods)"],
+    "- resource: pods\n  initialList: stream": [
+        (
+            '5: resources[0].initialList: must be one of: auto, paged, streaming; not "stream" '
+            "(write initialList: streaming)"
+        ),
+    ],
+    "- resource: [pods]": [
+        (
+            "4: resources[0].resource: must be text, not a list (one entry names one resource: "
+            "write resource: pods)"
+        )
+    ],
     "- resource: pods\nobserve: 5": ["5: observe: must be a mapping of keys, not a number"],
     # durations and sizes
     "- resource: pods\nheartbeatInterval: 10": ["5: heartbeatInterval: 10 has no unit: write 10s"],
-    "- resource: pods\nheartbeatInterval: '10'": ["5: heartbeatInterval: 10 has no unit: write 10s"],
-    "- resource: pods\nheartbeatInterval: 0": ["5: heartbeatInterval: cannot be 0: the least is 1s"],
-    "- resource: pods\nheartbeatInterval: 500ms": ["5: heartbeatInterval: must be at least 1s, not 500ms"],
-    "- resource: pods\nheartbeatInterval: -1s": ['5: heartbeatInterval: "-1s" is not a duration: write 500ms, 10s, 5m or 1h30m'],
-    "- resource: pods\nheartbeatInterval: 1d": ["5: heartbeatInterval: 1d is not a duration, the largest unit is h: write 24h"],
-    "- resource: pods\nheartbeatInterval: 1:30": ['5: heartbeatInterval: "1:30" is not a duration: write 500ms, 10s, 5m or 1h30m'],
-    "- resource: pods\nheartbeatInterval: true": ["5: heartbeatInterval: must be a duration, such as 500ms, 10s, 5m or 1h30m"],
-    "- resource: pods\n  snapshotInterval: 4s": ["5: resources[0].snapshotInterval: must be at least 5s, or 0 to turn it off, not 4s"],
-    "- resource: pods\nqueueBytes: lots": ['5: queueBytes: "lots" is not a size: write 512KiB, 64MiB or 1GiB'],
-    "- resource: pods\nqueueBytes: 1": ["5: queueBytes: must be at least 1KiB, not 1"],
-    "- resource: pods\nsharding: {sessionTimeout: 5s}": ["5: sharding.sessionTimeout: must be at least 6s, not 5s"],
-    # names
-    "- resource: pods nodes": ['4: resources[0].resource: "pods nodes" has a space in it: one entry names one resource'],
-    "- resource: ''": ["4: resources[0].resource: must not be empty: write a resource, such as pods or deployments.apps"],
-    '- resource: "*"': [
-        '4: resources[0].resource: "*" needs a group, as in "*.example.com"; resources of the core group are named one by one'
+    "- resource: pods\nheartbeatInterval: '10'": [
+        "5: heartbeatInterval: 10 has no unit: write 10s"
     ],
-    "- resource: pods.core": ['4: resources[0].resource: "pods.core": the core group has no name: write pods, not pods.core'],
+    "- resource: pods\nheartbeatInterval: 0": [
+        "5: heartbeatInterval: cannot be 0: the least is 1s"
+    ],
+    "- resource: pods\nheartbeatInterval: 500ms": [
+        "5: heartbeatInterval: must be at least 1s, not 500ms"
+    ],
+    "- resource: pods\nheartbeatInterval: -1s": [
+        '5: heartbeatInterval: "-1s" is not a duration: write 500ms, 10s, 5m or 1h30m'
+    ],
+    "- resource: pods\nheartbeatInterval: 1d": [
+        "5: heartbeatInterval: 1d is not a duration, the largest unit is h: write 24h"
+    ],
+    "- resource: pods\nheartbeatInterval: 1:30": [
+        '5: heartbeatInterval: "1:30" is not a duration: write 500ms, 10s, 5m or 1h30m'
+    ],
+    "- resource: pods\nheartbeatInterval: true": [
+        "5: heartbeatInterval: must be a duration, such as 500ms, 10s, 5m or 1h30m"
+    ],
+    "- resource: pods\n  snapshotInterval: 4s": [
+        "5: resources[0].snapshotInterval: must be at least 5s, or 0 to turn it off, not 4s"
+    ],
+    "- resource: pods\nqueueBytes: lots": [
+        '5: queueBytes: "lots" is not a size: write 512KiB, 64MiB or 1GiB'
+    ],
+    "- resource: pods\nqueueBytes: 1": ["5: queueBytes: must be at least 1KiB, not 1"],
+    "- resource: pods\nsharding: {sessionTimeout: 5s}": [
+        "5: sharding.sessionTimeout: must be at least 6s, not 5s"
+    ],
+    # names
+    "- resource: pods nodes": [
+        '4: resources[0].resource: "pods nodes" has a space in it: one entry names one resource'
+    ],
+    "- resource: ''": [
+        (
+            "4: resources[0].resource: must not be empty: write a resource, such as pods or "
+            "deployments.apps"
+        )
+    ],
+    '- resource: "*"': [
+        (
+            '4: resources[0].resource: "*" needs a group, as in "*.example.com"; resources of '
+            "the core group are named one by one"
+        )
+    ],
+    "- resource: pods.core": [
+        (
+            '4: resources[0].resource: "pods.core": the core group has no name: write pods, not '
+            "pods.core"
+        )
+    ],
     "- resource: widgets/1": [
-        '4: resources[0].resource: "widgets/1" is not a resource name: behind the slash stands a version, as in widgets.example.com/v1'
+        (
+            '4: resources[0].resource: "widgets/1" is not a resource name: behind the slash '
+            "stands a version, as in widgets.example.com/v1"
+        )
     ],
     "- resource: bindings": ["4: resources[0].resource: bindings cannot be listed and watched"],
-    "- resource: componentstatuses": ["4: resources[0].resource: componentstatuses cannot be listed and watched"],
-    "- resource: pods\n  namespaces: [Shop]": [
-        '5: resources[0].namespaces[0]: "Shop" is not a namespace: use small letters, digits and hyphens, at most 63'
+    "- resource: componentstatuses": [
+        "4: resources[0].resource: componentstatuses cannot be listed and watched"
     ],
-    "- resource: pods\n  namespaces: [a, a]": ['5: resources[0].namespaces: "a" stands in the list twice'],
-    "- resource: pods\n  id: Pods": ['5: resources[0].id: "Pods" is not a stream id: use small letters, digits, dot, @ and hyphen'],
+    "- resource: pods\n  namespaces: [Shop]": [
+        (
+            '5: resources[0].namespaces[0]: "Shop" is not a namespace: use small letters, digits '
+            "and hyphens, at most 63"
+        )
+    ],
+    "- resource: pods\n  namespaces: [a, a]": [
+        '5: resources[0].namespaces: "a" stands in the list twice'
+    ],
+    "- resource: pods\n  id: Pods": [
+        (
+            '5: resources[0].id: "Pods" is not a stream id: use small letters, digits, dot, @ '
+            "and hyphen"
+        )
+    ],
     f"- resource: pods\n  id: {'a' * 318}": [
-        f'5: resources[0].id: "{"a" * 40}..." has 318 characters: a stream id has at most 317, choose a shorter one'
+        (
+            f'5: resources[0].id: "{"a" * 40}..." has 318 characters: a stream id has at most '
+            "317, choose a shorter one"
+        )
     ],
     "- resource: pods\n  name: a/b": ['5: resources[0].name: "a/b" is not the name of an object'],
     "- resource: pods\n  topic: ..": ['5: resources[0].topic: ".." is not a legal topic name'],
     "- resource: pods\n  topic: a b": [
-        '5: resources[0].topic: "a b" is not a legal topic name: use letters, digits, dot, underscore and hyphen'
+        (
+            '5: resources[0].topic: "a b" is not a legal topic name: use letters, digits, dot, '
+            "underscore and hyphen"
+        )
     ],
-    f"- resource: pods\n  topic: {'a' * 250}": ["5: resources[0].topic: a topic name has at most 249 characters, this one 250"],
+    f"- resource: pods\n  topic: {'a' * 250}": [
+        "5: resources[0].topic: a topic name has at most 249 characters, this one 250"
+    ],
     "- resource: pods\n  topic: k8s.c.control": [
-        '5: resources[0].topic: the topic "k8s.c.control" is the relay\'s own, for claims and snapshots (name another)'
+        (
+            '5: resources[0].topic: the topic "k8s.c.control" is the relay\'s own, for claims '
+            "and snapshots (name another)"
+        )
     ],
-    "- resource: pods\nobserve: {listen: 8080}": ["5: observe.listen: must be HOST:PORT, not 8080 (write 0.0.0.0:8080)"],
-    "- resource: pods\nobserve: {listen: '8080'}": ['5: observe.listen: "8080" has no port: write host:port, such as 0.0.0.0:8080'],
-    "- resource: pods\nobserve: {listen: 'h:99999'}": ['5: observe.listen: "h:99999": "99999" is not a port between 0 and 65535'],
+    "- resource: pods\nobserve: {listen: 8080}": [
+        "5: observe.listen: must be HOST:PORT, not 8080 (write 0.0.0.0:8080)"
+    ],
+    "- resource: pods\nobserve: {listen: '8080'}": [
+        '5: observe.listen: "8080" has no port: write host:port, such as 0.0.0.0:8080'
+    ],
+    "- resource: pods\nobserve: {listen: 'h:99999'}": [
+        '5: observe.listen: "h:99999": "99999" is not a port between 0 and 65535'
+    ],
     # selectors
-    "- resource: pods\n  labelSelector: ''": ["5: resources[0].labelSelector: must not be empty: leave the key out to take all objects"],
-    "- resource: pods\n  labelSelector: a in (b": ['5: resources[0].labelSelector: "a in (b" opens a bracket and never closes it'],
-    "- resource: pods\n  labelSelector: a=b,": [
-        "5: resources[0].labelSelector: has an empty part: a comma stands at an end, or two in a row"
+    "- resource: pods\n  labelSelector: ''": [
+        "5: resources[0].labelSelector: must not be empty: leave the key out to take all objects"
     ],
-    "- resource: pods\n  labelSelector: a in ()": ['5: resources[0].labelSelector: "a in ()" has no values in its brackets'],
+    "- resource: pods\n  labelSelector: a in (b": [
+        '5: resources[0].labelSelector: "a in (b" opens a bracket and never closes it'
+    ],
+    "- resource: pods\n  labelSelector: a=b,": [
+        (
+            "5: resources[0].labelSelector: has an empty part: a comma stands at an end, or two "
+            "in a row"
+        )
+    ],
+    "- resource: pods\n  labelSelector: a in ()": [
+        '5: resources[0].labelSelector: "a in ()" has no values in its brackets'
+    ],
     "- resource: pods\n  fieldSelector: spec.nodeName": [
         '5: resources[0].fieldSelector: "spec.nodeName" is not field=value or field!=value'
     ],
     # combinations
     "- resource: pods\n  namespaces: [a]\n  excludeNamespaces: [b]": [
-        "6: resources[0].excludeNamespaces: excludeNamespaces cannot stand with namespaces (keep one of the two)"
+        (
+            "6: resources[0].excludeNamespaces: excludeNamespaces cannot stand with namespaces "
+            "(keep one of the two)"
+        )
     ],
     "- resource: pods\n  namespaces: [a, b]\n  name: x": [
-        "6: resources[0].name: name cannot stand with more than one namespace (write an entry for each namespace)"
+        (
+            "6: resources[0].name: name cannot stand with more than one namespace (write an "
+            "entry for each namespace)"
+        )
     ],
     "- resource: pods\n  name: x\n  fieldSelector: metadata.name=y": [
-        "6: resources[0].fieldSelector: a field selector on metadata.name cannot stand with name (keep one of the two)"
+        (
+            "6: resources[0].fieldSelector: a field selector on metadata.name cannot stand with "
+            "name (keep one of the two)"
+        )
     ],
     "- resource: pods\n  initialList: streaming\n  bookmarks: false": [
-        "6: resources[0].bookmarks: bookmarks: false cannot stand with initialList: streaming, which ends in a bookmark"
+        (
+            "6: resources[0].bookmarks: bookmarks: false cannot stand with initialList: "
+            "streaming, which ends in a bookmark"
+        )
     ],
     "- resource: pods\n  initialList: streaming\n  listSemantic: any": [
-        "6: resources[0].listSemantic: listSemantic: any cannot stand with initialList: streaming, always the newest"
+        (
+            "6: resources[0].listSemantic: listSemantic: any cannot stand with initialList: "
+            "streaming, always the newest"
+        )
     ],
     "- resource: pods\n  includeSecretData: true": [
-        "5: resources[0].includeSecretData: includeSecretData is legal for secrets alone, not for pods (leave the key out)"
+        (
+            "5: resources[0].includeSecretData: includeSecretData is legal for secrets alone, "
+            "not for pods (leave the key out)"
+        )
     ],
     '- resource: "*.example.com"\n  includeSecretData: true\n  id: x\n  name: y': [
-        "5: resources[0].includeSecretData: includeSecretData is legal for secrets alone, not for *.example.com (leave the key out)",
+        (
+            "5: resources[0].includeSecretData: includeSecretData is legal for secrets alone, "
+            "not for *.example.com (leave the key out)"
+        ),
         "6: resources[0].id: id cannot stand with a wildcard: it would name several streams",
-        "7: resources[0].name: name cannot stand with a wildcard: it names one object of one resource",
+        (
+            "7: resources[0].name: name cannot stand with a wildcard: it names one object of one "
+            "resource"
+        ),
     ],
     "- resource: pods\ndefaults: {excludeNamespaces: [a], namespaces: [b]}": [
-        "5: defaults.excludeNamespaces: excludeNamespaces cannot stand with namespaces (keep one of the two)"
+        (
+            "5: defaults.excludeNamespaces: excludeNamespaces cannot stand with namespaces (keep "
+            "one of the two)"
+        )
     ],
     "- resource: pods\ndefaults: {name: a, id: b, resource: c}": [
         "5: defaults.name: name belongs to one entry of resources, not to defaults",
@@ -201,95 +379,147 @@ ENTRIES = {
     ],
     # duplicates
     "- resource: pods\n- resource: po": [
-        '5: resources[1].resource: stream "pods" is a duplicate of that of resources[0] (give one of the two an id, or remove it)'
+        (
+            '5: resources[1].resource: stream "pods" is a duplicate of that of resources[0] '
+            "(give one of the two an id, or remove it)"
+        )
     ],
     "- resource: pods\n  namespaces: [a, b]\n- resource: Pod\n  namespaces: [b]": [
-        '6: resources[1].resource: stream "pods@b" is a duplicate of that of resources[0] (give one of the two an id, or remove it)'
+        (
+            '6: resources[1].resource: stream "pods@b" is a duplicate of that of resources[0] '
+            "(give one of the two an id, or remove it)"
+        )
     ],
     "- resource: pods\n  id: x\n- resource: nodes\n  id: x": [
-        '7: resources[1].id: stream "x" is a duplicate of that of resources[0] (give one of the two another id)'
+        (
+            '7: resources[1].id: stream "x" is a duplicate of that of resources[0] (give one of '
+            "the two another id)"
+        )
     ],
     '- resource: "*.example.com"\n- resource: widgets.example.com': [
         (
-            '5: resources[1].resource: stream "widgets.example.com" is a duplicate of that of resources[0]'
+            '5: resources[1].resource: stream "widgets.example.com" is a duplicate of that '
+            "of resources[0]"
             " (give one of the two an id, or remove it)"
         )
     ],
     '- resource: "*.apps"\n- resource: deploy': [
         (
-            '5: resources[1].resource: stream "deployments.apps" is a duplicate of that of resources[0]'
+            '5: resources[1].resource: stream "deployments.apps" is a duplicate of that of '
+            "resources[0]"
             " (give one of the two an id, or remove it)"
         )
     ],
     "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 6}": [
-        '5: resources[1].partitions: 6 here, but 1 in resources[0] for the same topic "t" (say the same number in both)'
+        (
+            '5: resources[1].partitions: 6 here, but 1 in resources[0] for the same topic "t" '
+            "(say the same number in both)"
+        )
     ],
     "- {resource: pods, topic: a.b}\n- {resource: nodes, topic: a_b}": [
-        '5: resources[1].topic: the topics "a.b" and "a_b" differ only in "." and "_", which Kafka refuses'
+        (
+            '5: resources[1].topic: the topics "a.b" and "a_b" differ only in "." and "_", which '
+            "Kafka refuses"
+        )
     ],
     "- {resource: pods, id: a}\n- {resource: pods, id: b}": [
         (
-            '5: resources[1].resource: can have the same objects as resources[0] on the same topic "k8s.c.core.pods"'
-            " (resources[0] is on line 4; give one of the two another `topic`, or both disjoint `namespaces`; "
-            "label and field selectors do not separate them: an object that changes moves from one to the other)"
+            "5: resources[1].resource: can have the same objects as resources[0] on the same "
+            'topic "k8s.c.core.pods"'
+            " (resources[0] is on line 4; give one of the two another `topic`, or both "
+            "disjoint `namespaces`; "
+            "label and field selectors do not separate them: an object that changes moves "
+            "from one to the other)"
         )
     ],
     "- resource: pods\n- resource: nodes\n  resource: nodes": [
         "6: resources[1].resource: is given twice, first on line 5 (keep one of the two)"
     ],
     "- resource: !!python/name:os.system pods": [
-        "4: resources[0].resource: begins with !, which makes it a YAML tag, and no tag is used here (put the value in quotes)"
+        (
+            "4: resources[0].resource: begins with !, which makes it a YAML tag, and no tag is "
+            "used here (put the value in quotes)"
+        )
     ],
     # later releases
-    "- resource: pods\nsharding: {enabled: true}": ["5: sharding.enabled: comes with a later release (in this one: false)"],
-    "- resource: pods\nsharding: {sessionTimeout: 10s}": ["5: sharding.sessionTimeout: comes with a later release (leave the key out)"],
+    "- resource: pods\nsharding: {enabled: true}": [
+        "5: sharding.enabled: comes with a later release (in this one: false)"
+    ],
+    "- resource: pods\nsharding: {sessionTimeout: 10s}": [
+        "5: sharding.sessionTimeout: comes with a later release (leave the key out)"
+    ],
 }
 
 
 @pytest.mark.parametrize("entries", ENTRIES, ids=lambda text: text.replace("\n", " ")[:60])
 def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, entries: str) -> None:
-    assert problems(tmp_path, GOOD + entries + "\n") == [f"w.yaml:{line}" for line in ENTRIES[entries]]
+    assert problems(tmp_path, GOOD + entries + "\n") == [
+        f"w.yaml:{line}" for line in ENTRIES[entries]
+    ]
 
 
 KAFKA = {
     "bootstrapServers: []": ["must not be empty (write at least one item)"],
     "bootstrapServers: [a]": ['"a" has no port: write host:port, such as kafka-0:9092'],
-    "bootstrapServers: [kafka://a:1]": ['"kafka://a:1" has a scheme: write host:port alone, such as kafka-0:9092'],
-    "bootstrapServers: ['::1:9092']": ['"::1:9092": write an IPv6 address in brackets, as in [::1]:9092'],
+    "bootstrapServers: [kafka://a:1]": [
+        '"kafka://a:1" has a scheme: write host:port alone, such as kafka-0:9092'
+    ],
+    "bootstrapServers: ['::1:9092']": [
+        '"::1:9092": write an IPv6 address in brackets, as in [::1]:9092'
+    ],
     "bootstrapServers: a:1": ["must be a list (write [a:1])"],
     "{}": ["is required (write a list of brokers, such as [kafka-0:9092])"],
-    "{bootstrapServers: [a:1], replicationFactor: 1}": ["2 is over replicationFactor (1): every write would fail"],
+    "{bootstrapServers: [a:1], replicationFactor: 1}": [
+        "2 is over replicationFactor (1): every write would fail"
+    ],
     "{bootstrapServers: [a:1], topicTemplate: '{prefix}.{ressource}'}": [
         "{ressource} is not a placeholder: there are {prefix}, {cluster}, {group}, {resource}"
     ],
-    "{bootstrapServers: [a:1], topicTemplate: '{prefix'}": ['"{prefix" has a brace without its partner'],
+    "{bootstrapServers: [a:1], topicTemplate: '{prefix'}": [
+        '"{prefix" has a brace without its partner'
+    ],
     "{bootstrapServers: [a:1], topicPrefix: a/b}": ['"a/b" is not a legal topic name'],
-    "{bootstrapServers: [a:1], delivery: transactional}": ["transactional comes with a later release (in this one: idempotent)"],
+    "{bootstrapServers: [a:1], delivery: transactional}": [
+        "transactional comes with a later release (in this one: idempotent)"
+    ],
     "{bootstrapServers: [a:1], security: {protocol: TLS}}": [
         'must be one of: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL; not "TLS"',
     ],
-    "{bootstrapServers: [a:1], security: {caFile: /x}}": ["means nothing with protocol PLAINTEXT (set protocol to SSL)"],
-    "{bootstrapServers: [a:1], security: {passwordFile: /x}}": ["means nothing with protocol PLAINTEXT (set protocol to SASL_SSL)"],
-    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL}}": ["SASL_SSL needs a mechanism (set mechanism, such as SCRAM-SHA-512)"],
-    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: SCRAM}}": ["must be one of: PLAIN, SCRAM-SHA-256"],
-    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: PLAIN, usernameFile: /u}}": [
-        "mechanism PLAIN needs password or passwordFile"
+    "{bootstrapServers: [a:1], security: {caFile: /x}}": [
+        "means nothing with protocol PLAINTEXT (set protocol to SSL)"
     ],
-    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: p, passwordFile: /p}}": [
-        "passwordFile cannot stand with password (keep one of the two)"
+    "{bootstrapServers: [a:1], security: {passwordFile: /x}}": [
+        "means nothing with protocol PLAINTEXT (set protocol to SASL_SSL)"
     ],
+    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL}}": [
+        "SASL_SSL needs a mechanism (set mechanism, such as SCRAM-SHA-512)"
+    ],
+    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: SCRAM}}": [
+        "must be one of: PLAIN, SCRAM-SHA-256"
+    ],
+    (
+        "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: PLAIN, "
+        "usernameFile: /u}}"
+    ): ["mechanism PLAIN needs password or passwordFile"],
+    (
+        "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, "
+        "password: p, passwordFile: /p}}"
+    ): ["passwordFile cannot stand with password (keep one of the two)"],
     "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: OAUTHBEARER}}": [
         "mechanism OAUTHBEARER needs tokenFile or tokenCommand"
     ],
-    "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: OAUTHBEARER, tokenCommand: []}}": [
-        "must not be empty: write the program and its arguments"
-    ],
+    (
+        "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: OAUTHBEARER, "
+        "tokenCommand: []}}"
+    ): ["must not be empty: write the program and its arguments"],
     "{bootstrapServers: [a:1], security: {protocol: SASL_PLAINTEXT, mechanism: AWS_MSK_IAM}}": [
         "mechanism AWS_MSK_IAM needs awsRegion",
         "mechanism AWS_MSK_IAM needs protocol SASL_SSL",
     ],
     "{bootstrapServers: [a:1], security: {protocol: SSL, certFile: /c}}": ["needs keyFile too"],
-    "{bootstrapServers: [a:1], security: {protocol: SSL, keyPasswordFile: /c}}": ["needs keyFile too"],
+    "{bootstrapServers: [a:1], security: {protocol: SSL, keyPasswordFile: /c}}": [
+        "needs keyFile too"
+    ],
 }
 
 
@@ -299,11 +529,16 @@ def test_a_kafka_section_that_cannot_work_is_refused(tmp_path: Path, section: st
     found = problems(tmp_path, text.replace("[resource: pods]", "[{resource: pods}]"))
     assert len(found) == len(KAFKA[section])
     assert all(
-        expected in line for expected, line in zip(sorted(KAFKA[section]), sorted(found, key=lambda p: p.split(": ", 2)[-1]), strict=True)
+        expected in line
+        for expected, line in zip(
+            sorted(KAFKA[section]), sorted(found, key=lambda p: p.split(": ", 2)[-1]), strict=True
+        )
     )
 
 
-def test_all_mistakes_of_a_file_are_reported_together_in_file_order_and_then_those_of_other_sources(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_are_reported_together_in_file_order_and_then_those_of_other_sources(
+    tmp_path: Path,
+) -> None:
     text = """\
 kafka:
   topicPrefx: x
@@ -333,21 +568,33 @@ heartbeatInterval: 10
         "WATCHRELAY_OBSERVE__LISTEN",
         "--set",
     ]
-    assert found[0] == "w.yaml:1: cluster: is required (name the source, such as cluster: prod-eu-1)"
-    assert found[8] == "WATCHRELAY_KAFKA__PARTITONS: is not a setting (did you mean WATCHRELAY_KAFKA__PARTITIONS?)"
+    assert (
+        found[0] == "w.yaml:1: cluster: is required (name the source, such as cluster: prod-eu-1)"
+    )
+    assert found[8] == (
+        "WATCHRELAY_KAFKA__PARTITONS: is not a setting (did you mean WATCHRELAY_KAFKA__PARTITIONS?)"
+    )
     assert found[10] == '--set: queueBytes: "many" is not a size: write 512KiB, 64MiB or 1GiB'
 
 
 def test_what_follows_from_a_mistake_alone_is_not_reported_beside_it(tmp_path: Path) -> None:
-    found = problems(tmp_path, GOOD + "- resource: pods\n  namespaces: [A]\n- resource: pods\n  namespaces: [b]\n")
+    found = problems(
+        tmp_path,
+        GOOD + "- resource: pods\n  namespaces: [A]\n- resource: pods\n  namespaces: [b]\n",
+    )
     assert len(found) == 1
     assert '"A" is not a namespace' in found[0]
 
 
 def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:
-    text = "cluster: c\nkafka: {bootstrapServers: [k:1], security: {password: [hunter2]}}\nresources: [{resource: pods}]\n"
+    text = (
+        "cluster: c\nkafka: {bootstrapServers: [k:1], security: {password: "
+        "[hunter2]}}\nresources: [{resource: pods}]\n"
+    )
     environ = {"WATCHRELAY_KAFKA__SECURITY": '{"password": "hunter2"'}
-    assert "hunter2" not in "\n".join(problems(tmp_path, text)) + "\n".join(problems(tmp_path, text, environ=environ))
+    assert "hunter2" not in "\n".join(problems(tmp_path, text)) + "\n".join(
+        problems(tmp_path, text, environ=environ)
+    )
 
 
 def test_an_unknown_key_of_the_command_line_is_blamed_on_the_command_line(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ HOT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("edit", HOT, ids=lambda edit: next(iter(edit)))
-def test_what_streams_and_logs_go_by_is_taken(read: Callable[..., Loaded], edit: dict[str, Any]) -> None:
+def test_what_streams_and_logs_go_by_is_taken(
+    read: Callable[..., Loaded], edit: dict[str, Any]
+) -> None:
     held, loaded = read().settings, read(**edit)
     taken = take(held, loaded)
     assert taken.kept == ()
@@ -49,9 +51,18 @@ def test_what_streams_and_logs_go_by_is_taken(read: Callable[..., Loaded], edit:
 
 COLD: list[tuple[dict[str, Any], list[str]]] = [
     ({"cluster": "other"}, ["cluster"]),
-    ({"kubernetes": {"kubeconfig": "/k", "context": "c"}}, ["kubernetes.kubeconfig", "kubernetes.context"]),
     (
-        {"kafka": {"bootstrapServers": ["b:1"], "format": "debezium", "security": {"protocol": "SSL"}}},
+        {"kubernetes": {"kubeconfig": "/k", "context": "c"}},
+        ["kubernetes.kubeconfig", "kubernetes.context"],
+    ),
+    (
+        {
+            "kafka": {
+                "bootstrapServers": ["b:1"],
+                "format": "debezium",
+                "security": {"protocol": "SSL"},
+            }
+        },
         ["kafka.bootstrapServers", "kafka.security.protocol", "kafka.format"],
     ),
     ({"queueBytes": "1MiB"}, ["queueBytes"]),
@@ -72,14 +83,21 @@ def test_what_only_a_restart_can_change_is_named_and_keeps_its_value(
 
 
 def test_before_anything_is_connected_only_the_address_is_kept(read: Callable[..., Loaded]) -> None:
-    edited = read(kubernetes={"kubeconfig": "/k"}, observe={"listen": "127.0.0.1:1", "logLevel": "debug"})
+    edited = read(
+        kubernetes={"kubeconfig": "/k"}, observe={"listen": "127.0.0.1:1", "logLevel": "debug"}
+    )
     taken = take(read().settings, edited, cold=(LISTEN,))
     assert taken.kept == ("observe.listen",)
     assert taken.settings.kubernetes.kubeconfig == "/k"
-    assert (taken.settings.observe.listen, taken.settings.observe.log_level) == ("0.0.0.0:8080", "debug")
+    assert (taken.settings.observe.listen, taken.settings.observe.log_level) == (
+        "0.0.0.0:8080",
+        "debug",
+    )
 
 
-def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(read: Callable[..., Loaded]) -> None:
+def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(
+    read: Callable[..., Loaded],
+) -> None:
     """Both topics would be one under the template that stays in force."""
     two = [{"resource": "pods"}, {"resource": "nodes", "partitions": 2}]
     template = {"bootstrapServers": ["a:1"], "topicTemplate": "{prefix}.{cluster}"}

@@ -1,4 +1,5 @@
-"""Each key of the design's sample config is accepted, or refused with the words "comes with a later release": never ignored."""
+"""Each key of the design's sample config is accepted, or refused with the words "comes with a later
+release": never ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from watchrelay.config.settings import with_defaults
 from watchrelay.config.tree import read_yaml
 from watchrelay.core.errors import ConfigError
 
-BASE: dict[str, Any] = {"cluster": "c", "kafka.bootstrapServers": ["k:9092"], "resources[0].resource": "pods"}
+BASE: dict[str, Any] = {
+    "cluster": "c",
+    "kafka.bootstrapServers": ["k:9092"],
+    "resources[0].resource": "pods",
+}
 
 SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ("cluster", "prod-eu-1", {}),
@@ -26,11 +31,31 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     *(
         (f"kafka.security.{key}", value, {"kafka.security.protocol": "SASL_SSL", **beside})
         for key, value, beside in (
-            ("mechanism", "SCRAM-SHA-512", {"kafka.security.usernameFile": "/u", "kafka.security.passwordFile": "/p"}),
-            ("usernameFile", "/u", {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"}),
-            ("passwordFile", "/p", {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"}),
-            ("username", "u", {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"}),
-            ("password", "p", {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"}),
+            (
+                "mechanism",
+                "SCRAM-SHA-512",
+                {"kafka.security.usernameFile": "/u", "kafka.security.passwordFile": "/p"},
+            ),
+            (
+                "usernameFile",
+                "/u",
+                {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"},
+            ),
+            (
+                "passwordFile",
+                "/p",
+                {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"},
+            ),
+            (
+                "username",
+                "u",
+                {"kafka.security.mechanism": "SCRAM-SHA-256", "kafka.security.passwordFile": "/p"},
+            ),
+            (
+                "password",
+                "p",
+                {"kafka.security.mechanism": "PLAIN", "kafka.security.usernameFile": "/u"},
+            ),
             ("tokenFile", "/t", {"kafka.security.mechanism": "OAUTHBEARER"}),
             ("tokenCommand", "print-token --now", {"kafka.security.mechanism": "OAUTHBEARER"}),
             ("awsRegion", "eu-west-1", {"kafka.security.mechanism": "AWS_MSK_IAM"}),
@@ -38,12 +63,24 @@ SAMPLE: list[tuple[str, Any, dict[str, Any]]] = [
     ),
     ("kafka.security.protocol", "SSL", {}),
     ("kafka.security.caFile", "/ca.crt", {"kafka.security.protocol": "SSL"}),
-    ("kafka.security.certFile", "/c", {"kafka.security.protocol": "SSL", "kafka.security.keyFile": "/k"}),
-    ("kafka.security.keyFile", "/k", {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c"}),
+    (
+        "kafka.security.certFile",
+        "/c",
+        {"kafka.security.protocol": "SSL", "kafka.security.keyFile": "/k"},
+    ),
+    (
+        "kafka.security.keyFile",
+        "/k",
+        {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c"},
+    ),
     (
         "kafka.security.keyPasswordFile",
         "/p",
-        {"kafka.security.protocol": "SSL", "kafka.security.certFile": "/c", "kafka.security.keyFile": "/k"},
+        {
+            "kafka.security.protocol": "SSL",
+            "kafka.security.certFile": "/c",
+            "kafka.security.keyFile": "/k",
+        },
     ),
     ("kafka.security.checkHostname", False, {"kafka.security.protocol": "SSL"}),
     ("kafka.topicPrefix", "k8s", {}),
@@ -138,7 +175,9 @@ def value_of(settings: Settings, path: str) -> Any:
     return here
 
 
-@pytest.mark.parametrize(("path", "value", "beside"), SAMPLE, ids=[f"{path}={value}" for path, value, _ in SAMPLE])
+@pytest.mark.parametrize(
+    ("path", "value", "beside"), SAMPLE, ids=[f"{path}={value}" for path, value, _ in SAMPLE]
+)
 def test_every_key_of_the_sample_is_honoured_or_refused_as_coming_later(
     tmp_path: Path, path: str, value: Any, beside: dict[str, Any]
 ) -> None:
@@ -158,7 +197,9 @@ def test_every_key_of_the_sample_is_honoured_or_refused_as_coming_later(
         "20s": 20.0,
         "print-token --now": ("print-token", "--now"),
         "p": held,
-    }.get(value if isinstance(value, str) else "", tuple(value) if isinstance(value, list) else value)
+    }.get(
+        value if isinstance(value, str) else "", tuple(value) if isinstance(value, list) else value
+    )
     assert held == expected
     if path.startswith("defaults."):
         assert value_of(settings, path.replace("defaults", "resources[0]")) == expected
@@ -168,13 +209,25 @@ def test_the_sample_names_every_key_there_is() -> None:
     def plain(path: tuple[str | int, ...]) -> str:
         return ".".join(str(part) for part in path).replace(".0", "[0]")
 
-    leaves = {plain(path) for path in every_key()} - {"kubernetes", "kafka", "kafka.security", "defaults", "resources"}
+    leaves = {plain(path) for path in every_key()} - {
+        "kubernetes",
+        "kafka",
+        "kafka.security",
+        "defaults",
+        "resources",
+    }
     leaves -= {"observe", "shutdown", "sharding"}
     assert leaves == {re.sub(r"\.0", "[0]", path) for path, _, _ in SAMPLE}
 
 
 def test_a_default_is_always_a_value_that_this_release_has() -> None:
-    settings = Settings.model_validate({"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": [{"resource": "pods"}]})
+    settings = Settings.model_validate(
+        {
+            "cluster": "c",
+            "kafka": {"bootstrapServers": ["k:1"]},
+            "resources": [{"resource": "pods"}],
+        }
+    )
     for row in LATER:
         if row.only:
             assert value_of(settings, ".".join(row.path).replace("*", "0")) in row.only
@@ -191,7 +244,8 @@ def test_every_key_has_a_variable_of_its_own_that_finds_it_again() -> None:
 
 def test_merging_defaults_twice_changes_nothing() -> None:
     text = (
-        "cluster: c\nkafka: {bootstrapServers: [k:1]}\ndefaults: {pageSize: 7, bookmarks: false}\nresources: [{resource: po, pageSize: 9}]"
+        "cluster: c\nkafka: {bootstrapServers: [k:1]}\ndefaults: {pageSize: 7, bookmarks: "
+        "false}\nresources: [{resource: po, pageSize: 9}]"
     )
     once = with_defaults(Settings.model_validate(read_yaml(text, "").value))
     assert with_defaults(once) == once

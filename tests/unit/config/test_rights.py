@@ -1,4 +1,5 @@
-"""The rights a config needs: list and watch on what it names, nothing else; and what cannot be granted offline."""
+"""The rights a config needs: list and watch on what it names, nothing else; and what cannot be
+granted offline."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from watchrelay.config.streams import plan
 
 
 def settings(*entries: dict[str, Any], **more: Any) -> Settings:
-    raw = {"cluster": "c", "kafka": {"bootstrapServers": ["k:1"]}, "resources": list(entries), **more}
+    raw = {
+        "cluster": "c",
+        "kafka": {"bootstrapServers": ["k:1"]},
+        "resources": list(entries),
+        **more,
+    }
     return with_defaults(Settings.model_validate(raw))
 
 
@@ -34,7 +40,11 @@ def test_rules_are_grouped_by_group_and_sorted_and_never_more_than_list_and_watc
         Rule("x.io", ("*",)),
     )
     made = manifests(granted, namespace="ops", name="relay")
-    assert [manifest["kind"] for manifest in made] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"]
+    assert [manifest["kind"] for manifest in made] == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ]
     assert all(rule["verbs"] == ["list", "watch"] for rule in made[1]["rules"])
     assert made[2]["subjects"] == [{"kind": "ServiceAccount", "name": "relay", "namespace": "ops"}]
 
@@ -48,8 +58,14 @@ def test_namespaces_get_roles_of_their_own_unless_the_watch_is_cluster_wide() ->
         )
     )
     assert granted.cluster == (Rule("", ("configmaps",)),)
-    assert granted.namespaced == {"pay": (Rule("", ("pods",)),), "shop": (Rule("", ("pods",)), Rule("batch", ("jobs",)))}
-    kinds = [(manifest["kind"], manifest["metadata"].get("namespace")) for manifest in manifests(granted, namespace="n", name="r")]
+    assert granted.namespaced == {
+        "pay": (Rule("", ("pods",)),),
+        "shop": (Rule("", ("pods",)), Rule("batch", ("jobs",))),
+    }
+    kinds = [
+        (manifest["kind"], manifest["metadata"].get("namespace"))
+        for manifest in manifests(granted, namespace="n", name="r")
+    ]
     assert kinds[1:] == [
         ("ClusterRole", None),
         ("ClusterRoleBinding", None),
@@ -78,11 +94,20 @@ def test_a_single_object_is_granted_alone_and_nothing_is_granted_twice() -> None
 def test_what_only_a_cluster_can_name_is_told_with_the_cure() -> None:
     _, unresolved = rights(
         settings(
-            {"resource": "widgets"}, {"resource": "Widget.example.com"}, {"resource": "pods"}, {"resource": "nodes", "namespaces": ["a"]}
+            {"resource": "widgets"},
+            {"resource": "Widget.example.com"},
+            {"resource": "pods"},
+            {"resource": "nodes", "namespaces": ["a"]},
         )
     )
     assert [(entry.index, entry.message.split(":")[0]) for entry in unresolved] == [
-        (0, '"widgets" is not built into Kubernetes, so its group is unknown without asking a cluster'),
+        (
+            0,
+            (
+                '"widgets" is not built into Kubernetes, so its group is unknown without asking a '
+                "cluster"
+            ),
+        ),
         (1, '"Widget.example.com" is a Kind'),
         (3, "nodes is cluster-scoped"),
     ]
@@ -94,7 +119,13 @@ def test_streams_and_topics_follow_from_the_config() -> None:
         settings(
             {"resource": "po", "namespaces": ["shop", "pay"]},
             {"resource": "Deployment", "namespaces": ["a", "b"], "scope": "cluster"},
-            {"resource": "ev", "id": "happenings", "namespaces": ["x"], "topic": "t", "partitions": 6},
+            {
+                "resource": "ev",
+                "id": "happenings",
+                "namespaces": ["x"],
+                "topic": "t",
+                "partitions": 6,
+            },
             {"resource": "widgets.example.com/v1"},
             {"resource": "gadgets"},
             {"resource": "*.policy"},
@@ -119,9 +150,22 @@ def test_what_is_legal_and_surprising_is_warned_of() -> None:
         {"resource": "secrets", "includeSecretData": True},
         {"resource": "deploymentz.apps"},
     ]
-    security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "u", "password": "p"}
-    kafka = {"bootstrapServers": ["k:1"], "replicationFactor": 1, "minInsyncReplicas": 1, "security": security}
-    told = [".".join(str(part) for part in path) for path, _, _ in warnings(settings(*entries, kafka=kafka))]
+    security = {
+        "protocol": "SASL_PLAINTEXT",
+        "mechanism": "PLAIN",
+        "username": "u",
+        "password": "p",
+    }
+    kafka = {
+        "bootstrapServers": ["k:1"],
+        "replicationFactor": 1,
+        "minInsyncReplicas": 1,
+        "security": security,
+    }
+    told = [
+        ".".join(str(part) for part in path)
+        for path, _, _ in warnings(settings(*entries, kafka=kafka))
+    ]
     assert told == [
         "kafka.security.protocol",
         "kafka.security.password",

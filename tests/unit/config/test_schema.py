@@ -25,7 +25,9 @@ def test_every_key_is_described_in_camel_case_and_nothing_else_is_allowed() -> N
         assert section(path)["description"], path
         assert re.fullmatch(r"[a-z][A-Za-z]*", str(path[-1]))
     schema = json_schema()
-    assert all(part["additionalProperties"] is False for part in (schema, *schema["$defs"].values()))
+    assert all(
+        part["additionalProperties"] is False for part in (schema, *schema["$defs"].values())
+    )
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["required"] == ["cluster", "kafka", "resources"]
     assert json.dumps(json_schema()) == json.dumps(schema)
@@ -37,11 +39,20 @@ def test_durations_are_text_with_a_pattern_and_a_default_as_written() -> None:
     assert re.search(heartbeat["pattern"], "1h30m")
     assert not re.search(heartbeat["pattern"], "10")
     snapshot = section(("defaults", "snapshotInterval"))
-    assert (snapshot["type"], snapshot["maximum"], snapshot["default"]) == (["string", "integer"], 0, "1h")
+    assert (snapshot["type"], snapshot["maximum"], snapshot["default"]) == (
+        ["string", "integer"],
+        0,
+        "1h",
+    )
     assert re.search(snapshot["pattern"], "0")
 
 
 def test_a_default_that_may_not_be_written_is_not_in_the_schema() -> None:
-    for path in (("defaults", "topic"), ("defaults", "partitions"), ("kafka", "security", "mechanism"), ("resources", 0, "name")):
+    for path in (
+        ("defaults", "topic"),
+        ("defaults", "partitions"),
+        ("kafka", "security", "mechanism"),
+        ("resources", 0, "name"),
+    ):
         assert "default" not in section(path)
         assert section(path)["type"] in ("string", "integer")

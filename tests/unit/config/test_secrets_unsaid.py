@@ -1,6 +1,8 @@
-"""A password in a config that is wrong about it, however it is wrong and wherever it is written: no message repeats it.
+"""A password in a config that is wrong about it, however it is wrong and wherever it is written: no
+message repeats it.
 
-Room: unit tests of config.  In: clumsy files, variables and command lines, each with the canary in it.  Out: what an operator is told.
+Room: unit tests of config.  In: clumsy files, variables and command lines, each with the canary in
+it.  Out: what an operator is told.
 """
 
 from __future__ import annotations
@@ -52,12 +54,15 @@ WRITTEN = [
 
 def config(line: str, *, servers: str = "[k:9092]") -> str:
     head = (
-        f"cluster: c\nkafka:\n  bootstrapServers: {servers}\n  security:\n    protocol: SASL_SSL\n    mechanism: PLAIN\n    username: u\n"
+        f"cluster: c\nkafka:\n  bootstrapServers: {servers}\n  security:\n    protocol: "
+        "SASL_SSL\n    mechanism: PLAIN\n    username: u\n"
     )
     return f"{head}    {line}\nresources: [{{resource: pods}}]\n"
 
 
-def validate(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *arguments: str) -> tuple[int, str]:
+def validate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, *arguments: str
+) -> tuple[int, str]:
     (tmp_path / "c.yaml").write_text(text)
     code = main(["validate", "-c", str(tmp_path / "c.yaml"), *arguments])
     said = capsys.readouterr()
@@ -69,7 +74,9 @@ def shown(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", WRITTEN)
-def test_what_is_wrong_about_a_password_is_said_without_it(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_about_a_password_is_said_without_it(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, said = validate(tmp_path, capsys, config(line))
     assert code == 78
     assert f"{tmp_path}/c.yaml:" in said
@@ -77,7 +84,9 @@ def test_what_is_wrong_about_a_password_is_said_without_it(line: str, tmp_path: 
 
 
 @pytest.mark.parametrize("servers", [f"[u:{CANARY}@k:9092]", f"['http://u:{CANARY}@k:9092']"])
-def test_a_password_among_the_servers_is_told_by_its_place(servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_password_among_the_servers_is_told_by_its_place(
+    servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, said = validate(tmp_path, capsys, config("password: x", servers=servers))
     assert code == 78
     assert "c.yaml:3: kafka.bootstrapServers[0]: has an @: write host:port alone" in said
@@ -96,7 +105,11 @@ def test_a_password_among_the_servers_is_told_by_its_place(servers: str, tmp_pat
     ],
 )
 def test_a_variable_that_is_wrong_is_told_without_its_value(
-    name: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    value: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(name, value)
     code, said = validate(tmp_path, capsys, config("password: x"))
@@ -156,11 +169,14 @@ USERS = [
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_what_is_wrong_about_a_users_credential_is_said_without_it(user: str, tmp_path: Path) -> None:
+def test_what_is_wrong_about_a_users_credential_is_said_without_it(
+    user: str, tmp_path: Path
+) -> None:
     file = tmp_path / "config"
     file.write_text(
         "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n"
-        f"clusters: [{{name: k, cluster: {{server: https://h:1}}}}]\nusers:\n- name: u\n  user: {user}\n"
+        "clusters: [{name: k, cluster: {server: https://h:1}}]\nusers:\n- name: u\n  "
+        f"user: {user}\n"
     )
     with pytest.raises(ConfigError) as caught:
         load(file)

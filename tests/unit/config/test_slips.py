@@ -1,4 +1,5 @@
-"""What operators write by habit: each mistake is answered with the line that would be right, which is then accepted."""
+"""What operators write by habit: each mistake is answered with the line that would be right, which
+is then accepted."""
 
 from __future__ import annotations
 
@@ -34,14 +35,18 @@ WHOLE = {
     f"kafka: {{bootstrapServers: [k:9092], partitions: 3.0}}\n{PODS}": "3",
     f"kafka: {{bootstrapServers: [k:9092], createTopics: 'no'}}\n{PODS}": "false",
     f"kafka: {{bootstrapServers: [k:9092], security: {{protocol: tls}}}}\n{PODS}": "protocol: SSL",
-    f"kafka: {{bootstrapServers: [k:9092], security: {{protocol: sasl_ssl, mechanism: plain}}}}\n{PODS}": "mechanism: PLAIN",
+    (
+        "kafka: {bootstrapServers: [k:9092], security: {protocol: sasl_ssl, mechanism: "
+        f"plain}}}}\n{PODS}"
+    ): "mechanism: PLAIN",
 }
 ENTRY = {
     "labelSelector: {app: web, tier: 7}": "labelSelector: app=web,tier=7",
     "labelSelector: {matchLabels: {app: web}}": "labelSelector: app=web",
-    "labelSelector: {matchExpressions: [{key: tier, operator: In, values: [a, b]}, {key: x, operator: NotIn, values: [c]}]}": (
-        "labelSelector: tier in (a,b),x notin (c)"
-    ),
+    (
+        "labelSelector: {matchExpressions: [{key: tier, operator: In, values: [a, b]}, {key: x, "
+        "operator: NotIn, values: [c]}]}"
+    ): ("labelSelector: tier in (a,b),x notin (c)"),
     "labelSelector: {matchExpressions: [{key: x, operator: DoesNotExist}]}": 'labelSelector: "!x"',
     "labelSelector: [app=web, tier]": "labelSelector: app=web,tier",
     "labelSelector: 'app:web'": "app=web",
@@ -81,7 +86,9 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [str(problem).removeprefix(f"{file}:") for problem in caught.value.problems]
 
 
-@pytest.mark.parametrize("text", WHOLE, ids=lambda text: text.replace(KAFKA, "").replace(PODS, "").strip()[:50])
+@pytest.mark.parametrize(
+    "text", WHOLE, ids=lambda text: text.replace(KAFKA, "").replace(PODS, "").strip()[:50]
+)
 def test_a_slip_is_answered_with_the_line_that_would_be_right(tmp_path: Path, text: str) -> None:
     assert problems(tmp_path, text)[-1].rstrip(")").endswith(f"write {WHOLE[text]}")
 
@@ -90,22 +97,39 @@ def test_a_slip_is_answered_with_the_line_that_would_be_right(tmp_path: Path, te
 def test_a_slip_in_an_entry_is_answered_likewise(tmp_path: Path, key: str) -> None:
     (said,) = problems(tmp_path, f"{KAFKA}\nresources:\n  - resource: pods\n    {key}")
     assert said.startswith("5: resources[0].")
-    assert said.removesuffix(")").endswith(f"write {ENTRY[key]}") or said.endswith(f"write {ENTRY[key]})")
+    assert said.removesuffix(")").endswith(f"write {ENTRY[key]}") or said.endswith(
+        f"write {ENTRY[key]})"
+    )
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_by_another_name_is_answered_with_its_own_and_the_value_as_that_takes_it(tmp_path: Path, key: str) -> None:
+def test_a_key_by_another_name_is_answered_with_its_own_and_the_value_as_that_takes_it(
+    tmp_path: Path, key: str
+) -> None:
     (said,) = problems(tmp_path, f"{KAFKA}\nresources:\n  - resource: pods\n    {key}")
     assert said.endswith(f"unknown key (did you mean {KEYS[key]}?)")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_resource_as_in_a_url_or_an_api_version_is_answered_with_its_name(tmp_path: Path, name: str) -> None:
+def test_a_resource_as_in_a_url_or_an_api_version_is_answered_with_its_name(
+    tmp_path: Path, name: str
+) -> None:
     (said,) = problems(tmp_path, f"{KAFKA}\nresources: [{{resource: {name}}}]")
     assert said.endswith(f'"{name}" is not a resource name: write {NAMES[name]}')
 
 
-@pytest.mark.parametrize("name", ["pods/status", "deployments.apps/v1/scale", "pods/web-0", "a/b/c/d", "apps/v1/", "/", "apps//v1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pods/status",
+        "deployments.apps/v1/scale",
+        "pods/web-0",
+        "a/b/c/d",
+        "apps/v1/",
+        "/",
+        "apps//v1",
+    ],
+)
 def test_what_has_no_certain_meaning_is_not_guessed(tmp_path: Path, name: str) -> None:
     (said,) = problems(tmp_path, f"{KAFKA}\nresources: [{{resource: '{name}'}}]")
     assert said.endswith("behind the slash stands a version, as in widgets.example.com/v1")
@@ -115,38 +139,72 @@ def test_what_has_no_certain_meaning_is_not_guessed(tmp_path: Path, name: str) -
     ("entries", "said"),
     [
         ("[pods]", "3: resources[0]: must be a mapping of keys (write - resource: pods)"),
-        ("[no]", '3: resources[0]: must be a mapping of keys, not true or false (write - resource: "no")'),
-        ("{resource: pods}", "3: resources: must be a list, not a mapping (write - before it, as in - resource: pods)"),
-        ("{pods: {namespaces: [a]}}", "3: resources: must be a list, not a mapping (write - resource: pods)"),
-        ("{web: {resource: deployments.apps}}", "3: resources: must be a list, not a mapping (write - resource: deployments.apps)"),
+        (
+            "[no]",
+            (
+                "3: resources[0]: must be a mapping of keys, not true or false (write - resource: "
+                '"no")'
+            ),
+        ),
+        (
+            "{resource: pods}",
+            (
+                "3: resources: must be a list, not a mapping (write - before it, as in - resource: "
+                "pods)"
+            ),
+        ),
+        (
+            "{pods: {namespaces: [a]}}",
+            "3: resources: must be a list, not a mapping (write - resource: pods)",
+        ),
+        (
+            "{web: {resource: deployments.apps}}",
+            "3: resources: must be a list, not a mapping (write - resource: deployments.apps)",
+        ),
         ("[pods: ]", "3: resources[0].pods: unknown key (write resource: pods)"),
         (
             "[{resource: [pods, services]}]",
             (
                 "3: resources[0].resource: must be text, not a list "
-                "(one entry names one resource: write resources: [{resource: pods}, {resource: services}])"
+                "(one entry names one resource: write resources: [{resource: pods}, "
+                "{resource: services}])"
             ),
         ),
-        ("[{resource: 'pods,services'}]", '3: resources[0].resource: "pods,services" has a comma in it: one entry names one resource'),
+        (
+            "[{resource: 'pods,services'}]",
+            (
+                '3: resources[0].resource: "pods,services" has a comma in it: one entry names one '
+                "resource"
+            ),
+        ),
         (
             "[{resource: pods, namespaces: ['*']}]",
-            '3: resources[0].namespaces[0]: "*" is not a namespace: leave the key out for all namespaces',
+            (
+                '3: resources[0].namespaces[0]: "*" is not a namespace: leave the key out for all '
+                "namespaces"
+            ),
         ),
         (
             "[{resource: deployments, apiVersion: apps/v1}]",
             (
                 "3: resources[0].apiVersion: unknown key "
-                "(group and version are parts of the resource: write resource: deployments.apps or deployments.apps/v1)"
+                "(group and version are parts of the resource: write resource: "
+                "deployments.apps or deployments.apps/v1)"
             ),
         ),
     ],
 )
-def test_entries_in_another_form_are_answered_with_the_one_that_is_taken(tmp_path: Path, entries: str, said: str) -> None:
+def test_entries_in_another_form_are_answered_with_the_one_that_is_taken(
+    tmp_path: Path, entries: str, said: str
+) -> None:
     assert said in problems(tmp_path, f"{KAFKA}\nresources: {entries}")
 
 
 def test_no_hint_repeats_what_can_be_a_password(tmp_path: Path) -> None:
-    for text in (f"kafka: user:hunter2@k:9092\n{PODS}", f"kafka: {{bootstrap_servers: 'user:hunter2@k:9092'}}\n{PODS}"):
+    for text in (
+        f"kafka: user:hunter2@k:9092\n{PODS}",
+        f"kafka: {{bootstrap_servers: 'user:hunter2@k:9092'}}\n{PODS}",
+    ):
         assert "hunter2" not in "\n".join(problems(tmp_path, text))
 
 

@@ -1,4 +1,5 @@
-"""File, environment and `--set`: which wins, how values are written in each, what is told when they are wrong."""
+"""File, environment and `--set`: which wins, how values are written in each, what is told when they
+are wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def said(config: str | None, *sets: str, **environ: str) -> str:
 def test_the_environment_wins_over_the_file_and_set_over_both(config: str) -> None:
     environ = {"WATCHRELAY_CLUSTER": "env", "WATCHRELAY_KAFKA__PARTITIONS": "4"}
     settings = load_settings(config, ["kafka.partitions=5"], environ=environ)
-    assert (settings.cluster, settings.kafka.partitions, settings.kafka.bootstrap_servers) == ("env", 5, ("file:9092",))
+    assert (settings.cluster, settings.kafka.partitions, settings.kafka.bootstrap_servers) == (
+        "env",
+        5,
+        ("file:9092",),
+    )
 
 
 def test_values_in_the_environment_are_read_by_what_the_key_is(config: str) -> None:
@@ -87,7 +92,9 @@ def test_values_of_set_are_yaml_and_lists_may_have_commas(config: str) -> None:
     assert settings.resources[2].page_size == 7
 
 
-def test_everything_can_be_said_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_can_be_said_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     environ = {
         "WATCHRELAY_CLUSTER": "c",
@@ -102,7 +109,9 @@ def test_everything_can_be_said_without_a_file(tmp_path: Path, monkeypatch: pyte
     assert "resources: is required" in message
 
 
-def test_the_file_is_the_one_of_c_then_of_the_variable_then_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_the_one_of_c_then_of_the_variable_then_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two", "watchrelay"):
         (tmp_path / f"{name}.yaml").write_text(FILE.replace("cluster: file", f"cluster: {name}"))
@@ -113,11 +122,14 @@ def test_the_file_is_the_one_of_c_then_of_the_variable_then_of_the_folder(tmp_pa
 
 def test_unknown_variables_are_refused_with_the_nearest_name(config: str) -> None:
     assert (
-        said(config, WATCHRELAY_KAFKA__TOPIC_PREFX="x") == "WATCHRELAY_KAFKA__TOPIC_PREFX: is not a setting"
+        said(config, WATCHRELAY_KAFKA__TOPIC_PREFX="x")
+        == "WATCHRELAY_KAFKA__TOPIC_PREFX: is not a setting"
         " (did you mean WATCHRELAY_KAFKA__TOPIC_PREFIX?)"
     )
     assert "did you mean WATCHRELAY_CLUSTER?" in said(config, WATCHRELAY_CLUSTR="x")
-    assert "did you mean WATCHRELAY_RESOURCES__0__TOPIC?" in said(config, WATCHRELAY_RESOURCES__1__TOPICS="x")
+    assert "did you mean WATCHRELAY_RESOURCES__0__TOPIC?" in said(
+        config, WATCHRELAY_RESOURCES__1__TOPICS="x"
+    )
     assert "is not a setting" in said(config, WATCHRELAY_ZZZZ="x")
 
 
@@ -143,17 +155,30 @@ def test_a_wrong_value_names_its_source_instead_of_a_line(config: str) -> None:
     assert said(config, WATCHRELAY_RESOURCES="pods") == (
         "WATCHRELAY_RESOURCES: resources: is not JSON: a list or a section is written as JSON here"
     )
-    assert said(config, "kafka.partitons=1") == "--set: kafka.partitons: unknown key (did you mean partitions?)"
-    assert said(config, "resources[9].name=x") == ("--set: resources[9].name: there is no [9]: the list has 2 entries (the first is 0)")
-    assert said(config, "resources.name=x") == "--set: resources.name: resources is a list: write resources[0]"
+    assert (
+        said(config, "kafka.partitons=1")
+        == "--set: kafka.partitons: unknown key (did you mean partitions?)"
+    )
+    assert said(config, "resources[9].name=x") == (
+        "--set: resources[9].name: there is no [9]: the list has 2 entries (the first is 0)"
+    )
+    assert (
+        said(config, "resources.name=x")
+        == "--set: resources.name: resources is a list: write resources[0]"
+    )
     assert said(config, "kafka[0]=x") == "--set: kafka[0]: is no list"
-    assert said(config, "cluster.x=1") == "--set: cluster.x: cluster is a single value: it has no keys"
+    assert (
+        said(config, "cluster.x=1") == "--set: cluster.x: cluster is a single value: it has no keys"
+    )
 
 
 def test_bytes_that_are_no_text_are_refused_by_the_name_of_who_said_them(config: str) -> None:
     bytes_as_python_has_them = "a\udcff"
     assert said(config, f"cluster={bytes_as_python_has_them}") == "--set: cluster: is not UTF-8"
-    assert said(config, WATCHRELAY_CLUSTER=bytes_as_python_has_them) == "WATCHRELAY_CLUSTER: cluster: is not UTF-8"
+    assert (
+        said(config, WATCHRELAY_CLUSTER=bytes_as_python_has_them)
+        == "WATCHRELAY_CLUSTER: cluster: is not UTF-8"
+    )
 
 
 def test_a_value_that_is_overridden_is_not_complained_of(config: str, tmp_path: Path) -> None:
@@ -163,36 +188,66 @@ def test_a_value_that_is_overridden_is_not_complained_of(config: str, tmp_path: 
 
 def test_sections_are_overlaid_key_by_key_and_lists_as_a_whole(config: str, tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(
-        FILE.replace("  partitions: 3", "  security: {protocol: SSL, caFile: /file, certFile: /c, keyFile: /k}")
+        FILE.replace(
+            "  partitions: 3",
+            "  security: {protocol: SSL, caFile: /file, certFile: /c, keyFile: /k}",
+        )
     )
     environ = {
         "WATCHRELAY_KAFKA__SECURITY": '{"caFile": "/env"}',
         "WATCHRELAY_RESOURCES": '[{"resource": "services", "pageSize": 7}]',
     }
-    settings = load_settings(config, ["kafka.security.certFile=/set", "resources[0].pageSize=8"], environ=environ)
+    settings = load_settings(
+        config, ["kafka.security.certFile=/set", "resources[0].pageSize=8"], environ=environ
+    )
     security = settings.kafka.security
-    assert (security.protocol, security.ca_file, security.cert_file, security.key_file) == ("SSL", "/env", "/set", "/k")
-    assert [(entry.resource, entry.page_size, entry.label_selector) for entry in settings.resources] == [("services", 8, "")]
-    assert load_settings(config, ["kafka.security=null"], environ={}).kafka.security.protocol == "PLAINTEXT"
+    assert (security.protocol, security.ca_file, security.cert_file, security.key_file) == (
+        "SSL",
+        "/env",
+        "/set",
+        "/k",
+    )
+    assert [
+        (entry.resource, entry.page_size, entry.label_selector) for entry in settings.resources
+    ] == [("services", 8, "")]
+    assert (
+        load_settings(config, ["kafka.security=null"], environ={}).kafka.security.protocol
+        == "PLAINTEXT"
+    )
 
 
 def test_who_said_what_survives_the_overlay(config: str, tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(FILE.replace("  partitions: 3", "  security: {protocol: SSL, caFile: 1}\nobserve: text"))
+    (tmp_path / "w.yaml").write_text(
+        FILE.replace("  partitions: 3", "  security: {protocol: SSL, caFile: 1}\nobserve: text")
+    )
     environ = {
         "WATCHRELAY_KAFKA__SECURITY": '{"certFile": 2}',
         "WATCHRELAY_OBSERVE__LOG_LEVEL": "debug",
         "WATCHRELAY_RESOURCES__1__PAGE_SIZE": "many",
     }
-    assert said(config, "resources[0].labelSelector=a b", **environ).replace(f"{tmp_path}/", "").splitlines() == [
+    assert said(config, "resources[0].labelSelector=a b", **environ).replace(
+        f"{tmp_path}/", ""
+    ).splitlines() == [
         'w.yaml:4: kafka.security.caFile: must be text, and YAML reads 1 as a number (write "1")',
         "w.yaml:5: observe: must be a mapping of keys, not text",
-        'WATCHRELAY_KAFKA__SECURITY: kafka.security.certFile: must be text, and YAML reads 2 as a number (write "2")',
-        'WATCHRELAY_RESOURCES__1__PAGE_SIZE: resources[1].pageSize: must be a whole number, not "many"',
-        '--set: resources[0].labelSelector: "a b" is none of: key, !key, key=value, key!=value, key in (a,b), key notin (a,b)',
+        (
+            "WATCHRELAY_KAFKA__SECURITY: kafka.security.certFile: must be text, and YAML reads 2 "
+            'as a number (write "2")'
+        ),
+        (
+            "WATCHRELAY_RESOURCES__1__PAGE_SIZE: resources[1].pageSize: must be a whole number, "
+            'not "many"'
+        ),
+        (
+            '--set: resources[0].labelSelector: "a b" is none of: key, !key, key=value, '
+            "key!=value, key in (a,b), key notin (a,b)"
+        ),
     ]
 
 
-def test_the_librarys_own_sources_are_not_asked(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_librarys_own_sources_are_not_asked(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLUSTER", "process")
     monkeypatch.setenv("WATCHRELAY_CLUSTER", "process")
@@ -218,7 +273,8 @@ def test_anchors_and_merge_keys_work_in_files(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(
         "cluster: c\nkafka: {bootstrapServers: [k:1]}\nresources:\n"
-        "  - &a {resource: pods, pageSize: 7, namespaces: [x]}\n  - {<<: *a, resource: nodes, namespaces: []}\n"
+        "  - &a {resource: pods, pageSize: 7, namespaces: [x]}\n  - {<<: *a, resource: "
+        "nodes, namespaces: []}\n"
     )
     second = load_settings(str(file), environ={}).resources[1]
     assert (second.resource, second.page_size, second.namespaces) == ("nodes", 7, ())
@@ -226,7 +282,13 @@ def test_anchors_and_merge_keys_work_in_files(tmp_path: Path) -> None:
 
 def test_code_uses_snake_case_and_files_do_not(config: str) -> None:
     base = load_settings(config, environ={})
-    assert Settings(cluster="x", kafka=base.kafka, resources=base.resources, heartbeatInterval="2s").heartbeat_interval_s == 2.0  # type: ignore[call-arg] # an alias
+    assert (
+        Settings(
+            cluster="x", kafka=base.kafka, resources=base.resources, heartbeatInterval="2s"
+        ).heartbeat_interval_s
+        == 2.0
+    )  # type: ignore[call-arg] # an alias
     assert said(config, WATCHRELAY_heartbeat_interval="2s") == (
-        "WATCHRELAY_heartbeat_interval: is not a setting (see `watchrelay schema` for the keys; WATCHRELAY_A__B sets a.b)"
+        "WATCHRELAY_heartbeat_interval: is not a setting (see `watchrelay schema` for the keys; "
+        "WATCHRELAY_A__B sets a.b)"
     )

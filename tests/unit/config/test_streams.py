@@ -18,13 +18,20 @@ BY_RESOURCE, BY_GROUP = "{prefix}.{cluster}.{group}.{resource}", "{prefix}.{clus
 
 
 def settings_of(directory: Path, *resources: str, template: str = BY_RESOURCE) -> Settings:
-    entries = "".join(f"  - {each if each.startswith('{') else f'resource: {each}'}\n" for each in resources)
+    entries = "".join(
+        f"  - {each if each.startswith('{') else f'resource: {each}'}\n" for each in resources
+    )
     file = directory / "watchrelay.yaml"
-    file.write_text(f"cluster: c\nkafka: {{bootstrapServers: [k:9092], topicTemplate: '{template}'}}\nresources:\n{entries}")
+    file.write_text(
+        "cluster: c\nkafka: {bootstrapServers: [k:9092], topicTemplate: "
+        f"'{template}'}}\nresources:\n{entries}"
+    )
     return load_settings(str(file), environ={})
 
 
-@pytest.mark.parametrize("name", ["Certificate", "certificate", "Certificates", "cert", "gatewayclass"])
+@pytest.mark.parametrize(
+    "name", ["Certificate", "certificate", "Certificates", "cert", "gatewayclass"]
+)
 def test_the_topic_of_what_may_be_no_plural_is_not_known(tmp_path: Path, name: str) -> None:
     (stream,) = plan(settings_of(tmp_path, f"{name}.{GROUP}"))
     assert (stream.topic, stream.certain) == (None, False)
@@ -40,14 +47,24 @@ def test_the_topic_of_what_may_be_no_plural_is_not_known(tmp_path: Path, name: s
         ("po", "pods", "k8s.c.core.pods"),
     ],
 )
-def test_plurals_and_what_is_built_in_are_known(tmp_path: Path, name: str, called: str, topic: str) -> None:
+def test_plurals_and_what_is_built_in_are_known(
+    tmp_path: Path, name: str, called: str, topic: str
+) -> None:
     (stream,) = plan(settings_of(tmp_path, name))
     assert (stream.id, stream.topic, stream.certain) == (called, topic, True)
     assert list(warnings(settings_of(tmp_path, name)))[:-1] == []
 
 
-def test_validate_calls_an_id_provisional_that_only_a_cluster_can_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings_of(tmp_path, f"Certificate.{GROUP}", f"issuers.{GROUP}", f"{{resource: Order.{GROUP}, id: orders}}", f'"*.{GROUP}.example"')
+def test_validate_calls_an_id_provisional_that_only_a_cluster_can_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings_of(
+        tmp_path,
+        f"Certificate.{GROUP}",
+        f"issuers.{GROUP}",
+        f"{{resource: Order.{GROUP}, id: orders}}",
+        f'"*.{GROUP}.example"',
+    )
     assert cli.main(["validate", "-c", str(tmp_path / "watchrelay.yaml")]) == 0
     lines = capsys.readouterr().out.splitlines()
     streams = [line.strip().partition(", all namespaces")[0] for line in lines if " -> " in line]
@@ -62,17 +79,31 @@ def test_validate_calls_an_id_provisional_that_only_a_cluster_can_tell(tmp_path:
 
 @pytest.mark.parametrize("name", [f"Certificate.{GROUP}", f"certificate.{GROUP}", "Certificate"])
 @pytest.mark.parametrize("first", [True, False])
-def test_two_names_that_may_be_one_stream_are_warned_of(tmp_path: Path, name: str, first: bool) -> None:
+def test_two_names_that_may_be_one_stream_are_warned_of(
+    tmp_path: Path, name: str, first: bool
+) -> None:
     plural = f"certificates.{GROUP}"
     names = [name, plural] if first else [plural, name]
-    said = [(path, message) for path, message, _ in warnings(settings_of(tmp_path, *names)) if "may mean" in message]
+    said = [
+        (path, message)
+        for path, message, _ in warnings(settings_of(tmp_path, *names))
+        if "may mean" in message
+    ]
     at, other = names.index(name), names.index(plural)
-    message = f"{name} may mean stream {plural} of resources[{other}]: of the two the later is left out"
+    message = (
+        f"{name} may mean stream {plural} of resources[{other}]: of the two the later is left out"
+    )
     assert said == [(("resources", at, "resource"), message)]
 
 
 @pytest.mark.parametrize(
-    "other", [f"issuers.{GROUP}", "certificates.example.com", f"{{resource: certificates.{GROUP}, id: mine}}", "Certificate.example.com"]
+    "other",
+    [
+        f"issuers.{GROUP}",
+        "certificates.example.com",
+        f"{{resource: certificates.{GROUP}, id: mine}}",
+        "Certificate.example.com",
+    ],
 )
 def test_names_that_cannot_be_one_stream_are_not(tmp_path: Path, other: str) -> None:
     settings = settings_of(tmp_path, f"Certificate.{GROUP}", other)
@@ -84,4 +115,6 @@ def test_a_stream_is_awaited_and_missed_by_what_its_entry_may_mean(tmp_path: Pat
     assert may_come(settings, f"certificates.{GROUP}")
     assert may_come(settings, f"issuers.{GROUP}")
     assert not may_come(settings, "certificates.example.com")
-    assert never_published(settings, []) == [f"issuers.{GROUP}"], "of a kind it is not certain what its stream is called"
+    assert never_published(settings, []) == [f"issuers.{GROUP}"], (
+        "of a kind it is not certain what its stream is called"
+    )

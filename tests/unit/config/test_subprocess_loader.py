@@ -1,4 +1,5 @@
-"""Room: config.  In: good and bad files, read by a child process.  Out: the same values as read here, the same problems, no pydantic."""
+"""Room: config.  In: good and bad files, read by a child process.  Out: the same values as read
+here, the same problems, no pydantic."""
 
 import json
 import os
@@ -38,7 +39,9 @@ def same(here: Any, there: Any) -> bool:
     """Each field of the checked settings has its like in the plain ones, at every depth."""
     if isinstance(there, Values):
         names = set(type(here).model_fields)
-        return names == set(vars(there)) and all(same(getattr(here, name), getattr(there, name)) for name in names)
+        return names == set(vars(there)) and all(
+            same(getattr(here, name), getattr(there, name)) for name in names
+        )
     if isinstance(here, tuple):
         return len(here) == len(there) and all(map(same, here, there))
     if hasattr(here, "get_secret_value"):
@@ -62,7 +65,10 @@ def test_the_child_sees_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_problem_comes_back_as_it_would_be_said_here(tmp_path: Path) -> None:
-    file = written(tmp_path, EVERYTHING.replace("cluster: prod", "clustr: prod") + "shutdown: {drainTimeout: soon}\n")
+    file = written(
+        tmp_path,
+        EVERYTHING.replace("cluster: prod", "clustr: prod") + "shutdown: {drainTimeout: soon}\n",
+    )
     with pytest.raises(ConfigError) as there:
         ConfigReader.start(Asked(file, [])).settings()
     with pytest.raises(ConfigError) as here:
@@ -76,12 +82,19 @@ def test_every_problem_comes_back_as_it_would_be_said_here(tmp_path: Path) -> No
     ["/nonexistent/python", None, "/bin/false", "/bin/echo"],
     ids=["cannot be started", "not known", "fails", "says something else"],
 )
-def test_where_no_process_can_read_the_config_it_is_read_here(tmp_path: Path, executable: str | None) -> None:
+def test_where_no_process_can_read_the_config_it_is_read_here(
+    tmp_path: Path, executable: str | None
+) -> None:
     file = written(tmp_path, EVERYTHING)
-    assert same(load_settings(file, []), ConfigReader.start(Asked(file, []), executable=executable).settings())
+    assert same(
+        load_settings(file, []),
+        ConfigReader.start(Asked(file, []), executable=executable).settings(),
+    )
 
 
-def test_a_file_that_is_open_for_this_program_alone_is_read_as_process_substitution_gives_it() -> None:
+def test_a_file_that_is_open_for_this_program_alone_is_read_as_process_substitution_gives_it() -> (
+    None
+):
     reading, writing = os.pipe()
     os.set_inheritable(reading, True)
     os.write(writing, EVERYTHING.encode())
@@ -90,7 +103,9 @@ def test_a_file_that_is_open_for_this_program_alone_is_read_as_process_substitut
     os.close(reading)
 
 
-def test_modules_of_the_working_directory_are_none_of_the_childs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_working_directory_are_none_of_the_childs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(tmp_path, EVERYTHING)
     for name in ("yaml", "json", "watchrelay"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
@@ -99,7 +114,9 @@ def test_modules_of_the_working_directory_are_none_of_the_childs(tmp_path: Path,
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_python_that_talks_when_it_starts_is_listened_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_talks_when_it_starts_is_listened_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('hello')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert ConfigReader.start(Asked(written(tmp_path, EVERYTHING), [])).settings().cluster == "prod"
@@ -122,31 +139,50 @@ def test_an_edit_is_compared_by_the_child_with_the_settings_in_force(tmp_path: P
     same_again = ConfigReader.start(Asked(file, [], held=held, connected=True)).edit()
     assert (same_again.settings, same_again.kept) == (held, ())
     assert held.kafka.security.password is not None
-    written(tmp_path, EVERYTHING.replace("hunter2", "hunter3").replace("- resource: pods", "- resource: nodes"))
+    written(
+        tmp_path,
+        EVERYTHING.replace("hunter2", "hunter3").replace("- resource: pods", "- resource: nodes"),
+    )
     edit = ConfigReader.start(Asked(file, [], held=held, connected=True)).edit()
     assert [entry.resource for entry in edit.settings.resources] == ["nodes", "secrets"]
     assert edit.kept == ("kafka.security.password",)
     assert edit.settings.kafka == held.kafka
-    assert [str(place).startswith(f"{file}:{line}: ") for place, line in zip(edit.places, (8, 9), strict=True)] == [True, True]
+    assert [
+        str(place).startswith(f"{file}:{line}: ")
+        for place, line in zip(edit.places, (8, 9), strict=True)
+    ] == [True, True]
     with pytest.raises(ConfigError, match="clustr"):
-        ConfigReader.start(Asked(written(tmp_path, EVERYTHING.replace("cluster:", "clustr:")), [], held=held)).edit()
+        ConfigReader.start(
+            Asked(written(tmp_path, EVERYTHING.replace("cluster:", "clustr:")), [], held=held)
+        ).edit()
 
 
-def test_the_hash_of_a_config_is_the_same_whoever_read_it_and_another_for_another_config(tmp_path: Path) -> None:
+def test_the_hash_of_a_config_is_the_same_whoever_read_it_and_another_for_another_config(
+    tmp_path: Path,
+) -> None:
     file = written(tmp_path, EVERYTHING)
     settings = load_settings(file, [])
     assert config_hash(settings) == config_hash(plain(settings))
-    others: list[Settings] = [load_settings(file, [change]) for change in ("cluster=other", "resources[1].pageSize=7")]
+    others: list[Settings] = [
+        load_settings(file, [change]) for change in ("cluster=other", "resources[1].pageSize=7")
+    ]
     assert len({config_hash(each) for each in (settings, *others)}) == 3
-    assert config_hash(load_settings(file, ["kafka.security.password=other"])) == config_hash(settings)
+    assert config_hash(load_settings(file, ["kafka.security.password=other"])) == config_hash(
+        settings
+    )
 
 
 def test_the_daemon_loads_neither_pydantic_nor_what_checks_a_config() -> None:
-    asked = "import json, sys, watchrelay.cli.run, watchrelay.daemon.daemon; print(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True, env=dict(os.environ)).stdout
+    asked = (
+        "import json, sys, watchrelay.cli.run, watchrelay.daemon.daemon; "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, check=True, env=dict(os.environ)
+    ).stdout
     loaded = set(json.loads(out))
     assert "watchrelay.daemon.daemon" in loaded
     of_the_config = {name for name in loaded if name.startswith(("pydantic", "watchrelay.config."))}
-    assert of_the_config == {f"watchrelay.config.{name}" for name in ("locate", "streams", "subprocess_loader", "tree")}, (
-        "tree reads kubeconfigs, too"
-    )
+    assert of_the_config == {
+        f"watchrelay.config.{name}" for name in ("locate", "streams", "subprocess_loader", "tree")
+    }, "tree reads kubeconfigs, too"

@@ -22,12 +22,23 @@ def begun(*names: str) -> tuple[Log, Writer]:
     return log, writer
 
 
-def audit(log: Log, origin: Origin = Origin(), *, partitions: int = 1, partition: int = 0, finish: bool = True) -> Audit:  # noqa: B008  # a frozen value is a safe default
-    found = Audit("pods", "t", partition, origin=origin, partitions=partitions, home=partition_of, bare=True)
+def audit(
+    log: Log,
+    origin: Origin = Origin(),
+    *,
+    partitions: int = 1,
+    partition: int = 0,
+    finish: bool = True,
+) -> Audit:  # a frozen value is a safe default
+    found = Audit(
+        "pods", "t", partition, origin=origin, partitions=partitions, home=partition_of, bare=True
+    )
     before = -1
     for offset, record in sorted(log.records.items()):
         if offset >= found.start:
-            found.take(offset, before, decode(record.key, record.value, record.headers), record.headers)
+            found.take(
+                offset, before, decode(record.key, record.value, record.headers), record.headers
+            )
         before = offset
     if finish:
         found.finish()
@@ -46,7 +57,12 @@ def test_a_right_log_is_proven_without_a_complaint() -> None:
     writer.put("shop/b", 3, uid="u-again")
     writer.beat()
     found = audit(log)
-    assert (found.state.proven, found.problems, found.records, len(found.state.held)) == (True, [], log.end, 3)
+    assert (found.state.proven, found.problems, found.records, len(found.state.held)) == (
+        True,
+        [],
+        log.end,
+        3,
+    )
 
 
 def test_records_behind_the_last_marker_need_no_marker_of_their_own() -> None:
@@ -180,14 +196,25 @@ def _another_resend(writer: Writer, log: Log) -> list[tuple[str, int | None, str
 
 def _two_clusters(writer: Writer, log: Log) -> list[tuple[str, int | None, str | None]]:
     record = writer.beat()[0]
-    headers = [(name, value.replace(b"/test/", b"/other/") if name == "ce_source" else value) for name, value in record.headers]
+    headers = [
+        (name, value.replace(b"/test/", b"/other/") if name == "ce_source" else value)
+        for name, value in record.headers
+    ]
     log.records[log.end - 1] = WireRecord(record.key, record.value, headers)
     return [("source", log.end - 1, None)]
 
 
 @pytest.mark.parametrize(
     "fault",
-    [_lost, _lost_and_said_again, _other_digest, _other_value, _back_in_time, _another_resend, _two_clusters],
+    [
+        _lost,
+        _lost_and_said_again,
+        _other_digest,
+        _other_value,
+        _back_in_time,
+        _another_resend,
+        _two_clusters,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_each_fault_is_named_with_its_offset_and_key(
@@ -220,7 +247,9 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
     log, writer = begun("shop/a")
     for number in range(1_200):
         record = writer.put("shop/a", number)
-        log.records[log.end - 1] = WireRecord(record.key, (record.value or b"") + b" ", record.headers)
+        log.records[log.end - 1] = WireRecord(
+            record.key, (record.value or b"") + b" ", record.headers
+        )
     found = audit(log)
     assert len(found.problems) == 1_001
     assert found.problems[-1] == Problem("unproven", None, None, "and 200 problems more")
@@ -238,7 +267,9 @@ def test_what_was_held_at_a_version_can_be_told_while_the_log_goes_on() -> None:
     writer.put("shop/new")
     for offset in range(at, log.end):
         record = log.records[offset]
-        found.take(offset, offset - 1, decode(record.key, record.value, record.headers), record.headers)
+        found.take(
+            offset, offset - 1, decode(record.key, record.value, record.headers), record.headers
+        )
     assert found.held_as_of() == then
     assert set(found.state.held) == {b"shop/a", b"shop/c", b"shop/new"}
 
@@ -263,6 +294,9 @@ def test_a_stream_whose_resource_is_served_in_another_version_is_the_same_stream
     log, writer = begun()
     for _ in range(2):
         record = writer.beat()[0]
-        headers = [(name, value.replace(b"/v1/", b"/v2/") if name == "ce_source" else value) for name, value in record.headers]
+        headers = [
+            (name, value.replace(b"/v1/", b"/v2/") if name == "ce_source" else value)
+            for name, value in record.headers
+        ]
         log.records[log.end - 1] = WireRecord(record.key, record.value, headers)
     assert complaints(log) == []

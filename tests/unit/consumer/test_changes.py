@@ -10,7 +10,9 @@ from watchrelay.contract.wire import Position
 
 
 def change(value: bytes | None, old: bytes | None = None) -> Change:
-    return Change("pods", "t", 0, "shop/a", "added", value, old, "u", "9", "watch", Position(1, 1), 0)
+    return Change(
+        "pods", "t", 0, "shop/a", "added", value, old, "u", "9", "watch", Position(1, 1), 0
+    )
 
 
 def test_a_value_is_decoded_when_it_is_asked_for_and_once() -> None:
@@ -25,9 +27,13 @@ def test_a_value_is_decoded_when_it_is_asked_for_and_once() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b'{"a":"\xff"}', b"[" * 100_000])
-def test_a_value_that_is_no_json_is_an_error_that_names_the_object_and_its_bytes_stay(value: bytes) -> None:
+def test_a_value_that_is_no_json_is_an_error_that_names_the_object_and_its_bytes_stay(
+    value: bytes,
+) -> None:
     made = change(value)
-    with pytest.raises(ObjectUnreadable, match=r"^stream pods, key shop/a: the value is not JSON: "):
+    with pytest.raises(
+        ObjectUnreadable, match=r"^stream pods, key shop/a: the value is not JSON: "
+    ):
         _ = made.object
     assert made.value == value
 

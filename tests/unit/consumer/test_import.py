@@ -8,18 +8,39 @@ import sys
 import watchrelay.consumer
 
 _DAEMON = ("aiohttp", "pydantic", "pydantic_settings", "prometheus_client", "yaml", "zstandard")
-_ROOMS = ("app", "cli", "commands", "config", "demo", "kube", "observe", "relay", "sink", "store", "watch")
+_ROOMS = (
+    "app",
+    "cli",
+    "commands",
+    "config",
+    "demo",
+    "kube",
+    "observe",
+    "relay",
+    "sink",
+    "store",
+    "watch",
+)
 
 
 def _loaded(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.split()
+    )
 
 
 def test_importing_the_consumer_pulls_in_nothing_of_the_daemon() -> None:
     loaded = _loaded("from watchrelay.consumer import TopicReader, Replica, Change, decode")
     assert not {name for name in _DAEMON if name in loaded}
-    assert not {name for name in loaded for room in _ROOMS if name == f"watchrelay.{room}" or name.startswith(f"watchrelay.{room}.")}
+    assert not {
+        name
+        for name in loaded
+        for room in _ROOMS
+        if name == f"watchrelay.{room}" or name.startswith(f"watchrelay.{room}.")
+    }
     assert "watchrelay.consumer.topic" in loaded
 
 

@@ -37,7 +37,9 @@ def test_equal_times_keep_the_order_in_which_they_were_read() -> None:
 def test_however_it_is_read_the_whole_is_in_order() -> None:
     for seed in range(50):
         random = Random(seed)
-        logs = {place: sorted(random.sample(range(1000), random.randrange(0, 60))) for place in range(4)}
+        logs = {
+            place: sorted(random.sample(range(1000), random.randrange(0, 60))) for place in range(4)
+        }
         ends = {place: len(log) for place, log in logs.items()}
         at, merge, given = dict.fromkeys(logs, 0), Merge[int, int](), list[int]()
         while behind := {place for place, end in ends.items() if at[place] < end}:

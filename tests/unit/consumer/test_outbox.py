@@ -1,4 +1,5 @@
-"""The changes of one stream in one partition on their way out: what is given, when, and how much is kept."""
+"""The changes of one stream in one partition on their way out: what is given, when, and how much is
+kept."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ class Partition:
         def value(one: Held | None) -> int | None:
             return None if one is None else one.value_hash
 
-        return [(item.key, value(item.before), value(item.after), item.cause.reason) for item in iter(self.take, None)]
+        return [
+            (item.key, value(item.before), value(item.after), item.cause.reason)
+            for item in iter(self.take, None)
+        ]
 
 
 def test_nothing_is_given_before_the_state_is_proven_and_then_each_object_once_as_it_is() -> None:
@@ -76,7 +80,11 @@ def test_what_changes_before_the_state_was_given_is_given_as_it_is_then() -> Non
     partition.put(b"a", 2)
     partition.put(b"b", None)
     partition.put(b"d", 1)
-    assert sorted(partition.given()) == [(b"a", None, 2, "initial"), (b"c", None, 1, "initial"), (b"d", None, 1, "watch")]
+    assert sorted(partition.given()) == [
+        (b"a", None, 2, "initial"),
+        (b"c", None, 1, "initial"),
+        (b"d", None, 1, "watch"),
+    ]
 
 
 def test_what_changes_while_the_state_is_given_follows_it() -> None:
@@ -93,7 +101,9 @@ def test_what_changes_while_the_state_is_given_follows_it() -> None:
     assert partition.given() == [(b"a", 1, 3, "watch")]
     partition.put(b"a", 4)
     partition.put(b"a", None)
-    assert partition.given() == [(b"a", 3, 4, "watch"), (b"a", 4, None, "watch")], "from here on each change is given"
+    assert partition.given() == [(b"a", 3, 4, "watch"), (b"a", 4, None, "watch")], (
+        "from here on each change is given"
+    )
 
 
 def test_what_is_not_proven_is_held_back_and_comes_as_the_difference() -> None:
@@ -160,7 +170,9 @@ def test_what_nobody_takes_never_outgrows_the_state() -> None:
             partition.outbox.reach(place(partition.offset + 1))
     given = partition.given()
     assert len(given) <= FOLD_CHANGES
-    assert {key: after for key, _, after, _ in given} == {b"k%d" % (n % 10): n for n in range(5 * FOLD_CHANGES - 10, 5 * FOLD_CHANGES)}
+    assert {key: after for key, _, after, _ in given} == {
+        b"k%d" % (n % 10): n for n in range(5 * FOLD_CHANGES - 10, 5 * FOLD_CHANGES)
+    }
     assert partition.outbox.passed == place(partition.offset + 1)
 
 

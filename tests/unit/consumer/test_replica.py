@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Replica, Unproven
+from watchrelay.consumer.replica import (
+    Changed,
+    Ignored,
+    Noted,
+    ReadAgain,
+    Replaced,
+    Replica,
+    Unproven,
+)
 from watchrelay.contract.records import MarkerRecord, ObjectRecord, content_hash
 from watchrelay.contract.wire import MarkerKind, Position, Verb
 
@@ -21,14 +29,30 @@ class Writer:
         self.sequence += 1
         if verb == "deleted":
             self.held.pop(key, None)
-            return ObjectRecord("pods", self.epoch, self.sequence, verb, key, None, 0, "u", "1", "watch", "")
+            return ObjectRecord(
+                "pods", self.epoch, self.sequence, verb, key, None, 0, "u", "1", "watch", ""
+            )
         self.held[key] = value
-        return ObjectRecord("pods", self.epoch, self.sequence, verb, key, value, content_hash(key, value), "u", "1", "watch", "")
+        return ObjectRecord(
+            "pods",
+            self.epoch,
+            self.sequence,
+            verb,
+            key,
+            value,
+            content_hash(key, value),
+            "u",
+            "1",
+            "watch",
+            "",
+        )
 
     def mark(self, kind: MarkerKind, **more: Any) -> MarkerRecord:
         self.sequence += 1
         digest = sum(content_hash(key, value) for key, value in self.held.items()) % 2**64
-        said: dict[str, Any] = {"frontier": "9", "count": len(self.held), "digest": digest} if kind != "claim" else {}
+        said: dict[str, Any] = (
+            {"frontier": "9", "count": len(self.held), "digest": digest} if kind != "claim" else {}
+        )
         return MarkerRecord("pods", self.epoch, self.sequence, kind, 0, "", "c", 1, **(said | more))
 
 
@@ -82,7 +106,8 @@ def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once(
     assert replica.rereading
     assert not replica.proven
     former = {"last_snapshot": "0-7", "last_snapshot_offset": 3}
-    assert replica.apply(writer.mark("heartbeat", **former)) == Noted()  # before the end of the snapshot started from: not judged
+    # before the end of the snapshot started from: not judged
+    assert replica.apply(writer.mark("heartbeat", **former)) == Noted()
     assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=50)) == Unproven()
     assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
 
@@ -95,7 +120,11 @@ def test_with_no_snapshot_yet_it_reads_again_from_the_start() -> None:
 
 def test_the_first_state_stands_until_the_second_is_proven_behind_the_failure() -> None:
     writer, replica = Writer(), Replica()
-    log: list[Any] = [writer.mark("begin", snapshot="1-1"), writer.say("added", b"a"), writer.say("added", b"b")]
+    log: list[Any] = [
+        writer.mark("begin", snapshot="1-1"),
+        writer.say("added", b"a"),
+        writer.say("added", b"b"),
+    ]
     log += [writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=0)]
     lost = writer.say("modified", b"a", b"2")
     log += [lost, writer.mark("heartbeat", last_snapshot="1-1", last_snapshot_offset=0)]
@@ -105,7 +134,9 @@ def test_the_first_state_stands_until_the_second_is_proven_behind_the_failure() 
     assert again[:-1] == [Noted()] * 5
     replaced = again[-1]
     assert isinstance(replaced, Replaced)
-    assert [(change.key, change.after and change.after.value) for change in replaced.changes] == [(b"a", b"2")]
+    assert [(change.key, change.after and change.after.value) for change in replaced.changes] == [
+        (b"a", b"2")
+    ]
     assert shown(replica) == {b"a": b"2", b"b": b"1"}
     assert replica.proven
     assert not replica.rereading
@@ -128,19 +159,29 @@ def test_an_end_that_does_not_agree_even_after_the_sweep_removes_nothing() -> No
     replica.apply(writer.mark("begin", snapshot="1-1"))
     replica.apply(writer.say("added", b"a"))
     writer.say("added", b"lost")
-    assert replica.apply(writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=7)) == ReadAgain(7)
+    assert replica.apply(
+        writer.mark("end", snapshot="1-1", begin_sequence=1, begin_offset=7)
+    ) == ReadAgain(7)
     assert shown(replica) == {b"a": b"1"}
 
 
 @pytest.mark.parametrize("complete", ["9-2", "9-10", "11-1"])
-def test_a_heartbeat_that_names_the_snapshot_started_in_stands_behind_its_end(complete: str) -> None:
+def test_a_heartbeat_that_names_the_snapshot_started_in_stands_behind_its_end(
+    complete: str,
+) -> None:
     replica, writer = Replica("9-2"), Writer()
     replica.apply(writer.say("added", b"a"))  # the end was compacted away
     beat = {"last_snapshot": complete, "last_snapshot_offset": 7}
-    assert replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3)) == Noted()
+    assert (
+        replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3))
+        == Noted()
+    )
     assert replica.proven
     writer.say("added", b"lost")
-    assert replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3)) == Noted()
+    assert (
+        replica.apply(writer.mark("heartbeat", last_snapshot="9-1", last_snapshot_offset=3))
+        == Noted()
+    )
     assert replica.apply(writer.mark("heartbeat", **beat)) == ReadAgain(7)
 
 
@@ -153,7 +194,12 @@ def test_a_claim_opens_an_epoch_and_proves_nothing() -> None:
 
 def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() -> None:
     former, replica = Writer(epoch=7), Replica()
-    for record in (former.mark("claim"), former.say("added", b"a"), former.say("added", b"b"), former.mark("heartbeat")):
+    for record in (
+        former.mark("claim"),
+        former.say("added", b"a"),
+        former.say("added", b"b"),
+        former.mark("heartbeat"),
+    ):
         replica.apply(record)
     replica.begin_anew()
     assert not replica.proven
@@ -163,6 +209,10 @@ def test_a_log_made_anew_replaces_the_state_once_proven_whatever_its_epochs() ->
         assert replica.apply(record) == Noted()
     replaced = replica.apply(new.mark("heartbeat"))
     assert isinstance(replaced, Replaced)
-    assert [(change.key, change.after is None) for change in replaced.changes] == [(b"a", True), (b"b", False), (b"z", False)]
+    assert [(change.key, change.after is None) for change in replaced.changes] == [
+        (b"a", True),
+        (b"b", False),
+        (b"z", False),
+    ]
     assert shown(replica) == {b"b": b"2", b"z": b"1"}
     assert not replica.rereading

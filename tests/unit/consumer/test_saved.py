@@ -25,7 +25,9 @@ PLACE: dict[str, Any] = {
 
 
 def reader(resume: Any, **more: Any) -> TopicReader:
-    return TopicReader("kafka:9092", **({"control_topic": "k8s.t.control", "resume": resume} | more))
+    return TopicReader(
+        "kafka:9092", **({"control_topic": "k8s.t.control", "resume": resume} | more)
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,9 +59,14 @@ def reader(resume: Any, **more: Any) -> TopicReader:
         ("begin", "4"),
     ],
 )
-def test_a_field_that_can_never_be_right_is_named_at_construction(field: str, value: object) -> None:
+def test_a_field_that_can_never_be_right_is_named_at_construction(
+    field: str, value: object
+) -> None:
     other = {**PLACE, "partition": 1}
-    with pytest.raises(ValueError, match=rf"resume is not what positions\(\) gave: entry 1, {field}: .*; start without it"):
+    with pytest.raises(
+        ValueError,
+        match=rf"resume is not what positions\(\) gave: entry 1, {field}: .*; start without it",
+    ):
         reader([other, {**PLACE, field: value}])
 
 
@@ -82,26 +89,39 @@ def test_what_is_no_list_of_places_is_refused(resume: object) -> None:
 
 
 def test_a_place_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="entry 2: stream pods, partition 0 stands in entry 0 already"):
+    with pytest.raises(
+        ValueError, match="entry 2: stream pods, partition 0 stands in entry 0 already"
+    ):
         reader([PLACE, {**PLACE, "partition": 1}, {**PLACE, "topic": "k8s.other"}])
 
 
 def test_what_positions_gives_is_taken_back() -> None:
     whole = {**PLACE, "begin": None, "snapshot": ""}
-    assert reader([PLACE, {**whole, "partition": 1}]).positions() == [PLACE, {**whole, "partition": 1}]
+    assert reader([PLACE, {**whole, "partition": 1}]).positions() == [
+        PLACE,
+        {**whole, "partition": 1},
+    ]
 
 
 def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
     owed = Owed(saved_from([{**PLACE, "partition": 99}]))
-    owed.compare({"nodes": Described("k8s.t.core.nodes", 1), "pods": Described("k8s.t.core.pods", 100)})
-    with pytest.raises(PositionsLost, match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start without"):
+    owed.compare(
+        {"nodes": Described("k8s.t.core.nodes", 1), "pods": Described("k8s.t.core.pods", 100)}
+    )
+    with pytest.raises(
+        PositionsLost,
+        match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start "
+        r"without",
+    ):
         owed.compare({"pods": Described("k8s.t.core.pods", 3)})
 
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:
     owed = Owed(saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}]))
     owed.forget("k8s.t.core.others", 0, None, 0, wanted=False)
-    assert [each.topic for each in owed.all()] == ["k8s.t.core.pods"], "what is not read any more is forgotten"
+    assert [each.topic for each in owed.all()] == ["k8s.t.core.pods"], (
+        "what is not read any more is forgotten"
+    )
     with pytest.raises(PositionsLost, match="the topic has 1 partition now"):
         owed.forget("k8s.t.core.pods", 99, None, 1, wanted=True)
 
@@ -112,9 +132,15 @@ def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     assert owed.holds("k8s.t.core.pods", 0, "pods")
 
 
-def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> None:
+def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (  # noqa: E501
+    None
+):
     owed = Owed(saved_from([PLACE]))
-    with pytest.raises(PositionsLost, match="the control topic describes no such stream any more, so it was retired; start without"):
+    with pytest.raises(
+        PositionsLost,
+        match="the control topic describes no such stream any more, so it was retired; start "
+        "without",
+    ):
         owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=True)
     owed.forget("k8s.t.core.pods", 0, {}, 0, wanted=False)
     assert not owed

@@ -12,7 +12,16 @@ import pytest
 import yaml
 
 from tests.support.relays import spec_of
-from watchrelay.cli.tail import ClientWords, Selection, as_json, as_name, as_text, print_batch, text_printer, yaml_printer
+from watchrelay.cli.tail import (
+    ClientWords,
+    Selection,
+    as_json,
+    as_name,
+    as_text,
+    print_batch,
+    text_printer,
+    yaml_printer,
+)
 from watchrelay.consumer.reader import Seen
 from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode
 
@@ -73,14 +82,18 @@ def test_json_keeps_the_bytes_of_the_object_on_one_line() -> None:
     ],
     ids=["blanks", "marks"],
 )
-def test_json_of_any_object_stands_on_one_line_that_a_terminal_can_show(value: bytes, shown: str) -> None:
+def test_json_of_any_object_stands_on_one_line_that_a_terminal_can_show(
+    value: bytes, shown: str
+) -> None:
     line = as_json(holding(value))
     assert line.endswith(f'"object":{shown}}}')
     assert line.isprintable()
     assert json.loads(line)["object"] == json.loads(value)
 
 
-@pytest.mark.parametrize("value", [b"\x1b[2Jnot json", b'{"a":"\xff"}', b"", b"[" * 100_000, b'{"a":"\n"}'])
+@pytest.mark.parametrize(
+    "value", [b"\x1b[2Jnot json", b'{"a":"\xff"}', b"", b"[" * 100_000, b'{"a":"\n"}']
+)
 def test_an_object_that_is_not_json_is_complained_of_and_the_rest_is_shown(value: bytes) -> None:
     out, complaints, seen = io.StringIO(), io.StringIO(), object_seen()
     print_batch([holding(value), seen], as_json, out, complaints)
@@ -90,14 +103,32 @@ def test_an_object_that_is_not_json_is_complained_of_and_the_rest_is_shown(value
 
 
 def test_json_of_a_marker_says_what_it_carries_and_nothing_else() -> None:
-    beat = json.loads(as_json(marker_seen(Marker("heartbeat", "99", 2, 5, AT_MS, last_snapshot="17-1", last_snapshot_offset=3))))
+    beat = json.loads(
+        as_json(
+            marker_seen(
+                Marker("heartbeat", "99", 2, 5, AT_MS, last_snapshot="17-1", last_snapshot_offset=3)
+            )
+        )
+    )
     assert beat["key"] == "%wr/heartbeat/pods/1"
-    assert (beat["type"], beat["count"], beat["digest"], beat["resourceVersion"]) == ("heartbeat", 2, "0000000000000005", "99")
-    assert (beat["lastSnapshot"], beat["lastSnapshotOffset"], beat["seen"]) == ("17-1", 3, "2026-01-02T03:04:05.006Z")
+    assert (beat["type"], beat["count"], beat["digest"], beat["resourceVersion"]) == (
+        "heartbeat",
+        2,
+        "0000000000000005",
+        "99",
+    )
+    assert (beat["lastSnapshot"], beat["lastSnapshotOffset"], beat["seen"]) == (
+        "17-1",
+        3,
+        "2026-01-02T03:04:05.006Z",
+    )
     end = json.loads(as_json(marker_seen(Marker("end", "99", 2, 5, None, "17-1", 2, 50))))
     assert (end["snapshot"], end["begin"], end["beginOffset"]) == ("17-1", 2, 50)
     claim = json.loads(as_json(marker_seen(Marker("claim"))))
-    assert not {"count", "digest", "resourceVersion", "snapshot", "begin", "seen", "object"} & claim.keys()
+    assert (
+        not {"count", "digest", "resourceVersion", "snapshot", "begin", "seen", "object"}
+        & claim.keys()
+    )
 
 
 def test_text_is_one_line_with_what_people_look_for() -> None:
@@ -106,10 +137,14 @@ def test_text_is_one_line_with_what_people_look_for() -> None:
     for part in ("03:04:05.006", "pods", "modified", "shop/web", "rv 42", "p1@99", "watch"):
         assert part in line
     assert as_text(object_seen(trimmed="stub"), coloured=False).endswith("stub only")
-    assert "2 objects, digest 0000000000000005, rv 99" in as_text(marker_seen(Marker("heartbeat", "99", 2, 5)), coloured=False)
+    assert "2 objects, digest 0000000000000005, rv 99" in as_text(
+        marker_seen(Marker("heartbeat", "99", 2, 5)), coloured=False
+    )
 
 
-def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_a_terminal_and_never_against_no_color(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -126,11 +161,22 @@ def test_colour_only_on_a_terminal_and_never_against_no_color(monkeypatch: pytes
 def keyed(key: bytes, verb: str = "modified") -> Seen:
     seen = object_seen(verb)
     assert isinstance(seen.record, ObjectRecord)
-    return replace(seen, record=msgspec.structs.replace(seen.record, key=key), source="/clusters/c/apis/apps/v1/deployments")
+    return replace(
+        seen,
+        record=msgspec.structs.replace(seen.record, key=key),
+        source="/clusters/c/apis/apps/v1/deployments",
+    )
 
 
 BEAT = marker_seen(Marker("heartbeat", "99", 2, 5))
-SHOWN = [keyed(b"shop/web", "added"), keyed(b"pay/web"), keyed(b"/n1", "read"), keyed(b"pods/shop/till", "deleted"), keyed(b"odd"), BEAT]
+SHOWN = [
+    keyed(b"shop/web", "added"),
+    keyed(b"pay/web"),
+    keyed(b"/n1", "read"),
+    keyed(b"pods/shop/till", "deleted"),
+    keyed(b"odd"),
+    BEAT,
+]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +192,19 @@ SHOWN = [keyed(b"shop/web", "added"), keyed(b"pay/web"), keyed(b"/n1", "read"), 
         (Selection(types=frozenset({"added", "deleted"})), [0, 3]),
         (Selection(types=frozenset({"heartbeat"})), [5]),
         (Selection(markers=True, types=frozenset({"read"})), [2, 5]),
-        (Selection(keys=("*/web",), types=frozenset({"modified"}), namespaces=frozenset({"pay", "shop"})), [1]),
+        (
+            Selection(
+                keys=("*/web",),
+                types=frozenset({"modified"}),
+                namespaces=frozenset({"pay", "shop"}),
+            ),
+            [1],
+        ),
     ],
 )
-def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(selection: Selection, shown: list[int]) -> None:
+def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(
+    selection: Selection, shown: list[int]
+) -> None:
     out, complaints = io.StringIO(), io.StringIO()
     print_batch(SHOWN, as_json, out, complaints, selection)
     assert out.getvalue().splitlines() == [as_json(SHOWN[number]) for number in shown]
@@ -193,25 +248,54 @@ spec:
 """
 
 
-def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_for_the_rest() -> None:
-    notes = {"words": "a: b", "number": "42", "script": "set -e\nrun\n", "empty": "", "unsafe": "\x1b[1m\u202e"}
+def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_for_the_rest() -> (
+    None
+):
+    notes = {
+        "words": "a: b",
+        "number": "42",
+        "script": "set -e\nrun\n",
+        "empty": "",
+        "unsafe": "\x1b[1m\u202e",
+    }
     metadata = {"name": "grün", "creationTimestamp": "2026-01-02T03:04:05Z", "annotations": notes}
-    pod = {"kind": "Pod", "spec": {"weight": 1.5, "containers": [{"name": "c", "args": []}]}, "metadata": metadata, "apiVersion": "v1"}
+    pod = {
+        "kind": "Pod",
+        "spec": {"weight": 1.5, "containers": [{"name": "c", "args": []}]},
+        "metadata": metadata,
+        "apiVersion": "v1",
+    }
     out, complaints, printer = io.StringIO(), io.StringIO(), yaml_printer()
-    batch = [BEAT, holding(json.dumps(pod).encode()), object_seen("deleted"), holding(b"[" * 100_000), object_seen()]
+    batch = [
+        BEAT,
+        holding(json.dumps(pod).encode()),
+        object_seen("deleted"),
+        holding(b"[" * 100_000),
+        object_seen(),
+    ]
     print_batch(batch, printer, out, complaints, Selection(markers=True))
     print_batch([object_seen()], printer, out, complaints)
     simple = "apiVersion: v1\nkind: Pod\n"
-    beat, deleted = (f"# {as_text(seen, coloured=False)}\n" for seen in (BEAT, object_seen("deleted")))
+    beat, deleted = (
+        f"# {as_text(seen, coloured=False)}\n" for seen in (BEAT, object_seen("deleted"))
+    )
     assert out.getvalue() == f"{beat}{MANIFEST}{deleted}---\n{simple}---\n{simple}"
-    assert [*yaml.safe_load_all(out.getvalue())] == [pod, *[{"apiVersion": "v1", "kind": "Pod"}] * 2]
+    assert [*yaml.safe_load_all(out.getvalue())] == [
+        pod,
+        *[{"apiVersion": "v1", "kind": "Pod"}] * 2,
+    ]
     assert all(line.isprintable() for line in out.getvalue().splitlines())
-    assert complaints.getvalue() == "k8s.test.core.pods/1@99: the value is not JSON: it is nested too deeply\n"
+    assert (
+        complaints.getvalue()
+        == "k8s.test.core.pods/1@99: the value is not JSON: it is nested too deeply\n"
+    )
 
 
 def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
     out, complaints = io.StringIO(), io.StringIO()
-    print_batch([Seen("t", 0, 5, None, "header ce_id is missing"), object_seen()], as_json, out, complaints)
+    print_batch(
+        [Seen("t", 0, 5, None, "header ce_id is missing"), object_seen()], as_json, out, complaints
+    )
     assert complaints.getvalue() == "t/0@5: header ce_id is missing\n"
     assert len(out.getvalue().splitlines()) == 1
 
@@ -219,8 +303,11 @@ def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
 def test_a_client_in_trouble_says_so_once_in_half_a_minute() -> None:
     out, moments_s = io.StringIO(), [100.0]
     words = ClientWords(out, now_s=lambda: moments_s[-1])
-    line = logging.LogRecord("aiokafka", logging.ERROR, "", 0, "Unable connect to\n %s", ("kafka-0:9092",), None)
-    for moment_s in (100.0, 100.1, 103.0, 132.9, 133.0, 134.0, 165.0, 165.1):  # the last two: another trouble, over at once
+    line = logging.LogRecord(
+        "aiokafka", logging.ERROR, "", 0, "Unable connect to\n %s", ("kafka-0:9092",), None
+    )
+    # the last two: another trouble, over at once
+    for moment_s in (100.0, 100.1, 103.0, 132.9, 133.0, 134.0, 165.0, 165.1):
         moments_s.append(moment_s)
         words.emit(line)
     assert out.getvalue() == "kafka: Unable connect to kafka-0:9092\n" * 2

@@ -1,4 +1,5 @@
-"""What is described and not there, and why no broker can be used: said with the name and the cure."""
+"""What is described and not there, and why no broker can be used: said with the name and the
+cure."""
 
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ def missing(there: dict[str, frozenset[int]]) -> dict[str, str]:
 
 
 def test_nothing_is_missing_where_all_partitions_are_there() -> None:
-    assert missing({"k8s.t.core.pods": frozenset(range(5)), "k8s.t.core.nodes": frozenset({0})}) == {}
+    assert (
+        missing({"k8s.t.core.pods": frozenset(range(5)), "k8s.t.core.nodes": frozenset({0})}) == {}
+    )
 
 
 def test_too_few_partitions_are_said_with_the_command_that_adds_them() -> None:
     assert missing({"k8s.t.core.pods": frozenset({0}), "k8s.t.core.nodes": frozenset({0})}) == {
-        "pods": "topic k8s.t.core.pods of stream pods has 1 partition, the description on k8s.t.control says 3: "
+        "pods": "topic k8s.t.core.pods of stream pods has 1 partition, the description on "
+        "k8s.t.control says 3: "
         "kafka-topics.sh --bootstrap-server k:9092 --alter --topic k8s.t.core.pods --partitions 3"
     }
 
@@ -44,7 +48,8 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do() -> None:
     said = missing({"k8s.t.core.pods": frozenset(range(3))})
     assert said.keys() == {"nodes"}
     assert said["nodes"].startswith(
-        "topic k8s.t.core.nodes of stream nodes is described on k8s.t.control and not there, or may not be seen"
+        "topic k8s.t.core.nodes of stream nodes is described on k8s.t.control and not there, or "
+        "may not be seen"
     )
     assert "grant READ and DESCRIBE on it" in said["nodes"]
 
@@ -52,31 +57,58 @@ def test_a_topic_that_is_not_there_is_named_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("failure", "error", "said"),
     [
-        (SaslAuthenticationFailed("Authentication failed: Invalid username or password"), KafkaConnectionError("x"), "Invalid username"),
-        (UnsupportedSaslMechanismError(object()), KafkaConnectionError("x"), "the broker does not have this SASL mechanism"),
-        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), KafkaConnectionError("x"), "no broker answers"),
-        (None, KafkaTimeoutError("Failed to get offsets by times in 40000 ms"), "no answer in time"),
+        (
+            SaslAuthenticationFailed("Authentication failed: Invalid username or password"),
+            KafkaConnectionError("x"),
+            "Invalid username",
+        ),
+        (
+            UnsupportedSaslMechanismError(object()),
+            KafkaConnectionError("x"),
+            "the broker does not have this SASL mechanism",
+        ),
+        (
+            ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"),
+            KafkaConnectionError("x"),
+            "no broker answers",
+        ),
+        (
+            None,
+            KafkaTimeoutError("Failed to get offsets by times in 40000 ms"),
+            "no answer in time",
+        ),
         (None, TimeoutError(), "no answer in time"),
     ],
 )
-def test_why_no_broker_can_be_used_is_said_by_its_cause(failure: BaseException | None, error: BaseException, said: str) -> None:
+def test_why_no_broker_can_be_used_is_said_by_its_cause(
+    failure: BaseException | None, error: BaseException, said: str
+) -> None:
     consumer: Any = SimpleNamespace(_client=SimpleNamespace(failure=failure))
     assert said in away(consumer, error)
 
 
 def test_a_topic_that_may_not_be_read_is_named() -> None:
-    for error in (TopicAuthorizationFailedError("k8s.t.core.pods"), TopicAuthorizationFailedError({"k8s.t.core.pods"})):
+    for error in (
+        TopicAuthorizationFailedError("k8s.t.core.pods"),
+        TopicAuthorizationFailedError({"k8s.t.core.pods"}),
+    ):
         assert unreadable(error) == "topic k8s.t.core.pods may not be read: grant READ on it"
     assert unreadable(KafkaError("it is full")) == "it is full"
 
 
-@pytest.mark.parametrize("kafka", ["", [], {}, {"bootstrap": "k:9092"}, "k:x", ["k:9092", "k:0"], ":9092", ["k:99999"], [7]])
+@pytest.mark.parametrize(
+    "kafka",
+    ["", [], {}, {"bootstrap": "k:9092"}, "k:x", ["k:9092", "k:0"], ":9092", ["k:99999"], [7]],
+)
 def test_an_address_that_can_never_be_right_is_refused_at_construction(kafka: Any) -> None:
     with pytest.raises(ValueError, match="bootstrap server"):
         TopicReader(kafka, control_topic=CONTROL)
 
 
-@pytest.mark.parametrize("kafka", ["k", "k:9092", "k:9092,l:9093", ["k:9092", "[::1]:9092"], {"bootstrap_servers": "k:9092"}])
+@pytest.mark.parametrize(
+    "kafka",
+    ["k", "k:9092", "k:9092,l:9093", ["k:9092", "[::1]:9092"], {"bootstrap_servers": "k:9092"}],
+)
 def test_addresses_that_aiokafka_takes_are_taken(kafka: Any) -> None:
     TopicReader(kafka, control_topic=CONTROL)
 
@@ -87,7 +119,9 @@ def test_a_name_where_several_are_wanted_is_refused(given: Any) -> None:
         TopicReader("k:9092", control_topic=CONTROL, **given)
 
 
-def test_lines_of_the_client_reach_those_who_ask_for_them_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_the_client_reach_those_who_ask_for_them_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Without a handler the standard library prints them to stderr."""
     client = logging.getLogger("aiokafka")
     assert any(isinstance(handler, logging.NullHandler) for handler in client.handlers)

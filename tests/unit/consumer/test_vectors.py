@@ -1,4 +1,5 @@
-"""The test vectors: what the files say is what they were told to say, and the Python reader passes each."""
+"""The test vectors: what the files say is what they were told to say, and the Python reader passes
+each."""
 
 from __future__ import annotations
 
@@ -24,15 +25,24 @@ def test_the_files_are_those_that_the_generator_writes() -> None:
     told = {f"{vector.name}.json": generate.render(vector) for vector in generate.vectors()}
     assert sorted(told) == [path.name for path in FILES], "run: python -m tests.vectors.generate"
     for path in FILES:
-        assert path.read_text(encoding="utf-8") == told[path.name], f"{path.name} has drifted: run python -m tests.vectors.generate"
+        assert path.read_text(encoding="utf-8") == told[path.name], (
+            f"{path.name} has drifted: run python -m tests.vectors.generate"
+        )
 
 
 def test_every_reader_that_lost_nothing_ends_proven_and_every_loss_is_noticed() -> None:
     for path in FILES:
         vector = json.loads(path.read_text(encoding="utf-8"))
-        assert all(state["proven"] for state in vector["expect"]["state"]) or vector["name"] == "bootstrap-without-heartbeat", path.stem
+        assert (
+            all(state["proven"] for state in vector["expect"]["state"])
+            or vector["name"] == "bootstrap-without-heartbeat"
+        ), path.stem
         lost = any(partition["lost"] for partition in vector["partitions"])
-        said = {verdict.split()[0] for verdicts in vector["expect"]["verdicts"] for _, _, verdict, _ in verdicts}
+        said = {
+            verdict.split()[0]
+            for verdicts in vector["expect"]["verdicts"]
+            for _, _, verdict, _ in verdicts
+        }
         assert not lost or "read" in said, path.stem
 
 
@@ -43,5 +53,15 @@ def test_the_vectors_between_them_give_every_verdict() -> None:
         for verdicts in json.loads(path.read_text(encoding="utf-8"))["expect"]["verdicts"]
         for _, _, verdict, _ in verdicts
     }
-    words = {"refused", "passed", "duplicate", "former", "changed", "noted", "swept", "unproven", "replaced, changes"}
+    words = {
+        "refused",
+        "passed",
+        "duplicate",
+        "former",
+        "changed",
+        "noted",
+        "swept",
+        "unproven",
+        "replaced, changes",
+    }
     assert said == words | {"read again from", "read again from the start"}

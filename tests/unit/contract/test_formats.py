@@ -1,4 +1,5 @@
-"""Formats `structured` and `debezium`: what stands in the value, and that a reader needs to know of neither."""
+"""Formats `structured` and `debezium`: what stands in the value, and that a reader needs to know of
+neither."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, spec_of
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.formats import unwrap
-from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, content_hash, decode, encoder_for
+from watchrelay.contract.records import (
+    CloudEvents,
+    Marker,
+    ObjectRecord,
+    content_hash,
+    decode,
+    encoder_for,
+)
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.kube.frame import DEPTH_MAX
@@ -31,12 +39,32 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=Tru
 
 
 def spec(format_: Format, resource: Resource | None = None) -> StreamSpec:
-    return dataclasses.replace(spec_of() if resource is None else spec_of(resource=resource), format=format_)
+    return dataclasses.replace(
+        spec_of() if resource is None else spec_of(resource=resource), format=format_
+    )
 
 
-def said(format_: Format, verb: str = "added", value: bytes | None = VALUE, encoder: CloudEvents | None = None, **more: Any) -> WireRecord:
-    fields: dict[str, Any] = {"partition": 1, "sequence": 7, "key": KEY, "value": value, "verb": verb, "reason": "watch"}
-    fields |= {"uid": "u-1", "version": "42", "value_hash": 0 if value is None else content_hash(KEY, value), "time_ms": AT_MS}
+def said(
+    format_: Format,
+    verb: str = "added",
+    value: bytes | None = VALUE,
+    encoder: CloudEvents | None = None,
+    **more: Any,
+) -> WireRecord:
+    fields: dict[str, Any] = {
+        "partition": 1,
+        "sequence": 7,
+        "key": KEY,
+        "value": value,
+        "verb": verb,
+        "reason": "watch",
+    }
+    fields |= {
+        "uid": "u-1",
+        "version": "42",
+        "value_hash": 0 if value is None else content_hash(KEY, value),
+        "time_ms": AT_MS,
+    }
     return (encoder or encoder_for(spec(format_), 17)).object(**(fields | more))
 
 
@@ -46,13 +74,21 @@ def value_of(record: WireRecord) -> dict[str, Any]:
     return decoded
 
 
-def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_the_object_as_it_came() -> None:
+def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_the_object_as_it_came() -> (  # noqa: E501
+    None
+):
     record = said("structured", trimmed="fields")
     event = value_of(record)
     headers = dict(record.headers)
     assert headers["content-type"] == b"application/cloudevents+json"
-    attributes = {name.removeprefix("ce_"): text.decode() for name, text in headers.items() if name.startswith("ce_")}
-    assert {name: text for name, text in event.items() if name not in {"data", "datacontenttype"}} == attributes
+    attributes = {
+        name.removeprefix("ce_"): text.decode()
+        for name, text in headers.items()
+        if name.startswith("ce_")
+    }
+    assert {
+        name: text for name, text in event.items() if name not in {"data", "datacontenttype"}
+    } == attributes
     assert event["datacontenttype"] == "application/json"
     assert record.value is not None
     assert record.value.endswith(b'"data":' + VALUE + b"}")
@@ -87,7 +123,8 @@ def test_a_debezium_value_is_a_change_with_the_object_as_it_came() -> None:
 
 def test_the_operation_follows_the_type_and_a_snapshot_says_so_in_the_source() -> None:
     verbs = {
-        verb: value_of(said("debezium", verb, None if verb == "deleted" else VALUE))["op"] for verb in ("added", "modified", "deleted")
+        verb: value_of(said("debezium", verb, None if verb == "deleted" else VALUE))["op"]
+        for verb in ("added", "modified", "deleted")
     }
     assert verbs == {"added": "c", "modified": "u", "deleted": "d"}
     read = value_of(said("debezium", "read", reason="snapshot"))
@@ -96,7 +133,10 @@ def test_the_operation_follows_the_type_and_a_snapshot_says_so_in_the_source() -
 
 @pytest.mark.parametrize("format_", ENVELOPED)
 def test_a_delete_is_a_value_without_an_object_and_its_tombstone_is_a_null(format_: Format) -> None:
-    delete, tombstone = said(format_, "deleted", None), said(format_, "deleted", None, sequence=8, tombstone=True)
+    delete, tombstone = (
+        said(format_, "deleted", None),
+        said(format_, "deleted", None, sequence=8, tombstone=True),
+    )
     value = value_of(delete)
     assert value.get("data") is None
     assert value.get("after") is None
@@ -107,8 +147,18 @@ def test_a_delete_is_a_value_without_an_object_and_its_tombstone_is_a_null(forma
     first, second = decode(*delete), decode(*tombstone)
     assert isinstance(first, ObjectRecord)
     assert isinstance(second, ObjectRecord)
-    assert (first.verb, first.value, first.value_hash, first.enveloped) == ("deleted", None, 0, True)
-    assert (second.verb, second.value, second.sequence, second.enveloped) == ("deleted", None, 8, False)
+    assert (first.verb, first.value, first.value_hash, first.enveloped) == (
+        "deleted",
+        None,
+        0,
+        True,
+    )
+    assert (second.verb, second.value, second.sequence, second.enveloped) == (
+        "deleted",
+        None,
+        8,
+        False,
+    )
 
 
 @pytest.mark.parametrize("format_", ENVELOPED)
@@ -120,16 +170,24 @@ def test_a_healed_null_is_a_null_in_every_format(format_: Format) -> None:
 def test_markers_are_header_only_in_every_format(format_: Format) -> None:
     for kind in ("claim", "begin", "end", "heartbeat"):
         marker = Marker(kind, "9", 1, 2, AT_MS, "1-1" if kind in {"begin", "end"} else "")
-        assert encoder_for(spec(format_), 1).marker(0, 1, AT_MS, marker) == encoder_for(spec("cloudevents"), 1).marker(0, 1, AT_MS, marker)
+        assert encoder_for(spec(format_), 1).marker(0, 1, AT_MS, marker) == encoder_for(
+            spec("cloudevents"), 1
+        ).marker(0, 1, AT_MS, marker)
 
 
 @given(
     st.sampled_from(["cloudevents", "structured", "debezium"]),
     st.sampled_from(["added", "modified", "read"]),
-    st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5), max_size=5),
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5),
+        max_size=5,
+    ),
     st.sampled_from(["shop/web", "/n1", 'shop/a"b', "shop/a\\b"]),
 )
-def test_every_format_gives_back_the_very_bytes_that_were_hashed(format_: Format, verb: str, fields: dict[str, Any], key: str) -> None:
+def test_every_format_gives_back_the_very_bytes_that_were_hashed(
+    format_: Format, verb: str, fields: dict[str, Any], key: str
+) -> None:
     value = json.dumps({**fields, "kind": "K"}).encode()
     record = decode(*said(format_, verb, value, key=key.encode()))
     assert isinstance(record, ObjectRecord)
@@ -141,7 +199,9 @@ def test_every_format_gives_back_the_very_bytes_that_were_hashed(format_: Format
 
 
 def dataclass_of(record: ObjectRecord) -> tuple[object, ...]:
-    return tuple(getattr(record, name) for name in ObjectRecord.__struct_fields__ if name != "enveloped")
+    return tuple(
+        getattr(record, name) for name in ObjectRecord.__struct_fields__ if name != "enveloped"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +213,9 @@ def dataclass_of(record: ObjectRecord) -> tuple[object, ...]:
         (b"text/plain", b"{}", "content-type text/plain"),
     ],
 )
-def test_a_broken_envelope_is_refused_with_the_rule(content_type: bytes, value: bytes, rule: str) -> None:
+def test_a_broken_envelope_is_refused_with_the_rule(
+    content_type: bytes, value: bytes, rule: str
+) -> None:
     with pytest.raises(RecordRefused, match=rule):
         unwrap(content_type, value)
 
@@ -166,12 +228,19 @@ def test_a_delete_whose_envelope_holds_an_object_and_an_upsert_without_one_are_r
         decode(upsert.key, delete.value, upsert.headers)
 
 
-@pytest.mark.parametrize("value", [b'{"before":1,"apiVersion":"v1","kind":"K","op":"c","after":{}}', b'{"before":1}', b'{"before":'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"before":1,"apiVersion":"v1","kind":"K","op":"c","after":{}}',
+        b'{"before":1}',
+        b'{"before":',
+    ],
+)
 def test_an_object_that_begins_like_a_change_is_an_object(value: bytes) -> None:
     assert unwrap(b"application/json", value) == (value, False)
 
 
-# ---- the writer ------------------------------------------------------------------------------------------------------
+# ---- the writer ----------------------------------------------------------------------------------
 
 
 def enveloped_rig(format_: Format, **more: Any) -> Rig:
@@ -183,7 +252,9 @@ async def settled(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("format_", ENVELOPED)
-def test_a_delete_and_its_tombstone_are_two_records_and_readers_agree_with_the_writer(format_: Format) -> None:
+def test_a_delete_and_its_tombstone_are_two_records_and_readers_agree_with_the_writer(
+    format_: Format,
+) -> None:
     rig = enveloped_rig(format_)
 
     async def play() -> None:
@@ -203,7 +274,12 @@ def test_a_delete_and_its_tombstone_are_two_records_and_readers_agree_with_the_w
         sequences = [record.sequence for record in rig.records(partition)]
         assert sequences == list(range(1, len(sequences) + 1))
     gone = [(record.key, record.enveloped) for record in rig.objects() if record.verb == "deleted"]
-    assert sorted(gone) == [(b"shop/1", False), (b"shop/1", True), (b"shop/2", False), (b"shop/2", True)]
+    assert sorted(gone) == [
+        (b"shop/1", False),
+        (b"shop/1", True),
+        (b"shop/2", False),
+        (b"shop/2", True),
+    ]
     tables: dict[bytes, bytes] = {}
     for partition in range(2):
         for record in rig.sink.log(rig.spec.topic, partition):
@@ -211,13 +287,19 @@ def test_a_delete_and_its_tombstone_are_two_records_and_readers_agree_with_the_w
                 tables.pop(record.key, None)
             else:
                 tables[record.key] = record.value
-    assert tables.keys() == rig.store.values().keys(), "a table that ignores headers keeps a dead key"
+    assert tables.keys() == rig.store.values().keys(), (
+        "a table that ignores headers keeps a dead key"
+    )
 
 
 @pytest.mark.parametrize("format_", ENVELOPED)
-def test_an_object_that_the_broker_refuses_is_published_in_part_inside_its_envelope(format_: Format) -> None:
+def test_an_object_that_the_broker_refuses_is_published_in_part_inside_its_envelope(
+    format_: Format,
+) -> None:
     rig = enveloped_rig(format_, sink=FakeSink(limit_bytes=2_000))
-    big = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"x": "y" * 5_000}}).encode()
+    big = json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"x": "y" * 5_000}}
+    ).encode()
 
     async def play() -> None:
         rig.store.put(b"shop/web", big)
@@ -255,19 +337,33 @@ ODD = ["\U0001f600" * 200, "é" * 160, "\x00\n\x7f\x1b\u202e", "x" * 319, "x" * 
 
 @pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(format_: Format, text: str) -> None:
-    odd: list[dict[str, Any]] = [{"uid": text}, {"version": text}, {"key": f"shop/{text}".encode()}, {"key": f"{text}/web-1".encode()}]
+def test_identity_of_any_length_and_alphabet_is_rendered_and_read_back(
+    format_: Format, text: str
+) -> None:
+    odd: list[dict[str, Any]] = [
+        {"uid": text},
+        {"version": text},
+        {"key": f"shop/{text}".encode()},
+        {"key": f"{text}/web-1".encode()},
+    ]
     for changed in odd:
         key = changed.get("key", KEY)
         record = said(format_, **{"value_hash": content_hash(key, VALUE), **changed})
         read = decode(*record)
         assert isinstance(read, ObjectRecord)
-        assert (read.key, read.uid, read.version, read.value) == (key, changed.get("uid", "u-1"), changed.get("version", "42"), VALUE)
+        assert (read.key, read.uid, read.version, read.value) == (
+            key,
+            changed.get("uid", "u-1"),
+            changed.get("version", "42"),
+            VALUE,
+        )
         assert dict(record.headers)["ce_subject"] == key
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", *ENVELOPED])
-def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_that_itself_stands_deep(format_: Format) -> None:
+def test_an_object_at_the_depth_limit_is_read_back_by_a_reader_that_itself_stands_deep(
+    format_: Format,
+) -> None:
     deep = b'{"kind":"Pod","a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}"
     record = said(format_, value=deep)
 

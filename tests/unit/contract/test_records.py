@@ -12,7 +12,14 @@ from tests.support.relays import PODS, spec_of
 from watchrelay.contract import control, records
 from watchrelay.contract.control import SnapshotPartition
 from watchrelay.contract.headers import Header
-from watchrelay.contract.records import CloudEvents, Instants, Marker, MarkerRecord, ObjectRecord, decode
+from watchrelay.contract.records import (
+    CloudEvents,
+    Instants,
+    Marker,
+    MarkerRecord,
+    ObjectRecord,
+    decode,
+)
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.model.resources import Resource
@@ -25,7 +32,14 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=Tru
 
 
 def added(encoder: CloudEvents | None = None, **changed: object) -> WireRecord:
-    said: dict[str, object] = {"partition": 1, "sequence": 7, "key": KEY, "value": VALUE, "verb": "added", "reason": "watch"}
+    said: dict[str, object] = {
+        "partition": 1,
+        "sequence": 7,
+        "key": KEY,
+        "value": VALUE,
+        "verb": "added",
+        "reason": "watch",
+    }
     said |= {"uid": "u-1", "version": "42", "value_hash": 0xABC, "time_ms": AT_MS}
     return (encoder or CloudEvents(spec_of(), 17)).object(**(said | changed))  # type: ignore[arg-type]
 
@@ -62,7 +76,10 @@ def test_what_is_constant_for_a_writer_comes_first() -> None:
 @pytest.mark.parametrize("length", [1, 63, 64, 250, 600])
 def test_the_order_of_headers_is_the_same_however_long_they_are(length: int) -> None:
     key, uid, version = b"shop/" + b"w" * length, "u" * length, "9" * length
-    whole, stub = (list(added(key=key, uid=uid, version=version, trimmed=trimmed).headers) for trimmed in ("", "stub"))
+    whole, stub = (
+        list(added(key=key, uid=uid, version=version, trimmed=trimmed).headers)
+        for trimmed in ("", "stub")
+    )
     assert whole == [header for header in stub if header[0] != "ce_wrtrimmed"]
 
 
@@ -70,7 +87,10 @@ def test_the_order_of_headers_is_the_same_however_long_they_are(length: int) -> 
 def test_a_stream_may_be_called_by_any_name_that_kubernetes_allows(length: int) -> None:
     encoder = CloudEvents(replace(spec_of(), id="p" * length), 17)
     for sequence in (1, 10**20 - 1):
-        whole, stub = (list(added(encoder, sequence=sequence, trimmed=trimmed).headers) for trimmed in ("", "stub"))
+        whole, stub = (
+            list(added(encoder, sequence=sequence, trimmed=trimmed).headers)
+            for trimmed in ("", "stub")
+        )
         assert ("ce_id", b"%b.17.1.%d" % (b"p" * length, sequence)) in whole
         assert whole == [header for header in stub if header[0] != "ce_wrtrimmed"]
 
@@ -85,7 +105,10 @@ def test_a_delete_has_a_null_value_its_uid_and_neither_content_type_nor_hash() -
 
 
 def test_what_does_not_apply_is_absent_never_empty() -> None:
-    for record in (added(uid="", version=""), added(CloudEvents(spec_of(resource=NODES), 1), key=b"/n1")):
+    for record in (
+        added(uid="", version=""),
+        added(CloudEvents(spec_of(resource=NODES), 1), key=b"/n1"),
+    ):
         assert all(value for _, value in record.headers)
     assert not {"ce_wruid", "ce_wrrv"} & dict(added(uid="", version="").headers).keys()
 
@@ -106,7 +129,9 @@ def test_a_prefixed_key_leaves_no_trace_in_the_subject() -> None:
 
 
 def test_a_claim_says_neither_frontier_nor_count_nor_when_the_server_was_heard() -> None:
-    record = CloudEvents(spec_of(), 17).marker(1, 1, AT_MS, Marker("claim", frontier="9", count=3, seen_ms=AT_MS))
+    record = CloudEvents(spec_of(), 17).marker(
+        1, 1, AT_MS, Marker("claim", frontier="9", count=3, seen_ms=AT_MS)
+    )
     assert record.key == b"%wr/claim/pods/1"
     assert record.value is None
     assert dict(record.headers).keys() == {
@@ -129,13 +154,20 @@ def test_an_end_names_its_begin_and_a_heartbeat_the_last_snapshot() -> None:
     headers = dict(encoder.marker(0, 9, AT_MS, end).headers)
     assert headers["ce_wrsnap"] == b"17-1"
     assert (headers["ce_wrbegin"], headers["ce_wrbeginoff"]) == (b"2", b"1000")
-    assert (headers["ce_wrcount"], headers["ce_wrdigest"], headers["ce_wrrv"]) == (b"2", b"0000000000000005", b"99")
+    assert (headers["ce_wrcount"], headers["ce_wrdigest"], headers["ce_wrrv"]) == (
+        b"2",
+        b"0000000000000005",
+        b"99",
+    )
     assert headers["ce_wrseen"] == b"2026-01-02T03:04:05.006Z"
     beat = Marker("heartbeat", "99", last_snapshot="17-1", last_snapshot_offset=0)
     headers = dict(encoder.marker(0, 10, AT_MS, beat).headers)
     assert (headers["ce_wrlastsnap"], headers["ce_wrlastsnapoff"]) == (b"17-1", b"0")
     assert not {"ce_wrseen", "ce_wrsnap", "ce_wrbegin"} & headers.keys()
-    assert not {"ce_wrlastsnap", "ce_wrlastsnapoff"} & dict(encoder.marker(0, 11, AT_MS, Marker("heartbeat", "99")).headers).keys()
+    assert (
+        not {"ce_wrlastsnap", "ce_wrlastsnapoff"}
+        & dict(encoder.marker(0, 11, AT_MS, Marker("heartbeat", "99")).headers).keys()
+    )
 
 
 @given(
@@ -146,13 +178,23 @@ def test_an_end_names_its_begin_and_a_heartbeat_the_last_snapshot() -> None:
     st.sampled_from(["", "fields", "stub"]),
     st.text(st.characters(codec="utf-8", min_codepoint=33), max_size=20),
 )
-def test_decode_says_what_was_rendered(verb: str, reason: str, sequence: int, value_hash: int, trimmed: str, uid: str) -> None:
+def test_decode_says_what_was_rendered(
+    verb: str, reason: str, sequence: int, value_hash: int, trimmed: str, uid: str
+) -> None:
     value = None if verb == "deleted" else VALUE
     said = 0 if value is None else value_hash
-    record = added(value=value, verb=verb, reason=reason, sequence=sequence, value_hash=value_hash, trimmed=trimmed, uid=uid)
+    record = added(
+        value=value,
+        verb=verb,
+        reason=reason,
+        sequence=sequence,
+        value_hash=value_hash,
+        trimmed=trimmed,
+        uid=uid,
+    )
     decoded = decode(*record)
     assert decoded == ObjectRecord(
-        "pods", 17, sequence, verb, KEY, value, said, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]
+        "pods", 17, sequence, verb, KEY, value, said, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]  # noqa: E501
     )  # fmt: skip
 
 
@@ -164,9 +206,20 @@ def test_decode_says_what_a_marker_said(kind: str) -> None:
     said = Marker(kind, "99", 2, 5, AT_MS, snapshot, *begin, last, 7)  # type: ignore[arg-type]
     record = decode(*CloudEvents(spec_of(), 17).marker(1, 4, AT_MS, said))
     assert isinstance(record, MarkerRecord)
-    assert (record.kind, record.partition, record.sequence, record.partitions, record.config) == (kind, 1, 4, 2, "c0ffee")
+    assert (record.kind, record.partition, record.sequence, record.partitions, record.config) == (
+        kind,
+        1,
+        4,
+        2,
+        "c0ffee",
+    )
     if kind != "claim":
-        assert (record.frontier, record.count, record.digest, record.seen) == ("99", 2, 5, "2026-01-02T03:04:05.006Z")
+        assert (record.frontier, record.count, record.digest, record.seen) == (
+            "99",
+            2,
+            5,
+            "2026-01-02T03:04:05.006Z",
+        )
     assert (record.snapshot, record.begin_sequence, record.begin_offset) == (snapshot, *begin)
     assert (record.last_snapshot, record.last_snapshot_offset) == (last, 7 if last else None)
 
@@ -177,7 +230,9 @@ def without(record: WireRecord, name: str) -> WireRecord:
 
 def with_header(record: WireRecord, name: str, value: bytes) -> WireRecord:
     changed: Header = (name, value)
-    return record._replace(headers=[changed if header[0] == name else header for header in record.headers])
+    return record._replace(
+        headers=[changed if header[0] == name else header for header in record.headers]
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,14 +245,23 @@ def with_header(record: WireRecord, name: str, value: bytes) -> WireRecord:
         (with_header(added(), "ce_wrhash", b"abc"), "16 hex digits"),
         (with_header(added(), "ce_wrepoch", b"x"), "does not parse"),
         (with_header(added(), "ce_wruid", b"\xff"), "does not parse"),
-        (with_header(added(), "ce_type", b"dev.watchrelay.object.added.v2"), "not of this contract version"),
+        (
+            with_header(added(), "ce_type", b"dev.watchrelay.object.added.v2"),
+            "not of this contract version",
+        ),
         (with_header(added(), "ce_wrreason", b"because"), "not of this contract version"),
         (with_header(added(), "content-type", b"application/avro"), "not read by this version"),
         (with_header(added(), "content-type", b"application/cloudevents+json"), "not a CloudEvent"),
         (added()._replace(value=None), "added without a value"),
         (added(value=None, verb="deleted")._replace(value=b"{}"), "a delete with a value"),
-        (CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(key=b"shop/x"), "not a marker's"),
-        (CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(value=b"{}"), "not a marker's"),
+        (
+            CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(key=b"shop/x"),
+            "not a marker's",
+        ),
+        (
+            CloudEvents(spec_of(), 1).marker(0, 1, 0, Marker("claim"))._replace(value=b"{}"),
+            "not a marker's",
+        ),
     ],
 )
 def test_a_record_off_the_contract_is_refused_with_the_rule(record: WireRecord, rule: str) -> None:
@@ -205,7 +269,19 @@ def test_a_record_off_the_contract_is_refused_with_the_rule(record: WireRecord, 
         decode(*record)
 
 
-@pytest.mark.parametrize("name", ["ce_type", "ce_wrstream", "ce_wrepoch", "ce_sequence", "ce_time", "ce_wrhash", "ce_wrrv", "content-type"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ce_type",
+        "ce_wrstream",
+        "ce_wrepoch",
+        "ce_sequence",
+        "ce_time",
+        "ce_wrhash",
+        "ce_wrrv",
+        "content-type",
+    ],
+)
 def test_a_header_that_is_null_as_kafka_allows_is_refused_and_stops_no_reader(name: str) -> None:
     with pytest.raises(RecordRefused):
         decode(*with_header(added(), name, None))  # type: ignore[arg-type]  # the type says what we write, not what others do
@@ -237,7 +313,9 @@ def test_an_instant_reads_back_as_the_millisecond_it_was(moments: list[int]) -> 
 
 def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
     partitions = [SnapshotPartition(0, 10, 20, 2, 5), SnapshotPartition(1, 11, 21, 1, 2**64 - 1)]
-    value = control.snapshot_value(snapshot="3-1", epoch=3, frontier="99", time_ms=AT_MS, requests=["r"], partitions=partitions)
+    value = control.snapshot_value(
+        snapshot="3-1", epoch=3, frontier="99", time_ms=AT_MS, requests=["r"], partitions=partitions
+    )
     assert value == {
         "snapshot": "3-1",
         "epoch": 3,
@@ -257,12 +335,17 @@ def test_an_index_record_gives_the_starting_point_of_the_next_claim() -> None:
 
 
 def test_a_claim_says_who_when_and_where_from() -> None:
-    value = control.claim_value(holder="relay-0", instance="i", version="0.1.0", time_ms=AT_MS, starting_point=None)
+    value = control.claim_value(
+        holder="relay-0", instance="i", version="0.1.0", time_ms=AT_MS, starting_point=None
+    )
     assert list(value) == ["holder", "instance", "version", "time", "from"]
 
 
 def test_control_keys_read_back_and_others_are_refused() -> None:
-    assert control.parse_control_key(control.control_key("claim", "pods@shop")) == ("claim", "pods@shop")
+    assert control.parse_control_key(control.control_key("claim", "pods@shop")) == (
+        "claim",
+        "pods@shop",
+    )
     for key in (None, b"", b"claim", b"claim/", b"other/pods"):
         with pytest.raises(RecordRefused):
             control.parse_control_key(key)

@@ -10,7 +10,9 @@ from watchrelay.core.backoff import Backoff, clamp_retry_after
 
 
 @given(seed=st.integers(0, 1000), failures=st.integers(0, 200))
-def test_each_delay_lies_between_the_doubled_base_and_twice_that_up_to_the_cap(seed: int, failures: int) -> None:
+def test_each_delay_lies_between_the_doubled_base_and_twice_that_up_to_the_cap(
+    seed: int, failures: int
+) -> None:
     backoff, rng = Backoff(), Random(seed)
     for level in range(failures):
         backoff, delay_s = backoff.after_failure(level * 60.0, healthy=True, rng=rng)
@@ -44,7 +46,9 @@ def test_absences_and_failures_are_counted_apart() -> None:
         backoff, _ = backoff.after_failure(0.0, healthy=True, rng=rng)
     backoff, delay_s = backoff.after_absence(1.0, healthy=False, rng=rng)
     assert delay_s <= 1.6
-    assert backoff.after_failure(3.0, healthy=False, rng=rng)[1] >= 0.8 * 2**5, "what the server taught before it went is not forgotten"
+    assert backoff.after_failure(3.0, healthy=False, rng=rng)[1] >= 0.8 * 2**5, (
+        "what the server taught before it went is not forgotten"
+    )
     for second in range(60):
         backoff, _ = backoff.after_absence(4.0 + second, healthy=False, rng=rng)
     assert backoff.after_absence(70.0, healthy=True, rng=rng)[1] <= 1.6, "another absence"
@@ -61,6 +65,9 @@ def test_the_ceiling_bounds_the_delay_with_its_jitter() -> None:
     assert max(delays) == 300
 
 
-@pytest.mark.parametrize(("asked", "obeyed"), [(7.0, 7.0), (0.0, 0.0), (-3.0, 0.0), (99999.0, 300.0), (float("nan"), 0.0)])
+@pytest.mark.parametrize(
+    ("asked", "obeyed"),
+    [(7.0, 7.0), (0.0, 0.0), (-3.0, 0.0), (99999.0, 300.0), (float("nan"), 0.0)],
+)
 def test_a_retry_after_is_obeyed_within_five_minutes(asked: float, obeyed: float) -> None:
     assert clamp_retry_after(asked) == obeyed

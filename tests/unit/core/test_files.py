@@ -21,7 +21,9 @@ def test_a_file_is_read_up_to_the_bound_however_endless_it_is(tmp_path: Path) ->
     assert read_bounded("/dev/zero", 200_000) == bytes(200_000)
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/", IsADirectoryError), ("/absent", FileNotFoundError)])
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/", IsADirectoryError), ("/absent", FileNotFoundError)]
+)
 def test_what_is_no_file_says_so_and_leaves_nothing_open(path: str, kind: type[OSError]) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(kind):
@@ -42,13 +44,17 @@ def test_a_pipe_whose_writer_falls_silent_is_given_up(tmp_path: Path) -> None:
     writer = os.open(pipe, os.O_RDWR)
     try:
         os.write(writer, b"half of ")
-        with pytest.raises(TimeoutError, match=r"it is a pipe whose writer has said nothing for 0\.05 s"):
+        with pytest.raises(
+            TimeoutError, match=r"it is a pipe whose writer has said nothing for 0\.05 s"
+        ):
             read_bounded(pipe, 100, silence_s=_SOON_S)
     finally:
         os.close(writer)
 
 
-def test_a_pipe_is_read_to_its_end_also_when_its_writer_comes_late_or_says_nothing(tmp_path: Path) -> None:
+def test_a_pipe_is_read_to_its_end_also_when_its_writer_comes_late_or_says_nothing(
+    tmp_path: Path,
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for said in (b"x" * 200_000, b""):

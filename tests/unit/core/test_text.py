@@ -28,8 +28,16 @@ HOSTILE = [
 
 
 def test_one_is_singular() -> None:
-    assert [counted(number, "partition") for number in (0, 1, 2)] == ["0 partitions", "1 partition", "2 partitions"]
-    assert [counted(number, "entry", "entries") for number in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
+    assert [counted(number, "partition") for number in (0, 1, 2)] == [
+        "0 partitions",
+        "1 partition",
+        "2 partitions",
+    ]
+    assert [counted(number, "entry", "entries") for number in (0, 1, 2)] == [
+        "0 entries",
+        "1 entry",
+        "2 entries",
+    ]
 
 
 def test_what_is_printable_stays() -> None:
@@ -50,8 +58,17 @@ def test_a_long_text_is_cut() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter(colour=False)])
-def test_a_log_line_stays_one_line_that_any_terminal_can_show(text: str, formatter: logging.Formatter) -> None:
-    record = logging.makeLogRecord({"msg": f"of a library: {text}", "levelname": "INFO", "object": text, "error": ValueError(text)})
+def test_a_log_line_stays_one_line_that_any_terminal_can_show(
+    text: str, formatter: logging.Formatter
+) -> None:
+    record = logging.makeLogRecord(
+        {
+            "msg": f"of a library: {text}",
+            "levelname": "INFO",
+            "object": text,
+            "error": ValueError(text),
+        }
+    )
     line = formatter.format(record)
     assert line.isprintable()
     io.TextIOWrapper(io.BytesIO(), encoding="utf-8").write(line)

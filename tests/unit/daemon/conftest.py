@@ -31,13 +31,23 @@ _DEADLINE_S = 60.0
 _POLL_S = 0.02
 
 
-def settings_of(resources: Sequence[str | dict[str, Any]], *, kafka: dict[str, Any] | None = None, **more: Any) -> Settings:
+def settings_of(
+    resources: Sequence[str | dict[str, Any]], *, kafka: dict[str, Any] | None = None, **more: Any
+) -> Settings:
     """Small settings; `more` are whole sections, `kafka` adds to its own."""
     raw = {
         "cluster": "test",
-        "kafka": {"bootstrapServers": [NOBODY], "partitions": 1, "replicationFactor": 1, "minInsyncReplicas": 1, **(kafka or {})},
+        "kafka": {
+            "bootstrapServers": [NOBODY],
+            "partitions": 1,
+            "replicationFactor": 1,
+            "minInsyncReplicas": 1,
+            **(kafka or {}),
+        },
         "observe": {"listen": "127.0.0.1:0"},
-        "resources": [{"resource": entry} if isinstance(entry, str) else entry for entry in resources],
+        "resources": [
+            {"resource": entry} if isinstance(entry, str) else entry for entry in resources
+        ],
         **more,
     }
     return cast("Settings", plain(with_defaults(Settings.model_validate(raw))))
@@ -63,7 +73,12 @@ def define(cluster: SyntheticCluster, plural: str) -> None:
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {"plural": plural, "singular": plural.removesuffix("s"), "kind": kind, "listKind": f"{kind}List"},
+            "names": {
+                "plural": plural,
+                "singular": plural.removesuffix("s"),
+                "kind": kind,
+                "listKind": f"{kind}List",
+            },
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
@@ -78,11 +93,17 @@ class Relay:
 
     async def get(self, path: str) -> tuple[int, Any]:
         """Status and body of the window's answer."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.daemon.port}{path}") as answer:
-            return answer.status, await (answer.json() if answer.content_type == "application/json" else answer.text())
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.daemon.port}{path}") as answer,
+        ):
+            return answer.status, await (
+                answer.json() if answer.content_type == "application/json" else answer.text()
+            )
 
     async def get_until(self, path: str, true: Callable[[Any], object]) -> Any:
-        """The body of the window's answer, once `true` of it. Raises: AssertionError when that does not come."""
+        """The body of the window's answer, once `true` of it. Raises: AssertionError when that does
+        not come."""
         end_s = asyncio.get_running_loop().time() + _DEADLINE_S
         while not true(body := (await self.get(path))[1]):
             assert asyncio.get_running_loop().time() < end_s, f"{path} never was as awaited: {body}"
@@ -94,7 +115,9 @@ class Relay:
 
     async def ready(self) -> None:
         """Returns once the daemon calls itself ready."""
-        await until("the relay is ready", lambda: self.task.done() or self.daemon.readiness.check()[0])
+        await until(
+            "the relay is ready", lambda: self.task.done() or self.daemon.readiness.check()[0]
+        )
         assert not self.task.done()
 
     async def ended(self) -> int:
@@ -104,8 +127,11 @@ class Relay:
 
 
 @asynccontextmanager
-async def running(settings: Settings, *, source: ConfigSource | None = None, make: Callable[..., Daemon] = Daemon) -> AsyncIterator[Relay]:
-    """Runs a daemon, which takes the edits of `source`; what still runs at the end is stopped at once."""
+async def running(
+    settings: Settings, *, source: ConfigSource | None = None, make: Callable[..., Daemon] = Daemon
+) -> AsyncIterator[Relay]:
+    """Runs a daemon, which takes the edits of `source`; what still runs at the end is stopped at
+    once."""
     daemon = make(settings, environ={}, source=source)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -119,13 +145,15 @@ async def running(settings: Settings, *, source: ConfigSource | None = None, mak
     finally:
         gc.unfreeze()
         with warnings.catch_warnings():
-            # aiokafka 0.14 forgets its bootstrap connection when it is cancelled while it uses it (client.py, bootstrap).
+            # aiokafka 0.14 forgets its bootstrap connection when it is cancelled while it uses it
+            # (client.py, bootstrap).
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
 
 class World:
-    """Both ends. `config` is that of a relay between them, with the topics made that the embedded broker cannot make on request."""
+    """Both ends. `config` is that of a relay between them, with the topics made that the embedded
+    broker cannot make on request."""
 
     def __init__(self, directory: Path, cluster: SyntheticCluster, kafka: EmbeddedKafka) -> None:
         self.cluster, self.kafka = cluster, kafka
@@ -144,10 +172,16 @@ class World:
         """A topic below the prefix and the cluster's name."""
         self.kafka.create_topic(f"k8s.test.{name}", 1)
 
-    def settings(self, *resources: str | dict[str, Any], kafka: dict[str, Any] | None = None, **more: Any) -> Settings:
+    def settings(
+        self, *resources: str | dict[str, Any], kafka: dict[str, Any] | None = None, **more: Any
+    ) -> Settings:
         """Settings for these resources."""
         ends = {"bootstrapServers": self.kafka.bootstrap.split(","), "createTopics": False}
-        return settings_of(resources, kafka={**ends, **(kafka or {})}, **{"kubernetes": {"kubeconfig": str(self.kubeconfig)}, **more})
+        return settings_of(
+            resources,
+            kafka={**ends, **(kafka or {})},
+            **{"kubernetes": {"kubeconfig": str(self.kubeconfig)}, **more},
+        )
 
     def define(self, plural: str) -> None:
         """A custom resource that the API server serves from now on."""

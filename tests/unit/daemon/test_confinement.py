@@ -1,4 +1,5 @@
-"""An unexpected error in any task of a stream restarts that stream alone; records that no claim explains stop that stream alone."""
+"""An unexpected error in any task of a stream restarts that stream alone; records that no claim
+explains stop that stream alone."""
 
 from __future__ import annotations
 
@@ -37,9 +38,12 @@ class Broken:
 
 
 class Faulty:
-    """Passes everything on to `real`; `method` raises where `concerns` is true of its arguments while `broken.on`."""
+    """Passes everything on to `real`; `method` raises where `concerns` is true of its arguments
+    while `broken.on`."""
 
-    def __init__(self, real: Any, method: str, broken: Broken, concerns: Callable[..., bool]) -> None:
+    def __init__(
+        self, real: Any, method: str, broken: Broken, concerns: Callable[..., bool]
+    ) -> None:
         self._real, self._method, self._broken, self._concerns = real, method, broken, concerns
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +62,10 @@ class Faulty:
 def of_pods(*args: Any, **kwargs: Any) -> bool:
     """A call that concerns the stream pods, or its topic."""
     flat = [*args, *kwargs.values()]
-    return any(getattr(each, "stream", each) == "pods" or getattr(each, "name", each) == TOPIC for each in flat)
+    return any(
+        getattr(each, "stream", each) == "pods" or getattr(each, "name", each) == TOPIC
+        for each in flat
+    )
 
 
 def part(room: str, method: str) -> Callable[[Rooms, Broken], Rooms]:
@@ -70,7 +77,8 @@ def part(room: str, method: str) -> Callable[[Rooms, Broken], Rooms]:
 
 
 def gauge(name: str) -> Callable[[Rooms, Broken], Rooms]:
-    """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and nobody else."""
+    """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and
+    nobody else."""
 
     def fit(rooms: Rooms, broken: Broken) -> Rooms:
         metrics = rooms.metrics.stream("pods", PODS)
@@ -95,17 +103,31 @@ TASKS = {
 
 
 async def whole(relay: Relay, stream: str) -> None:
-    await until(f"{stream} is whole", lambda: relay.row(stream) and relay.row(stream).complete and relay.row(stream).state == "watching")
+    await until(
+        f"{stream} is whole",
+        lambda: (
+            relay.row(stream)
+            and relay.row(stream).complete
+            and relay.row(stream).state == "watching"
+        ),
+    )
 
 
 async def foreign(world: World, headers: list[tuple[str, bytes]]) -> None:
     """A record that is none of the relay's, on the topic of pods."""
     async with AIOKafkaProducer(bootstrap_servers=world.kafka.bootstrap) as producer:
-        await producer.send_and_wait(TOPIC, key=b"%wr/heartbeat/pods/0", value=None, headers=headers)
+        await producer.send_and_wait(
+            TOPIC, key=b"%wr/heartbeat/pods/0", value=None, headers=headers
+        )
 
 
 def failures(relay: Relay, stream: str) -> float:
-    return relay.daemon.metrics.registry.get_sample_value("watchrelay_stream_failures_total", {"stream": stream}) or 0.0
+    return (
+        relay.daemon.metrics.registry.get_sample_value(
+            "watchrelay_stream_failures_total", {"stream": stream}
+        )
+        or 0.0
+    )
 
 
 def failed_at_least(relay: Relay, times: int) -> bool:
@@ -113,7 +135,9 @@ def failed_at_least(relay: Relay, times: int) -> bool:
 
 
 @pytest.mark.parametrize("task", TASKS)
-async def test_an_error_in_a_task_restarts_its_stream_alone(task: str, world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_in_a_task_restarts_its_stream_alone(
+    task: str, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("core.pods", "core.configmaps"):
         world.make_topic(name)
     world.cluster.open_shop()
@@ -126,7 +150,9 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(task: str, world: Wo
             return TASKS[task](rooms, broken), discovery
 
     world.behaviour.version = "v1.31.0"  # so that it lists, then watches
-    settings = world.settings("pods", "configmaps", heartbeatInterval="1s", defaults={"snapshotInterval": "5s"})
+    settings = world.settings(
+        "pods", "configmaps", heartbeatInterval="1s", defaults={"snapshotInterval": "5s"}
+    )
     async with running(settings, make=FaultyDaemon) as relay:
         await whole(relay, "configmaps")
         epoch = relay.row("configmaps").epoch
@@ -146,11 +172,17 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(task: str, world: Wo
         await whole(relay, "pods")
         assert (relay.row("configmaps").epoch, relay.row("configmaps").last_error) == (epoch, None)
         assert failures(relay, "configmaps") == 0
-        logged = [each for each in caplog.records if each.message == "stream restarts after an unexpected error"]
+        logged = [
+            each
+            for each in caplog.records
+            if each.message == "stream restarts after an unexpected error"
+        ]
         assert len(logged) == failures(relay, "pods")
         assert [each.levelno for each in logged] == [logging.ERROR] * len(logged)
         tracebacks = [each for each in logged if each.exc_info]
-        assert 1 <= len(tracebacks) < len(logged), "a traceback once for each place in the code, one line for each failure"
+        assert 1 <= len(tracebacks) < len(logged), (
+            "a traceback once for each place in the code, one line for each failure"
+        )
         relay.daemon.stop()
         assert await relay.ended() == 0
 
@@ -201,8 +233,14 @@ def heartbeat(*, cluster: str, epoch: int) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
-        (heartbeat(cluster="test", epoch=1 << 40), f"its topic holds a record of epoch {1 << 40}, its newest claim has epoch"),
-        (heartbeat(cluster="other", epoch=1), f"topic {TOPIC} holds records of cluster other, this is cluster test"),
+        (
+            heartbeat(cluster="test", epoch=1 << 40),
+            f"its topic holds a record of epoch {1 << 40}, its newest claim has epoch",
+        ),
+        (
+            heartbeat(cluster="other", epoch=1),
+            f"topic {TOPIC} holds records of cluster other, this is cluster test",
+        ),
     ],
     ids=["a higher epoch", "another cluster"],
 )
@@ -250,7 +288,12 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
     async with running(world.settings("pods", "widgets.example.com"), make=OddDaemon) as relay:
         await whole(relay, "pods")
         odd.set()
-        await until("it is shown", lambda: "RecursionError: odd input" in relay.daemon.board.problems.get("kubernetes", ""))
+        await until(
+            "it is shown",
+            lambda: (
+                "RecursionError: odd input" in relay.daemon.board.problems.get("kubernetes", "")
+            ),
+        )
         odd.clear()
         await until("it is over", lambda: "kubernetes" not in relay.daemon.board.problems)
         assert relay.row("pods").state == "watching"
@@ -262,12 +305,19 @@ async def test_series_of_a_row_that_is_gone_are_gone(world: World) -> None:
     world.make_topic("core.pods")
 
     async def refuse(request: web.Request) -> web.StreamResponse | None:
-        return web.json_response({"kind": "Status", "code": 503}, status=503) if request.path.startswith("/api") else None
+        return (
+            web.json_response({"kind": "Status", "code": 503}, status=503)
+            if request.path.startswith("/api")
+            else None
+        )
 
     world.behaviour.intercept = refuse
     async with running(world.settings("po")) as relay:
         await until("the row is there", lambda: relay.row("po"))
-        assert 'watchrelay_stream_state{cluster="test",state="waiting",stream="po"} 1.0' in (await relay.get("/metrics"))[1]
+        assert (
+            'watchrelay_stream_state{cluster="test",state="waiting",stream="po"} 1.0'
+            in (await relay.get("/metrics"))[1]
+        )
         world.behaviour.intercept = None
         await whole(relay, "pods")
         text = (await relay.get("/metrics"))[1]

@@ -1,4 +1,5 @@
-"""The process: what it says while an end is missing, how it starts once it is there, how it ends."""
+"""The process: what it says while an end is missing, how it starts once it is there, how it
+ends."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from watchrelay.daemon.daemon import Daemon, split_address
 
 async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> None:
     """The stream's row is there and waiting; the probes say so."""
-    await until("the trouble is known", lambda: problem in relay.daemon.board.problems and said in (relay.row(stream).last_error or ""))
+    await until(
+        "the trouble is known",
+        lambda: (
+            problem in relay.daemon.board.problems and said in (relay.row(stream).last_error or "")
+        ),
+    )
     await until("the next attempt is known", lambda: relay.row(stream).next_attempt_ms)
     assert relay.row(stream).state == "waiting"
     status, body = await relay.get("/readyz")
@@ -30,15 +36,18 @@ async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> N
     assert said in body["problems"][problem]
     assert said in body["streams"][stream]["reason"]
     assert (await relay.get("/livez"))[0] == 200
-    rows = await relay.get_until("/api/streams", lambda rows: rows[0]["nextAttempt"] is not None)  # null while an attempt is out
+    # null while an attempt is out
+    rows = await relay.get_until("/api/streams", lambda rows: rows[0]["nextAttempt"] is not None)
     assert [(row["stream"], row["state"]) for row in rows] == [(stream, "waiting")]
     assert said in rows[0]["lastError"]["message"]
 
 
-# ---- what is missing at start ------------------------------------------------------------------------------------------
+# ---- what is missing at start --------------------------------------------------------------------
 
 
-async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_comes(world: World) -> None:
+async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_comes(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     world.kafka.broker_down()
     async with running(world.settings("pods")) as relay:
@@ -50,7 +59,9 @@ async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_come
         assert (await relay.get("/readyz"))[0] == 200
 
 
-async def test_with_the_api_server_away_at_start_the_stream_waits_and_begins_when_it_comes(world: World) -> None:
+async def test_with_the_api_server_away_at_start_the_stream_waits_and_begins_when_it_comes(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     await world.cluster.stop()
     async with running(world.settings("pods")) as relay:
@@ -70,12 +81,20 @@ async def test_with_both_ends_away_both_are_named(world: World) -> None:
         assert str(world.port) in body["problems"]["kubernetes"]
 
 
-async def test_a_kubeconfig_that_is_missing_at_start_is_waited_for_with_a_row_per_stream(world: World, tmp_path: Path) -> None:
+async def test_a_kubeconfig_that_is_missing_at_start_is_waited_for_with_a_row_per_stream(
+    world: World, tmp_path: Path
+) -> None:
     world.make_topic("core.pods")
     later = tmp_path / "later"
-    settings = world.settings("pods", {"resource": "po", "id": "two", "namespaces": ["a", "b"]}, kubernetes={"kubeconfig": str(later)})
+    settings = world.settings(
+        "pods",
+        {"resource": "po", "id": "two", "namespaces": ["a", "b"]},
+        kubernetes={"kubeconfig": str(later)},
+    )
     async with running(settings) as relay:
-        await until("it is known to be missing", lambda: "kubernetes" in relay.daemon.board.problems)
+        await until(
+            "it is known to be missing", lambda: "kubernetes" in relay.daemon.board.problems
+        )
         assert list(relay.daemon.board.streams) == ["pods", "two@a", "two@b"]
         status, body = await relay.get("/readyz")
         assert status == 503
@@ -85,7 +104,7 @@ async def test_a_kubeconfig_that_is_missing_at_start_is_waited_for_with_a_row_pe
         assert "kubernetes" not in relay.daemon.board.problems
 
 
-# ---- how it ends -------------------------------------------------------------------------------------------------------
+# ---- how it ends ---------------------------------------------------------------------------------
 
 
 async def _hang(_request: web.Request) -> web.StreamResponse | None:
@@ -99,7 +118,8 @@ async def _hang_at_lists(request: web.Request) -> web.StreamResponse | None:
 
 @asynccontextmanager
 async def silent_broker() -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Something that takes connections and never answers; its address, and an event for when it was asked."""
+    """Something that takes connections and never answers; its address, and an event for when it was
+    asked."""
     asked = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +135,9 @@ async def silent_broker() -> AsyncIterator[tuple[str, asyncio.Event]]:
 
 
 async def test_told_to_stop_without_a_way_into_the_cluster_it_ends_well(tmp_path: Path) -> None:
-    async with running(settings_of(["pods"], kubernetes={"kubeconfig": str(tmp_path / "none")})) as relay:
+    async with running(
+        settings_of(["pods"], kubernetes={"kubeconfig": str(tmp_path / "none")})
+    ) as relay:
         await until("it waits", lambda: "kubernetes" in relay.daemon.board.problems)
         relay.daemon.stop()
         assert await relay.ended() == 0
@@ -146,7 +168,10 @@ async def test_told_to_stop_while_kafka_is_away_it_ends_well(world: World) -> No
 
 
 async def test_told_to_stop_while_kafka_is_silent_it_ends_well(world: World) -> None:
-    async with silent_broker() as (address, asked), running(world.settings("pods", kafka={"bootstrapServers": [address]})) as relay:
+    async with (
+        silent_broker() as (address, asked),
+        running(world.settings("pods", kafka={"bootstrapServers": [address]})) as relay,
+    ):
         await asked.wait()
         await until("the resource is known", lambda: relay.row("pods").topic)
         relay.daemon.stop()
@@ -157,16 +182,23 @@ async def test_told_to_stop_while_a_topic_is_refused_it_ends_well(world: World) 
     async with running(world.settings("pods")) as relay:
         await until("the topic is refused", lambda: relay.row("pods").waits_for)
         assert "k8s.test.core.pods" in relay.row("pods").waits_for
-        assert (await relay.get("/readyz"))[0] == 200, "a topic is for a person to mend, a restart would not"
+        assert (await relay.get("/readyz"))[0] == 200, (
+            "a topic is for a person to mend, a restart would not"
+        )
         relay.daemon.stop()
         assert await relay.ended() == 0
 
 
-async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The control topic is in order, then the resource comes, and the broker is silent by then."""
     widgets = f"widgets.{GROUP}"
     async with running(world.settings(widgets)) as relay:
-        await until("the control topic was checked", lambda: "topic has a doubtful setting" in caplog.messages)
+        await until(
+            "the control topic was checked",
+            lambda: "topic has a doubtful setting" in caplog.messages,
+        )
         world.kafka.set_rtt(60_000)
         world.define("widgets")
         await until("the resource is known", lambda: relay.row(widgets).topic)
@@ -217,10 +249,12 @@ async def test_past_the_deadline_of_the_drain_it_ends_badly(world: World) -> Non
         assert await relay.ended() == 1
 
 
-# ---- where it listens --------------------------------------------------------------------------------------------------
+# ---- where it listens ----------------------------------------------------------------------------
 
 
-def test_an_address_in_use_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_in_use_is_one_line_and_exit_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         file = tmp_path / "watchrelay.yaml"
@@ -240,7 +274,12 @@ def test_an_address_in_use_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize(
     ("listen", "address"),
-    [("127.0.0.1:8080", ("127.0.0.1", 8080)), (":0", ("0.0.0.0", 0)), ("[::1]:80", ("::1", 80)), ("host:1", ("host", 1))],
+    [
+        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
+        (":0", ("0.0.0.0", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("host:1", ("host", 1)),
+    ],
 )
 def test_an_address_is_a_host_and_a_port(listen: str, address: tuple[str, int]) -> None:
     assert split_address(listen) == address
@@ -250,12 +289,30 @@ def test_the_config_in_force_can_be_seen_and_its_secrets_cannot() -> None:
     def described(settings: Settings) -> tuple[str, float | None]:
         daemon = Daemon(settings, environ={})
         daemon._describe()
-        (sample,) = [sample for metric in daemon.metrics.gauge("config_info").collect() for sample in metric.samples]
-        return sample.labels["hash"], daemon.metrics.registry.get_sample_value("watchrelay_config_last_reload_successful")
+        (sample,) = [
+            sample
+            for metric in daemon.metrics.gauge("config_info").collect()
+            for sample in metric.samples
+        ]
+        return sample.labels["hash"], daemon.metrics.registry.get_sample_value(
+            "watchrelay_config_last_reload_successful"
+        )
 
     first = described(settings_of(["pods"]))
     assert first == described(settings_of(["pods"]))
     assert first[1] == 1.0
     assert first[0] != described(settings_of(["nodes"]))[0]
-    secrets = [{"security": {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": text}} for text in ("a", "bcd")]
-    assert described(settings_of(["pods"], kafka=secrets[0])) == described(settings_of(["pods"], kafka=secrets[1]))
+    secrets = [
+        {
+            "security": {
+                "protocol": "SASL_SSL",
+                "mechanism": "PLAIN",
+                "username": "u",
+                "password": text,
+            }
+        }
+        for text in ("a", "bcd")
+    ]
+    assert described(settings_of(["pods"], kafka=secrets[0])) == described(
+        settings_of(["pods"], kafka=secrets[1])
+    )

@@ -1,4 +1,5 @@
-"""A running relay is given other settings, between real sockets: what changes, and above all what does not."""
+"""A running relay is given other settings, between real sockets: what changes, and above all what
+does not."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ async def live(relay: Relay, *streams: str) -> None:
 
     def true() -> bool:
         rows = relay.daemon.board.streams
-        return set(rows) == set(streams) and all(row.complete and row.state == "watching" for row in rows.values())
+        return set(rows) == set(streams) and all(
+            row.complete and row.state == "watching" for row in rows.values()
+        )
 
     await until(f"{', '.join(streams)} are live", true)
 
@@ -52,22 +55,36 @@ def owned(relay: Relay) -> set[str]:
 async def test_streams_are_added_and_removed_and_the_others_do_not_notice(stage: World) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:
         await live(relay, "pods", "configmaps")
-        asked, epoch, watches = stage.asked("pods"), relay.row("pods").epoch, stage.cluster.server.watches
+        asked, epoch, watches = (
+            stage.asked("pods"),
+            relay.row("pods").epoch,
+            stage.cluster.server.watches,
+        )
         relay.daemon.adopt(stage.settings("nodes", "pods"))
         await live(relay, "pods", "nodes")
-        assert (stage.asked("pods"), relay.row("pods").epoch) == (asked, epoch), "its watch stays open"
+        assert (stage.asked("pods"), relay.row("pods").epoch) == (asked, epoch), (
+            "its watch stays open"
+        )
         assert stage.cluster.server.watches == watches
         assert owned(relay) == {"pods", "nodes"}
         relay.daemon.stop()
         assert await relay.ended() == 0
 
 
-async def test_a_changed_stream_claims_anew_and_the_others_keep_watch_and_epoch(stage: World) -> None:
+async def test_a_changed_stream_claims_anew_and_the_others_keep_watch_and_epoch(
+    stage: World,
+) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:
         await live(relay, "pods", "configmaps")
-        asked, epoch, held = stage.asked("configmaps"), relay.row("configmaps").epoch, relay.row("pods")
+        asked, epoch, held = (
+            stage.asked("configmaps"),
+            relay.row("configmaps").epoch,
+            relay.row("pods"),
+        )
         before, objects = held.epoch, held.objects
-        relay.daemon.adopt(stage.settings({"resource": "pods", "labelSelector": "app=none"}, "configmaps"))
+        relay.daemon.adopt(
+            stage.settings({"resource": "pods", "labelSelector": "app=none"}, "configmaps")
+        )
         await until("the selection is empty", lambda: relay.row("pods").objects == 0)
         await live(relay, "pods", "configmaps")
         assert objects > 0
@@ -77,10 +94,17 @@ async def test_a_changed_stream_claims_anew_and_the_others_keep_watch_and_epoch(
 
 @pytest.mark.parametrize(
     "keys",
-    [{"snapshotInterval": "15m"}, {"suppressUnchanged": False}, {"pageSize": 7}, {"bookmarks": False}],
+    [
+        {"snapshotInterval": "15m"},
+        {"suppressUnchanged": False},
+        {"pageSize": 7},
+        {"bookmarks": False},
+    ],
     ids=lambda keys: next(iter(keys)),
 )
-async def test_a_change_that_leaves_the_content_alone_lists_nothing(stage: World, keys: dict[str, Any]) -> None:
+async def test_a_change_that_leaves_the_content_alone_lists_nothing(
+    stage: World, keys: dict[str, Any]
+) -> None:
     async with running(stage.settings("pods")) as relay:
         await live(relay, "pods")
         asked, epoch = stage.asked("pods"), relay.row("pods").epoch
@@ -95,16 +119,25 @@ async def test_settings_that_mean_the_same_change_nothing(stage: World) -> None:
         await live(relay, "pods", "configmaps")
 
         def state() -> dict[str, Any]:
-            return {name: (row.epoch, stage.asked(name)) for name, row in relay.daemon.board.streams.items()}
+            return {
+                name: (row.epoch, stage.asked(name))
+                for name, row in relay.daemon.board.streams.items()
+            }
 
         before = state()
-        relay.daemon.adopt(stage.settings({"resource": "configmaps"}, {"resource": "po"}, shutdown={"drainTimeout": "3s"}))
+        relay.daemon.adopt(
+            stage.settings(
+                {"resource": "configmaps"}, {"resource": "po"}, shutdown={"drainTimeout": "3s"}
+            )
+        )
         await live(relay, "pods", "configmaps")
         assert state() == before
 
 
 async def test_a_namespace_taken_out_of_an_entry_ends_its_stream_alone(stage: World) -> None:
-    async with running(stage.settings({"resource": "pods", "namespaces": ["shop", "default"]})) as relay:
+    async with running(
+        stage.settings({"resource": "pods", "namespaces": ["shop", "default"]})
+    ) as relay:
         await live(relay, "pods@shop", "pods@default")
         epoch = relay.row("pods@shop").epoch
         relay.daemon.adopt(stage.settings({"resource": "pods", "namespaces": ["shop"]}))
@@ -112,7 +145,9 @@ async def test_a_namespace_taken_out_of_an_entry_ends_its_stream_alone(stage: Wo
         assert relay.row("pods@shop").epoch == epoch
 
 
-async def test_a_stream_taken_out_and_put_back_before_it_has_drained_is_one_stream(stage: World) -> None:
+async def test_a_stream_taken_out_and_put_back_before_it_has_drained_is_one_stream(
+    stage: World,
+) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:
         await live(relay, "pods", "configmaps")
         epoch = relay.row("configmaps").epoch
@@ -137,7 +172,12 @@ async def test_the_heartbeat_interval_changes_without_a_claim(stage: World) -> N
 
         def marks() -> float:
             labels = {"topic": "k8s.test.core.pods", "kind": "marker"}
-            return relay.daemon.metrics.registry.get_sample_value("watchrelay_records_acked_total", labels) or 0.0
+            return (
+                relay.daemon.metrics.registry.get_sample_value(
+                    "watchrelay_records_acked_total", labels
+                )
+                or 0.0
+            )
 
         before = marks()
         relay.daemon.adopt(stage.settings("pods", heartbeatInterval="1s"))
@@ -150,27 +190,47 @@ async def test_an_entry_for_what_is_not_served_waits_and_leaves_with_its_row(sta
     async with running(stage.settings("pods")) as relay:
         await live(relay, "pods")
         relay.daemon.adopt(stage.settings("pods", widgets))
-        await until("it waits", lambda: relay.row(widgets) is not None and relay.row(widgets).waits_for)
+        await until(
+            "it waits", lambda: relay.row(widgets) is not None and relay.row(widgets).waits_for
+        )
         relay.daemon.adopt(stage.settings("pods"))
         await live(relay, "pods")
 
 
-async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(stage: World) -> None:
+async def test_an_edit_that_gives_a_running_stream_another_shape_is_objected_to(
+    stage: World,
+) -> None:
     async with running(stage.settings("pods")) as relay:
         await live(relay, "pods")
-        ((index, said, _),) = relay.daemon.objections(stage.settings("configmaps", {"resource": "pods", "partitions": 3}))
+        ((index, said, _),) = relay.daemon.objections(
+            stage.settings("configmaps", {"resource": "pods", "partitions": 3})
+        )
         assert index == 1
-        assert "has partitions 1, the config asks for 3: keep `partitions: 1`, or give the stream another topic" in said
+        assert (
+            "has partitions 1, the config asks for 3: keep `partitions: 1`, or give the "
+            "stream another topic"
+        ) in said
         shared = stage.settings("pods", {"resource": "configmaps", "topic": "k8s.test.core.pods"})
         ((index, said, _),) = relay.daemon.objections(shared)
         assert (index, "key format 'plain'" in said) == (0, True)
-        unserved = stage.settings("pods", {"resource": f"widgets.{GROUP}", "topic": "k8s.test.core.pods"})
+        unserved = stage.settings(
+            "pods", {"resource": f"widgets.{GROUP}", "topic": "k8s.test.core.pods"}
+        )
         ((index, said, _),) = relay.daemon.objections(unserved)
-        assert (index, "key format 'plain'" in said) == (0, True), "though it would make a difference only later"
-        assert relay.daemon.objections(stage.settings("pods", {"resource": "configmaps", "partitions": 3})) == []
+        assert (index, "key format 'plain'" in said) == (0, True), (
+            "though it would make a difference only later"
+        )
+        assert (
+            relay.daemon.objections(
+                stage.settings("pods", {"resource": "configmaps", "partitions": 3})
+            )
+            == []
+        )
 
 
-async def test_a_relay_told_to_stop_in_the_middle_of_an_edit_drains_what_left_too(stage: World) -> None:
+async def test_a_relay_told_to_stop_in_the_middle_of_an_edit_drains_what_left_too(
+    stage: World,
+) -> None:
     async with running(stage.settings("pods", "configmaps")) as relay:
         await live(relay, "pods", "configmaps")
         relay.daemon.adopt(stage.settings({"resource": "pods", "labelSelector": "a=b"}, "nodes"))
@@ -178,7 +238,9 @@ async def test_a_relay_told_to_stop_in_the_middle_of_an_edit_drains_what_left_to
         assert await relay.ended() == 0
 
 
-async def test_a_stream_that_left_and_is_claimed_by_another_relay_does_not_end_this_one(stage: World) -> None:
+async def test_a_stream_that_left_and_is_claimed_by_another_relay_does_not_end_this_one(
+    stage: World,
+) -> None:
     async with running(stage.settings("pods", "configmaps", heartbeatInterval="1s")) as one:
         await live(one, "pods", "configmaps")
         one.daemon.adopt(stage.settings("pods", heartbeatInterval="1s"))
@@ -192,11 +254,16 @@ async def test_a_stream_that_left_and_is_claimed_by_another_relay_does_not_end_t
         assert await one.ended() == 0
 
 
-# ---- from the file -----------------------------------------------------------------------------------------------------
+# ---- from the file -------------------------------------------------------------------------------
 
 
 def written(file: Path, stage: World, *resources: str, **more: Any) -> Path:
-    kafka = {"bootstrapServers": [stage.kafka.bootstrap], "createTopics": False, "partitions": 1, "replicationFactor": 1}
+    kafka = {
+        "bootstrapServers": [stage.kafka.bootstrap],
+        "createTopics": False,
+        "partitions": 1,
+        "replicationFactor": 1,
+    }
     raw = {
         "cluster": "test",
         "kubernetes": {"kubeconfig": str(stage.kubeconfig)},
@@ -227,14 +294,19 @@ async def test_a_wrong_edit_shows_in_readyz_and_metrics_and_changes_nothing(
         body = await relay.get_until("/readyz", lambda body: "problems" in body)
         assert f"{file}:" in body["problems"]["reload"]
         assert "resources[1].resource" in body["problems"]["reload"]
-        assert 'watchrelay_config_last_reload_successful{cluster="test"} 0.0' in (await relay.get("/metrics"))[1]
+        assert (
+            'watchrelay_config_last_reload_successful{cluster="test"} 0.0'
+            in (await relay.get("/metrics"))[1]
+        )
         written(file, stage, "pods", "nodes")
         await live(relay, "pods", "nodes")
         assert relay.daemon.board.problems == {}
         assert stage.asked("pods") == asked
 
 
-async def test_a_hangup_has_the_file_read_at_once(stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource]) -> None:
+async def test_a_hangup_has_the_file_read_at_once(
+    stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource]
+) -> None:
     file = written(tmp_path / "watchrelay.yaml", stage, "pods")
     async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
         await live(relay, "pods")
@@ -244,7 +316,10 @@ async def test_a_hangup_has_the_file_read_at_once(stage: World, tmp_path: Path, 
 
 
 async def test_an_edit_while_the_relay_drains_is_left_to_the_next_one(
-    stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource], caplog: pytest.LogCaptureFixture
+    stage: World,
+    tmp_path: Path,
+    source: Callable[[Path], ConfigSource],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     drain = {"shutdown": {"drainTimeout": "2s"}}
@@ -264,7 +339,12 @@ async def test_an_edit_while_the_relay_drains_is_left_to_the_next_one(
 async def test_while_there_is_no_way_into_the_cluster_the_way_itself_can_be_edited(
     stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource]
 ) -> None:
-    file = written(tmp_path / "watchrelay.yaml", stage, "pods", kubernetes={"kubeconfig": str(tmp_path / "none")})
+    file = written(
+        tmp_path / "watchrelay.yaml",
+        stage,
+        "pods",
+        kubernetes={"kubeconfig": str(tmp_path / "none")},
+    )
     async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
         await until("there is no way in", lambda: "kubernetes" in relay.daemon.board.problems)
         written(file, stage, "nodes")
@@ -287,10 +367,12 @@ async def test_an_edit_while_the_api_server_is_silent_counts_when_it_answers(sta
         await live(relay, "nodes")
 
 
-# ---- what is no part of the config ---------------------------------------------------------------------------------------
+# ---- what is no part of the config ---------------------------------------------------------------
 
 
-async def test_a_token_that_is_replaced_under_load_is_used_at_once_and_nothing_is_listed(world: World, tmp_path: Path) -> None:
+async def test_a_token_that_is_replaced_under_load_is_used_at_once_and_nothing_is_listed(
+    world: World, tmp_path: Path
+) -> None:
     def watched(times: int) -> bool:
         return world.asked("pods").count("watch") >= times
 
@@ -301,7 +383,9 @@ async def test_a_token_that_is_replaced_under_load_is_used_at_once_and_nothing_i
     config["users"][0]["user"] = {"tokenFile": str(mount.file)}
     world.kubeconfig.write_text(yaml.safe_dump(config))
     async with asyncio.TaskGroup() as tasks, running(world.settings("pods")) as relay:
-        shop = tasks.create_task(world.cluster.run_shop(events_per_s=200.0, shop=world.cluster.open_shop()), name="shop")
+        shop = tasks.create_task(
+            world.cluster.run_shop(events_per_s=200.0, shop=world.cluster.open_shop()), name="shop"
+        )
         await live(relay, "pods")
         epoch, lists = relay.row("pods").epoch, world.asked("pods").count("streaming list")
         for count, token in enumerate(("two", "three"), world.asked("pods").count("watch") + 1):
@@ -314,6 +398,9 @@ async def test_a_token_that_is_replaced_under_load_is_used_at_once_and_nothing_i
         await asyncio.wait((shop,))
         pods = world.cluster.registry.storage.collection("pods")
         await until("all is held", lambda: relay.row("pods").objects == len(pods.objects))
-        assert (relay.row("pods").epoch, world.asked("pods").count("streaming list")) == (epoch, lists)
+        assert (relay.row("pods").epoch, world.asked("pods").count("streaming list")) == (
+            epoch,
+            lists,
+        )
         relay.daemon.stop()
         assert await relay.ended() == 0

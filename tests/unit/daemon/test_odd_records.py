@@ -1,4 +1,5 @@
-"""Records of others on the topics of a daemon: each is refused alone, and no stream but its own waits."""
+"""Records of others on the topics of a daemon: each is refused alone, and no stream but its own
+waits."""
 
 from __future__ import annotations
 
@@ -37,7 +38,15 @@ ODD: dict[str, list[object]] = {
     "keyFormat": [["plain"], {}, 1, "other", None],
     "resource": [["pods/v1"], {}, 7, "", "x" * 5000],
     "namespace": [7, [], {}],
-    "selectors": [7, [], "x", {"namespaces": 7}, {"namespaces": [["shop"]]}, {"namespaces": {"shop": 1}}, {"labelSelector": []}],
+    "selectors": [
+        7,
+        [],
+        "x",
+        {"namespaces": 7},
+        {"namespaces": [["shop"]]},
+        {"namespaces": {"shop": 1}},
+        {"labelSelector": []},
+    ],
     "configHash": [7, [], {}],
     "epochBase": ["1", True, -1, 1.5, None, [1], {}],
 }
@@ -46,14 +55,22 @@ CASES = [(field, value) for field, values in ODD.items() for value in values]
 
 def put(world: World, key: str | bytes, value: object, topic: str = "k8s.test.control") -> None:
     """A record of somebody else."""
-    write(world.kafka.bootstrap, topic, key, value if value is None or isinstance(value, bytes) else json.dumps(value), partition=0)
+    write(
+        world.kafka.bootstrap,
+        topic,
+        key,
+        value if value is None or isinstance(value, bytes) else json.dumps(value),
+        partition=0,
+    )
 
 
 def said(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
     return [vars(record) for record in caplog.records if record.getMessage() == message]
 
 
-async def test_descriptions_of_odd_types_end_no_relay_and_hold_up_no_stream(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_descriptions_of_odd_types_end_no_relay_and_hold_up_no_stream(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     for resource in ("pods", "configmaps"):
         world.make_topic(f"core.{resource}")
     for number, (field, value) in enumerate(CASES):
@@ -62,20 +79,33 @@ async def test_descriptions_of_odd_types_end_no_relay_and_hold_up_no_stream(worl
     with caplog.at_level(logging.WARNING, "watchrelay"):
         async with running(world.settings("pods", "configmaps")) as relay:
             await relay.ready()
-            await until("both are whole", lambda: all(relay.row(each).complete for each in ("pods", "configmaps")))
+            await until(
+                "both are whole",
+                lambda: all(relay.row(each).complete for each in ("pods", "configmaps")),
+            )
             relay.daemon.stop()
             assert await relay.ended() == 0
     refused = said(caplog, "control record ignored")
     for number, (field, _) in enumerate(CASES):
         (line,) = [line for line in refused if line["key"] == f"stream/other-{number}"]
-        assert (line["topic"], line["partition"], line["offset"]) == ("k8s.test.control", 0, 2 * number)
+        assert (line["topic"], line["partition"], line["offset"]) == (
+            "k8s.test.control",
+            0,
+            2 * number,
+        )
         assert f"field {field}" in line["error"]
         assert line["hint"]
-    assert len([line for line in refused if line["key"] == "stream/pods"]) == 1, "the same key again is not named again"
+    assert len([line for line in refused if line["key"] == "stream/pods"]) == 1, (
+        "the same key again is not named again"
+    )
 
 
-@pytest.mark.parametrize("base", [EPOCH_BASE_MAX + 1, EPOCH_MAX - 1, EPOCH_MAX, EPOCH_MAX + 1, 10**30])
-async def test_an_epoch_base_that_is_too_high_holds_up_its_stream_alone_until_the_record_is_deleted(world: World, base: int) -> None:
+@pytest.mark.parametrize(
+    "base", [EPOCH_BASE_MAX + 1, EPOCH_MAX - 1, EPOCH_MAX, EPOCH_MAX + 1, 10**30]
+)
+async def test_an_epoch_base_that_is_too_high_holds_up_its_stream_alone_until_the_record_is_deleted(
+    world: World, base: int
+) -> None:
     for resource in ("pods", "configmaps"):
         world.make_topic(f"core.{resource}")
     put(world, "stream/pods", {**DESCRIBED, "epochBase": base})
@@ -127,10 +157,27 @@ CLAIMS: list[object] = [
     claim("e", **since("1-1", [0, 0, 0])),
     claim("f", **since("1-1", [2**52])),
     claim("g", holder=["h"]),
-    *({}, claim(""), claim(["i"]), claim("x" * 9999), [], b"{", b'{"instance":"\xff"}', b'{"instance":"a","from":' + b"[" * 5000),
+    *(
+        {},
+        claim(""),
+        claim(["i"]),
+        claim("x" * 9999),
+        [],
+        b"{",
+        b'{"instance":"\xff"}',
+        b'{"instance":"a","from":' + b"[" * 5000,
+    ),
 ]
 INDEXES: list[object] = [
-    {"snapshot": "1-1", "epoch": {}, "partitions": 7, "requests": 7, "time": 7, "count": "x", "rv": []},
+    {
+        "snapshot": "1-1",
+        "epoch": {},
+        "partitions": 7,
+        "requests": 7,
+        "time": 7,
+        "count": "x",
+        "rv": [],
+    },
     {"partitions": [{"partition": {}, "begin": 0}]},
     {"requests": [[]]},
     {"requests": ["x" * 5000]},
@@ -140,7 +187,9 @@ INDEXES: list[object] = [
 
 
 @pytest.mark.parametrize("last", [1, 4, 5])
-async def test_claims_and_index_records_of_odd_content_end_no_relay(world: World, last: int) -> None:
+async def test_claims_and_index_records_of_odd_content_end_no_relay(
+    world: World, last: int
+) -> None:
     world.make_topic("core.pods")
     put(world, "stream/pods", DESCRIBED)
     for claim in [*CLAIMS[last + 1 :], *CLAIMS[: last + 1]]:
@@ -154,19 +203,27 @@ async def test_claims_and_index_records_of_odd_content_end_no_relay(world: World
         assert await relay.ended() == 0
 
 
-async def test_a_starting_point_of_a_topic_that_was_recreated_is_not_claimed_again(world: World) -> None:
+async def test_a_starting_point_of_a_topic_that_was_recreated_is_not_claimed_again(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     put(world, "stream/pods", DESCRIBED)
     put(world, "claim/pods", {"instance": "a", "from": {"snapshot": "1-1", "begin": [500]}})
     async with running(world.settings("pods")) as relay:
         await relay.ready()
         assert relay.row("pods").complete
-        claims = [value for _, key, value in read_control(world.kafka.bootstrap, "k8s.test.control") if key == "claim/pods"]
+        claims = [
+            value
+            for _, key, value in read_control(world.kafka.bootstrap, "k8s.test.control")
+            if key == "claim/pods"
+        ]
         assert claims[-1]["from"] is None
 
 
 @pytest.mark.parametrize("epoch", [10**6, EPOCH_BASE_MAX, EPOCH_MAX])
-async def test_a_record_of_an_epoch_that_nobody_claimed_holds_up_its_stream_alone(world: World, epoch: int) -> None:
+async def test_a_record_of_an_epoch_that_nobody_claimed_holds_up_its_stream_alone(
+    world: World, epoch: int
+) -> None:
     for resource in ("pods", "configmaps"):
         world.make_topic(f"core.{resource}")
     put(world, "stream/pods", DESCRIBED)
@@ -179,11 +236,16 @@ async def test_a_record_of_an_epoch_that_nobody_claimed_holds_up_its_stream_alon
         row = relay.row("pods")
         assert (row.state, row.complete) == ("waiting", False)
         assert f"epoch {epoch}" in row.waits_for
-        assert "name another topic" in row.waits_for or "delete the record stream/pods" in row.waits_for
+        assert (
+            "name another topic" in row.waits_for
+            or "delete the record stream/pods" in row.waits_for
+        )
         assert not relay.task.done()
 
 
-async def test_a_reader_begins_at_the_start_where_the_claim_names_an_offset_beyond_the_end(world: World) -> None:
+async def test_a_reader_begins_at_the_start_where_the_claim_names_an_offset_beyond_the_end(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     async with running(world.settings("pods")) as relay:
         await relay.ready()
@@ -192,7 +254,9 @@ async def test_a_reader_begins_at_the_start_where_the_claim_names_an_offset_beyo
     put(world, "claim/pods", {"instance": "a", "from": {"snapshot": "1-1", "begin": [500]}})
     for number, (field, value) in enumerate(CASES):
         put(world, f"stream/other-{number}", {**DESCRIBED, field: value})
-    async with TopicReader(world.kafka.bootstrap, control_topic="k8s.test.control", until_end=True) as reader:
+    async with TopicReader(
+        world.kafka.bootstrap, control_topic="k8s.test.control", until_end=True
+    ) as reader:
         await reader.ready()
         assert reader.streams == ["pods"]
         foreign = [problem for problem in reader.problems if problem.kind == "foreign"]
@@ -200,7 +264,9 @@ async def test_a_reader_begins_at_the_start_where_the_claim_names_an_offset_beyo
     assert all("field " in problem.detail for problem in foreign), foreign
 
 
-async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retired(world: World) -> None:
+async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retired(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     put(world, "stream/pods", DESCRIBED)
     settings = world.settings("configmaps")
@@ -210,7 +276,15 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
     def beat(sequence: int = 1, behind_ms: int = 3_600_000) -> None:
         sent = encoder_for(spec, 7).marker(0, sequence, 0, Marker("heartbeat", "5"))
         at_ms = clock.wall_ms() - behind_ms
-        write(world.kafka.bootstrap, spec.topic, sent.key, None, headers=dict(sent.headers), partition=0, at_ms=at_ms)
+        write(
+            world.kafka.bootstrap,
+            spec.topic,
+            sent.key,
+            None,
+            headers=dict(sent.headers),
+            partition=0,
+            at_ms=at_ms,
+        )
 
     def watching(topic: str, _seconds: float) -> None:
         looked.append(topic)
@@ -226,16 +300,22 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
     assert looked == [spec.topic], "what is a day old needs no look"
 
 
-async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(world: World) -> None:
+async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(  # noqa: E501
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     async with running(world.settings("pods", heartbeatInterval="1s")) as relay:
         await relay.ready()
         row, spec = relay.row("pods"), spec_of(world.settings("configmaps"), "pods", DESCRIBED)
         epoch = row.epoch
         odd = encoder_for(spec, epoch).marker(0, 10**15, 0, Marker("heartbeat", "5"))
-        write(world.kafka.bootstrap, spec.topic, odd.key, None, headers=dict(odd.headers), partition=0)
+        write(
+            world.kafka.bootstrap, spec.topic, odd.key, None, headers=dict(odd.headers), partition=0
+        )
         await until("another epoch was claimed", lambda: row.epoch > epoch)
         await until("it is whole", lambda: row.complete)
         assert not relay.task.done()
-    async with TopicReader(world.kafka.bootstrap, control_topic="k8s.test.control", until_end=True) as reader:
+    async with TopicReader(
+        world.kafka.bootstrap, control_topic="k8s.test.control", until_end=True
+    ) as reader:
         await reader.ready()

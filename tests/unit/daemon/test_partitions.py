@@ -1,4 +1,5 @@
-"""How many partitions a stream has: those that it was started with, else those of the config, else one."""
+"""How many partitions a stream has: those that it was started with, else those of the config, else
+one."""
 
 from __future__ import annotations
 
@@ -21,30 +22,59 @@ PODS = Resource("", "v1", "pods", "Pod", True)
 NOTHING: dict[str, Any] = {"partitions": None}
 
 
-def spec(stream: str = "pods", *, kafka: int | None = None, topic: str = "t", **entry: Any) -> StreamSpec:
-    settings = settings_of([{"resource": "pods", "id": stream, "topic": topic, **entry}], kafka={"partitions": kafka})
+def spec(
+    stream: str = "pods", *, kafka: int | None = None, topic: str = "t", **entry: Any
+) -> StreamSpec:
+    settings = settings_of(
+        [{"resource": "pods", "id": stream, "topic": topic, **entry}], kafka={"partitions": kafka}
+    )
     return plan_streams(settings, settings.resources[0], PODS, prefixed=False)[0].spec
 
 
 def described(**partitions: object) -> dict[str, dict[str, object]]:
-    return {stream: {**spec(stream).description, "partitions": count, "epochBase": 1} for stream, count in partitions.items()}
+    return {
+        stream: {**spec(stream).description, "partitions": count, "epochBase": 1}
+        for stream, count in partitions.items()
+    }
 
 
 def test_a_new_stream_has_one_partition_unless_the_config_sets_another_number() -> None:
-    assert [spec().partitions, spec(kafka=3).partitions, spec(kafka=3, partitions=5).partitions] == [1, 3, 5]
+    assert [
+        spec().partitions,
+        spec(kafka=3).partitions,
+        spec(kafka=3, partitions=5).partitions,
+    ] == [1, 3, 5]
     (planned,) = plan(settings_of(["pods"], kafka=NOTHING))
     assert planned.partitions == 1
 
 
-@pytest.mark.parametrize("there", [{"pods": 6}, {"other": 6}, {"other": 6, "third": 6}, {"pods": 6, "other": 3}], ids=str)
-def test_where_the_config_sets_no_number_that_of_the_topic_is_kept(there: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "there", [{"pods": 6}, {"other": 6}, {"other": 6, "third": 6}, {"pods": 6, "other": 3}], ids=str
+)
+def test_where_the_config_sets_no_number_that_of_the_topic_is_kept(
+    there: dict[str, object],
+) -> None:
     kept = KeyFormats(described(**there)).kept(spec())
-    assert (kept.partitions, kept.description["partitions"], topic_spec(kept, settings_of(["pods"])).pinned) == (6, 6, True)
+    assert (
+        kept.partitions,
+        kept.description["partitions"],
+        topic_spec(kept, settings_of(["pods"])).pinned,
+    ) == (6, 6, True)
     assert pinned_otherwise(kept, described(**there).get("pods")) == ""
 
 
 @pytest.mark.parametrize(
-    "there", [{}, {"other": 6, "third": 3}, {"pods": None}, {"pods": "6"}, {"pods": [6]}, {"pods": 0}, {"pods": -1}], ids=str
+    "there",
+    [
+        {},
+        {"other": 6, "third": 3},
+        {"pods": None},
+        {"pods": "6"},
+        {"pods": [6]},
+        {"pods": 0},
+        {"pods": -1},
+    ],
+    ids=str,
 )
 def test_where_nothing_certain_is_pinned_the_default_holds(there: dict[str, object]) -> None:
     assert KeyFormats(described(**there)).kept(spec()).partitions == 1
@@ -52,10 +82,14 @@ def test_where_nothing_certain_is_pinned_the_default_holds(there: dict[str, obje
 
 
 @pytest.mark.parametrize("asked", [{"kafka": 1}, {"partitions": 1}, {"partitions": 7}], ids=str)
-def test_a_number_in_the_config_that_differs_from_the_pinned_one_is_refused_with_the_cure(asked: dict[str, int]) -> None:
+def test_a_number_in_the_config_that_differs_from_the_pinned_one_is_refused_with_the_cure(
+    asked: dict[str, int],
+) -> None:
     there = described(pods=6)
     kept = KeyFormats(there).kept(spec(**asked))  # type: ignore[arg-type]
-    assert "has partitions 6, the config asks for" in (said := pinned_otherwise(kept, there["pods"]))
+    assert "has partitions 6, the config asks for" in (
+        said := pinned_otherwise(kept, there["pods"])
+    )
     assert "keep `partitions: 6`, or give the stream another topic" in said
     assert pinned_otherwise(KeyFormats(there).kept(spec(partitions=6)), there["pods"]) == ""
 
@@ -75,11 +109,24 @@ async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_confi
     unset = world.settings(pods, nodes, more, kafka=NOTHING)
     async with running(unset) as relay:
         await relay.ready()
-        await until("all are whole", lambda: all(relay.row(name).complete for name in ("pods", "nodes", "configmaps")))
+        await until(
+            "all are whole",
+            lambda: all(relay.row(name).complete for name in ("pods", "nodes", "configmaps")),
+        )
         assert relay.daemon.objections(unset) == []
-        assert relay.daemon.objections(world.settings({**pods, "partitions": 6}, nodes, more, kafka=NOTHING)) == []
-        ((index, said, _),) = relay.daemon.objections(world.settings(pods, {**nodes, "partitions": 1}, more, kafka=NOTHING))
-        assert (index, "keep `partitions: 6`, or give the stream another topic" in said) == (1, True)
+        assert (
+            relay.daemon.objections(
+                world.settings({**pods, "partitions": 6}, nodes, more, kafka=NOTHING)
+            )
+            == []
+        )
+        ((index, said, _),) = relay.daemon.objections(
+            world.settings(pods, {**nodes, "partitions": 1}, more, kafka=NOTHING)
+        )
+        assert (index, "keep `partitions: 6`, or give the stream another topic" in said) == (
+            1,
+            True,
+        )
         facts = await check_everything(unset)
         assert [str(fact) for fact in facts if "partition" in fact.said] == [
             "ok: topic k8s.test.control: 1 partition, replication factor 1",
@@ -88,13 +135,21 @@ async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_confi
         ]
         relay.daemon.stop()
         assert await relay.ended() == 0
-    warned = [record for record in caplog.records if record.levelno >= logging.WARNING and "doubtful" not in record.message]
+    warned = [
+        record
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and "doubtful" not in record.message
+    ]
     assert warned == []
     held = await descriptions(kafka_connection(unset, client_id="test"), control_topic(unset))
-    assert {stream: each["partitions"] for stream, each in held.items()} == dict.fromkeys(["pods", "nodes", "configmaps"], 6)
+    assert {stream: each["partitions"] for stream, each in held.items()} == dict.fromkeys(
+        ["pods", "nodes", "configmaps"], 6
+    )
 
 
-async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_another_number(world: World) -> None:
+async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_another_number(
+    world: World,
+) -> None:
     world.kafka.create_topic("few", 4)
     world.kafka.create_topic("many", 6)
 
@@ -102,15 +157,20 @@ async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_an
         settings = world.settings(entry, kafka=NOTHING)
         streams, _ = await resolve_streams(settings)
         return [
-            fact for fact in await check_topics(settings, streams, create=False) if "another" in fact.said or "partitions:" in fact.said
+            fact
+            for fact in await check_topics(settings, streams, create=False)
+            if "another" in fact.said or "partitions:" in fact.said
         ]
 
     (refused,) = await said({"resource": "pods", "topic": "few", "partitions": 6})
     assert refused.level == "error"
     cure, _, command = refused.said.partition("or add partitions")
-    assert cure.endswith("it has 4 partitions, the config asks for 6: set `partitions: 4` in the config, ")
+    assert cure.endswith(
+        "it has 4 partitions, the config asks for 6: set `partitions: 4` in the config, "
+    )
     assert "--alter --topic few --partitions 6" in command
     (warning,) = await said({"resource": "pods", "topic": "many"})
     assert str(warning) == (
-        "warning: topic many has 6 partitions, 1 is used: set `partitions: 6` in the config before the first start to use all of them"
+        "warning: topic many has 6 partitions, 1 is used: set `partitions: 6` in the config "
+        "before the first start to use all of them"
     )

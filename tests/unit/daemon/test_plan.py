@@ -1,4 +1,5 @@
-"""Config and discovery -> streams: ids, topics, keys, selectors, and what decides that a stream's content is another."""
+"""Config and discovery -> streams: ids, topics, keys, selectors, and what decides that a stream's
+content is another."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ NODES = Resource("", "v1", "nodes", "Node", False)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 
 
-def planned(entry: dict[str, Any], resource: Resource = PODS, *, prefixed: bool = False, **settings: Any) -> list[PlannedStream]:
+def planned(
+    entry: dict[str, Any], resource: Resource = PODS, *, prefixed: bool = False, **settings: Any
+) -> list[PlannedStream]:
     made = settings_of([{"resource": "pods", **entry}], **settings)
     return plan_streams(made, made.resources[0], resource, prefixed=prefixed)
 
@@ -44,7 +47,10 @@ def ids(entry: dict[str, Any], resource: Resource = PODS) -> list[str]:
 def test_a_stream_is_called_by_plural_and_group_and_by_its_namespace() -> None:
     assert ids({}) == ["pods"]
     assert ids({}, DEPLOYMENTS) == ["deployments.apps"]
-    assert ids({"namespaces": ["shop", "pay"]}, DEPLOYMENTS) == ["deployments.apps@shop", "deployments.apps@pay"]
+    assert ids({"namespaces": ["shop", "pay"]}, DEPLOYMENTS) == [
+        "deployments.apps@shop",
+        "deployments.apps@pay",
+    ]
     assert ids({"id": "mine", "namespaces": ["shop", "pay"]}) == ["mine@shop", "mine@pay"]
     assert ids({"namespaces": ["shop", "pay"], "scope": "cluster"}) == ["pods"]
 
@@ -63,17 +69,27 @@ def test_topics_come_from_the_template_unless_an_entry_names_its_own() -> None:
     assert one({}).spec.topic == "k8s.test.core.pods"
     assert one({}, DEPLOYMENTS).spec.topic == "k8s.test.apps.deployments"
     assert one({"topic": "mine"}).spec.topic == "mine"
-    assert one({}, DEPLOYMENTS, kafka={"topicTemplate": "{group}-{resource}-of-{cluster}"}).spec.topic == "apps-deployments-of-test"
+    assert (
+        one({}, DEPLOYMENTS, kafka={"topicTemplate": "{group}-{resource}-of-{cluster}"}).spec.topic
+        == "apps-deployments-of-test"
+    )
     assert control_topic(settings_of(["pods"], kafka={"topicPrefix": "x"})) == "x.test.control"
 
 
 def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
-    settings = settings_of([{"resource": "pods", "partitions": 9, "snapshotInterval": "15m"}], kafka={"replicationFactor": 3})
+    settings = settings_of(
+        [{"resource": "pods", "partitions": 9, "snapshotInterval": "15m"}],
+        kafka={"replicationFactor": 3},
+    )
     (stream,) = plan_streams(settings, settings.resources[0], PODS, prefixed=False)
     spec = topic_spec(stream.spec, settings)
-    assert (spec.name, spec.partitions, spec.replication_factor, spec.min_insync_replicas, spec.snapshot_interval_s) == (
-        ("k8s.test.core.pods", 9, 3, 1, 900.0)
-    )
+    assert (
+        spec.name,
+        spec.partitions,
+        spec.replication_factor,
+        spec.min_insync_replicas,
+        spec.snapshot_interval_s,
+    ) == (("k8s.test.core.pods", 9, 3, 1, 900.0))
     control = control_spec(settings)
     assert (control.name, control.kind, control.partitions) == ("k8s.test.control", "control", 1)
 
@@ -86,7 +102,11 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({"labelSelector": "a=b"}, {"labelSelector": "a=b"}, "takes objects"),
         ({"labelSelector": "a=b"}, {"labelSelector": "a=c"}, "takes objects"),
         ({}, {"labelSelector": "a=b"}, "takes objects"),
-        ({"fieldSelector": "spec.nodeName=a"}, {"fieldSelector": "spec.nodeName=b"}, "takes objects"),
+        (
+            {"fieldSelector": "spec.nodeName=a"},
+            {"fieldSelector": "spec.nodeName=b"},
+            "takes objects",
+        ),
         ({"excludeNamespaces": ["shop"]}, {"excludeNamespaces": ["pay"]}, "takes objects"),
         ({"excludeNamespaces": ["shop"]}, {"namespaces": ["shop"]}, ""),
         ({"name": "web"}, {"labelSelector": "a=b"}, "takes objects"),
@@ -96,8 +116,13 @@ def test_a_topic_is_asked_for_as_entry_and_kafka_section_say() -> None:
         ({"topic": "elsewhere"}, {}, ""),
     ],
 )
-def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: dict[str, Any], ours: dict[str, Any], words: str) -> None:
-    first, second = (one({"topic": "t", "id": name, **entry}).spec for name, entry in (("first", theirs), ("second", ours)))
+def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(
+    theirs: dict[str, Any], ours: dict[str, Any], words: str
+) -> None:
+    first, second = (
+        one({"topic": "t", "id": name, **entry}).spec
+        for name, entry in (("first", theirs), ("second", ours))
+    )
     described = {first.id: first.description, second.id: second.description}
     found = clashes(second, described)
     assert words in found
@@ -107,15 +132,27 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(theirs: 
 
 def test_another_version_of_a_resource_has_the_same_objects() -> None:
     first, second = (
-        one({"topic": "t", "id": name}, Resource("apps", name, "deployments", "Deployment", True)).spec for name in ("v1", "v2")
+        one(
+            {"topic": "t", "id": name}, Resource("apps", name, "deployments", "Deployment", True)
+        ).spec
+        for name in ("v1", "v2")
     )
     assert "takes objects that stream v1" in clashes(second, {"v1": first.description})
 
 
-@pytest.mark.parametrize("selectors", [None, 7, [], {}, {"namespaces": 7, "fieldSelector": []}, {"namespaces": [7]}], ids=str)
+@pytest.mark.parametrize(
+    "selectors",
+    [None, 7, [], {}, {"namespaces": 7, "fieldSelector": []}, {"namespaces": [7]}],
+    ids=str,
+)
 def test_selectors_that_no_relay_writes_limit_nothing(selectors: Any) -> None:
-    ours, theirs = one({"topic": "t", "id": "a", "labelSelector": "x"}).spec, one({"topic": "t", "id": "b"}).spec
-    assert "takes objects that stream b" in clashes(ours, {"b": {**theirs.description, "selectors": selectors}})
+    ours, theirs = (
+        one({"topic": "t", "id": "a", "labelSelector": "x"}).spec,
+        one({"topic": "t", "id": "b"}).spec,
+    )
+    assert "takes objects that stream b" in clashes(
+        ours, {"b": {**theirs.description, "selectors": selectors}}
+    )
 
 
 def at(name: str, *namespaces: str) -> StreamSpec:
@@ -131,7 +168,8 @@ def at(name: str, *namespaces: str) -> StreamSpec:
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "x", "c": "v"}, "ab"),
         ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, ""),  # b lets go by itself
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "z", "c": "w"}, ""),
-        ({"a": "x", "b": "y"}, {"a": "y"}, ""),  # b is not in the config: it must be retired, which `clashes` says
+        # b is not in the config: it must be retired, which `clashes` says
+        ({"a": "x", "b": "y"}, {"a": "y"}, ""),
         ({"a": "x", "b": "y"}, {"a": "xy", "b": "xy"}, ""),  # the config itself is wrong
         ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
     ],
@@ -139,7 +177,9 @@ def at(name: str, *namespaces: str) -> StreamSpec:
 def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found(
     before: dict[str, str], after: dict[str, str], stuck: str
 ) -> None:
-    described = {spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())}
+    described = {
+        spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
+    }
     plans = [at(name, *wanted) for name, wanted in after.items()]
     found = entangled(plans, described)
     assert "".join(sorted(found)) == stuck
@@ -149,8 +189,16 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}, "take a out of the config, retire it (`watchrelay retire a`) and put it back"),
-        ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, "by this config that one lets go of them, and this one waits until it has"),
+        (
+            {"a": "x", "b": "y"},
+            {"a": "y", "b": "x"},
+            "take a out of the config, retire it (`watchrelay retire a`) and put it back",
+        ),
+        (
+            {"a": "x", "b": "y"},
+            {"a": "y", "b": "z"},
+            "by this config that one lets go of them, and this one waits until it has",
+        ),
         ({"a": "x", "b": "y"}, {"a": "y"}, "retire that one first (`watchrelay retire b`)"),
         ({"a": "x", "b": "y"}, {"a": "z", "b": "y"}, ""),
     ],
@@ -158,7 +206,9 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
 def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
     before: dict[str, str], after: dict[str, str], words: str
 ) -> None:
-    described = {spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())}
+    described = {
+        spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
+    }
     plans = [at(name, *wanted) for name, wanted in after.items()]
     said = held_up(plans[0], plans, described)
     assert words in said
@@ -167,13 +217,18 @@ def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:
     plain, prefixed = one({"topic": "t"}).spec, one({"topic": "t"}, DEPLOYMENTS, prefixed=True).spec
-    assert "writes prefixed keys, stream pods on the same topic t plain ones" in clashes(prefixed, {plain.id: plain.description})
+    assert "writes prefixed keys, stream pods on the same topic t plain ones" in clashes(
+        prefixed, {plain.id: plain.description}
+    )
 
 
 def test_keys_are_prefixed_where_a_topic_holds_several_resources() -> None:
     plain, prefixed = one({}), one({}, DEPLOYMENTS, prefixed=True)
     assert (plain.spec.key_prefix, plain.spec.description["keyFormat"]) == (b"", "plain")
-    assert (prefixed.spec.key_prefix, prefixed.spec.description["keyFormat"]) == (b"deployments.apps/", "prefixed")
+    assert (prefixed.spec.key_prefix, prefixed.spec.description["keyFormat"]) == (
+        b"deployments.apps/",
+        "prefixed",
+    )
 
 
 SELECTORS = [
@@ -181,15 +236,29 @@ SELECTORS = [
     ({"fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1"),
     ({"labelSelector": "app=web"}, "app=web", ""),
     ({"name": "web"}, "", "metadata.name=web"),
-    ({"name": "web", "fieldSelector": "spec.nodeName=n1"}, "", "spec.nodeName=n1,metadata.name=web"),
-    ({"excludeNamespaces": ["kube-system", "dev"]}, "", "metadata.namespace!=kube-system,metadata.namespace!=dev"),
-    ({"name": "web", "excludeNamespaces": ["dev"]}, "", "metadata.name=web,metadata.namespace!=dev"),
+    (
+        {"name": "web", "fieldSelector": "spec.nodeName=n1"},
+        "",
+        "spec.nodeName=n1,metadata.name=web",
+    ),
+    (
+        {"excludeNamespaces": ["kube-system", "dev"]},
+        "",
+        "metadata.namespace!=kube-system,metadata.namespace!=dev",
+    ),
+    (
+        {"name": "web", "excludeNamespaces": ["dev"]},
+        "",
+        "metadata.name=web,metadata.namespace!=dev",
+    ),
     ({"name": "web", "namespaces": ["shop"]}, "", "metadata.name=web"),
 ]
 
 
 @pytest.mark.parametrize(("entry", "label", "field"), SELECTORS, ids=lambda value: str(value)[:50])
-def test_one_object_and_excluded_namespaces_become_field_selectors(entry: dict[str, Any], label: str, field: str) -> None:
+def test_one_object_and_excluded_namespaces_become_field_selectors(
+    entry: dict[str, Any], label: str, field: str
+) -> None:
     selection = one(entry).spec.plan.selection
     assert (selection.label_selector, selection.field_selector) == (label, field)
 
@@ -235,26 +304,45 @@ def test_the_config_hash_changes_with_what_is_published(entry: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("entry", SAME_CONTENT, ids=str)
-def test_the_config_hash_does_not_change_with_how_it_is_read_or_where_it_goes(entry: dict[str, Any]) -> None:
+def test_the_config_hash_does_not_change_with_how_it_is_read_or_where_it_goes(
+    entry: dict[str, Any],
+) -> None:
     assert one(entry).spec.config_hash == one({}).spec.config_hash
 
 
 def test_the_config_hash_is_of_the_resource_and_of_nothing_else_in_the_config() -> None:
     assert one({}, DEPLOYMENTS).spec.config_hash != one({}).spec.config_hash
-    elsewhere = one({}, kafka={"partitions": 2, "topicPrefix": "x"}, cluster="other", heartbeatInterval="9s", observe={"logLevel": "debug"})
+    elsewhere = one(
+        {},
+        kafka={"partitions": 2, "topicPrefix": "x"},
+        cluster="other",
+        heartbeatInterval="9s",
+        observe={"logLevel": "debug"},
+    )
     assert elsewhere.spec.config_hash == one({}).spec.config_hash
-    assert one({"includeSecretData": True}, SECRETS).spec.config_hash != one({}, SECRETS).spec.config_hash
-    order = one({"namespaces": ["a", "b"], "scope": "cluster"}), one({"namespaces": ["b", "a"], "scope": "cluster"})
+    assert (
+        one({"includeSecretData": True}, SECRETS).spec.config_hash
+        != one({}, SECRETS).spec.config_hash
+    )
+    order = (
+        one({"namespaces": ["a", "b"], "scope": "cluster"}),
+        one({"namespaces": ["b", "a"], "scope": "cluster"}),
+    )
     assert order[0].spec.config_hash == order[1].spec.config_hash
 
 
 def test_the_config_hash_of_a_release_stands_in_the_topics_of_all_who_run_it() -> None:
-    """When this fails, bytes on topics change their meaning at an upgrade: raise CONTENT_VERSION and say so in the changelog."""
-    assert one({"labelSelector": "app=web", "drop": ["status"]}).spec.config_hash == "e64f74a6613970cb"
+    """When this fails, bytes on topics change their meaning at an upgrade: raise CONTENT_VERSION
+    and say so in the changelog."""
+    assert (
+        one({"labelSelector": "app=web", "drop": ["status"]}).spec.config_hash == "e64f74a6613970cb"
+    )
 
 
 def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^nodes is cluster-scoped: remove namespaces from its entry$"):
+    with pytest.raises(
+        ValueError, match=r"^nodes is cluster-scoped: remove namespaces from its entry$"
+    ):
         planned({"namespaces": ["shop"]}, NODES)
     with pytest.raises(ValueError, match=r"^includeSecretData is for secrets only, not for pods$"):
         planned({"includeSecretData": True}, PODS)

@@ -1,4 +1,5 @@
-"""Room: app.  In: streams whose topics hold something, not all of which may be read.  Out: which of them go on, and what their rows say."""
+"""Room: app.  In: streams whose topics hold something, not all of which may be read.  Out: which of
+them go on, and what their rows say."""
 
 from __future__ import annotations
 
@@ -33,12 +34,16 @@ from watchrelay.observe.status import OVER, Board, StreamStatus
 from watchrelay.publish.tempo import Tempo
 from watchrelay.watch.admission import Turnstile
 
-NO_READ = "kafka at b:1 is not usable: Not authorized to read from topic t (grant READ on it or its prefix)"
+NO_READ = (
+    "kafka at b:1 is not usable: Not authorized to read from topic t (grant READ on it or "
+    "its prefix)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusing(KafkaConnection):
-    """A way to Kafka on which the first consumers are refused, by default all of them. Shape: `asked` has an item per consumer."""
+    """A way to Kafka on which the first consumers are refused, by default all of them. Shape:
+    `asked` has an item per consumer."""
 
     bootstrap_servers: tuple[str, ...] = ("b:1",)
     refusals: float = math.inf
@@ -87,7 +92,9 @@ class Topics:
         """Topics of one shape need no comparison."""
 
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
-        return TopicFacts(spec.name, spec.partitions, 1, 1 << 20, checked=True, created=False, warnings=())
+        return TopicFacts(
+            spec.name, spec.partitions, 1, 1 << 20, checked=True, created=False, warnings=()
+        )
 
 
 class Empty:
@@ -97,7 +104,9 @@ class Empty:
         return Page("5", None, [])
 
     @asynccontextmanager
-    async def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         yield _silence()
 
 
@@ -107,10 +116,16 @@ async def _silence() -> AsyncIterator[list[Frame]]:
 
 
 class Process:
-    """The streams `names` of one process, all of pods, each on a topic of its own. Those of `former` hold a record already."""
+    """The streams `names` of one process, all of pods, each on a topic of its own. Those of
+    `former` hold a record already."""
 
-    def __init__(self, names: Sequence[str], former: Sequence[str], connection: KafkaConnection) -> None:
-        entries = [{"resource": "pods", "id": name, "topic": f"t-{name}", "initialList": "paged"} for name in names]
+    def __init__(
+        self, names: Sequence[str], former: Sequence[str], connection: KafkaConnection
+    ) -> None:
+        entries = [
+            {"resource": "pods", "id": name, "topic": f"t-{name}", "initialList": "paged"}
+            for name in names
+        ]
         settings = settings_of(entries)
         sink, control = Sink(), Control()
         for name in former:
@@ -131,14 +146,20 @@ class Process:
             Tempo(10.0),
         )
         self.rooms.control_made.set()
-        planned = [each for entry in settings.resources for each in plan_streams(settings, entry, PODS, prefixed=False)]
+        planned = [
+            each
+            for entry in settings.resources
+            for each in plan_streams(settings, entry, PODS, prefixed=False)
+        ]
         self.runners = [StreamRunner(each, self.rooms) for each in planned]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
         """Inside the block the streams run; told to stop, they end. The rows of the board."""
         async with asyncio.TaskGroup() as tasks:
-            lives = [tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners]
+            lives = [
+                tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners
+            ]
             yield self.board.streams
             for runner in self.runners:
                 runner.stop(deadline_s=clock.now_s() + 1.0)
@@ -151,7 +172,9 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
     process = Process([*refused, *others], refused, Refusing())
     async with process.running() as rows:
         await until(lambda: all(rows[name].complete for name in others))
-        assert {(rows[name].state, rows[name].waits_for) for name in refused} == {("resuming", NO_READ)}
+        assert {(rows[name].state, rows[name].waits_for) for name in refused} == {
+            ("resuming", NO_READ)
+        }
         ready, body = Readiness(process.board, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
@@ -176,7 +199,12 @@ async def test_a_turn_is_held_by_an_attempt_and_given_back_for_the_pause_behind_
     turn, connection = asyncio.Semaphore(1), Refusing()
     failures = list[bool]()
     reading = ReadBack(
-        connection, "t", [Span(0, None, 1)], lambda _partition, _records: None, failed=lambda *_: failures.append(turn.locked()), turn=turn
+        connection,
+        "t",
+        [Span(0, None, 1)],
+        lambda _partition, _records: None,
+        failed=lambda *_: failures.append(turn.locked()),
+        turn=turn,
     )
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(reading.run(), name="reading")
@@ -196,16 +224,26 @@ async def _holding(kafka: EmbeddedKafka, topic: str, *names: str) -> None:
         await running.sink.deliver(batch(topic, 0, *names))
 
 
-async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_no_more(kafka: EmbeddedKafka) -> None:
+async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_no_more(
+    kafka: EmbeddedKafka,
+) -> None:
     await _holding(kafka, "t-pods", "a", "b")
-    process = Process(["pods"], ["pods"], Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2))
+    process = Process(
+        ["pods"], ["pods"], Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
+    )
     async with process.running() as rows:
         await until(lambda: rows["pods"].complete)
         assert NO_READ in [each.said for each in rows["pods"].story]
-        assert (rows["pods"].waits_for, rows["pods"].last_error, rows["pods"].next_attempt_ms) == ("", None, None)
+        assert (rows["pods"].waits_for, rows["pods"].last_error, rows["pods"].next_attempt_ms) == (
+            "",
+            None,
+            None,
+        )
 
 
-async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(kafka: EmbeddedKafka) -> None:
+async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(
+    kafka: EmbeddedKafka,
+) -> None:
     topic, status = spec_of().topic, StreamStatus("pods")
     await _holding(kafka, topic, "a")
 
@@ -213,6 +251,8 @@ async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(kafka: Em
         status.not_read(str(error), next_attempt_ms=1, person=False)
 
     connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
-    await LogReader(spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.was_read).read(0, 0, 1)
+    await LogReader(
+        spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.was_read
+    ).read(0, 0, 1)
     assert [each.said for each in status.story] == [NO_READ, OVER]
     assert (status.last_error, status.next_attempt_ms) == (None, None)

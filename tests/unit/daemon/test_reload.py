@@ -1,4 +1,5 @@
-"""The config file under editors, kubelets and mistakes. Virtual time; the relay is one that only remembers."""
+"""The config file under editors, kubelets and mistakes. Virtual time; the relay is one that only
+remembers."""
 
 from __future__ import annotations
 
@@ -33,12 +34,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def config(*resources: str, **more: Any) -> str:
-    raw = {"cluster": "test", "kafka": {"bootstrapServers": ["a:1"]}, "resources": [{"resource": each} for each in resources], **more}
+    raw = {
+        "cluster": "test",
+        "kafka": {"bootstrapServers": ["a:1"]},
+        "resources": [{"resource": each} for each in resources],
+        **more,
+    }
     return yaml.safe_dump(raw, sort_keys=False)
 
 
 class Remembers:
-    """Puts everything in force that it does not object to. Shape: `adopted` are the resources of each adopted settings."""
+    """Puts everything in force that it does not object to. Shape: `adopted` are the resources of
+    each adopted settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -62,7 +69,12 @@ class Rig:
         loaded = load(str(file), environ={})
         self.relay, self.metrics, self.board = Remembers(plain(loaded.settings)), Metrics(), Board()
         describe(loaded.settings, self.metrics)
-        self.reloader = Reloader(ConfigSource(str(file), (), environ={}), self.relay, metrics=self.metrics, board=self.board)
+        self.reloader = Reloader(
+            ConfigSource(str(file), (), environ={}),
+            self.relay,
+            metrics=self.metrics,
+            board=self.board,
+        )
 
     def write(self, text: str) -> None:
         self.file.write_text(text)
@@ -80,7 +92,11 @@ class Rig:
 
     @property
     def hashes(self) -> list[str]:
-        return [sample.labels["hash"] for family in self.metrics.gauge("config_info").collect() for sample in family.samples]
+        return [
+            sample.labels["hash"]
+            for family in self.metrics.gauge("config_info").collect()
+            for sample in family.samples
+        ]
 
 
 @asynccontextmanager
@@ -127,7 +143,9 @@ def test_a_file_that_is_written_over_or_replaced_is_taken(file: Path) -> None:
     virtually(body)
 
 
-def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
             text = config("nodes", "pods")
@@ -143,7 +161,9 @@ def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(file: P
     assert not caplog.records
 
 
-def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
             accepted = rig.sample("config_last_reload_success_timestamp_seconds")
@@ -152,10 +172,19 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(fil
             await asyncio.sleep(10 * WITHIN_S)
             said = rig.board.problems["reload"]
             assert f"{file}:" in said
-            for word in ("heartbeatInterval", "5s", "resorces", "did you mean resources", "duplicate"):
+            for word in (
+                "heartbeatInterval",
+                "5s",
+                "resorces",
+                "did you mean resources",
+                "duplicate",
+            ):
                 assert word in said
             assert rig.sample("config_last_reload_successful") == 0
-            assert (rig.sample("config_last_reload_success_timestamp_seconds"), rig.hashes) == (accepted, former)
+            assert (rig.sample("config_last_reload_success_timestamp_seconds"), rig.hashes) == (
+                accepted,
+                former,
+            )
             await rig.edited("pods")
             assert rig.board.problems == {}
             assert rig.sample("config_last_reload_successful") == 1
@@ -163,11 +192,15 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(fil
 
     virtually(body)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [record.message for record in errors] == ["config is wrong, the former one stays in force"], "said once, not at each look"
+    assert [record.message for record in errors] == [
+        "config is wrong, the former one stays in force"
+    ], "said once, not at each look"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a: [", "\x00", "[]", "cluster: " + "x" * (1 << 20)], ids=["empty", "broken", "binary", "list", "huge"]
+    "text",
+    ["", "a: [", "\x00", "[]", "cluster: " + "x" * (1 << 20)],
+    ids=["empty", "broken", "binary", "list", "huge"],
 )
 def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> None:
     async def body() -> None:
@@ -193,7 +226,9 @@ def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(file: Path) -
     virtually(body)
 
 
-def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         async with reloading(file) as rig:
             edited: dict[str, Any] = {"queueBytes": "1MiB", "observe": {"listen": "127.0.0.1:1"}}
@@ -210,7 +245,9 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(file: Path, ca
             assert rig.board.problems == {}
 
     virtually(body)
-    assert [record.message for record in caplog.records].count("config was edited in what only a restart can change") == 1
+    assert [record.message for record in caplog.records].count(
+        "config was edited in what only a restart can change"
+    ) == 1
 
 
 def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) -> None:

@@ -1,4 +1,5 @@
-"""Each request reaches the writer of each stream it names: once there is one, and not when it was answered before."""
+"""Each request reaches the writer of each stream it names: once there is one, and not when it was
+answered before."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import logging
 import pytest
 
 from watchrelay.contract.records import Instants
-from watchrelay.daemon.requests import ALL_WAITING_MAX, EXPIRE_S, SNAPSHOT_MS_MAX, WAITING_MAX, WARNINGS_MAX, Requests, answered
+from watchrelay.daemon.requests import (
+    ALL_WAITING_MAX,
+    EXPIRE_S,
+    SNAPSHOT_MS_MAX,
+    WAITING_MAX,
+    WARNINGS_MAX,
+    Requests,
+    answered,
+)
 from watchrelay.kafka.signal_records import SnapshotRequest
 
 NOW_MS = 1_767_323_045_006
@@ -28,7 +37,13 @@ def index(*ids: str, ended_ms: int = NOW_MS) -> dict[str, object]:
     return {"requests": list(ids), "time": Instants().render(ended_ms).decode()}
 
 
-def ask(requests: Requests, request_id: str, *streams: str, written_ms: int = NOW_MS, backlog: bool = False) -> None:
+def ask(
+    requests: Requests,
+    request_id: str,
+    *streams: str,
+    written_ms: int = NOW_MS,
+    backlog: bool = False,
+) -> None:
     requests.take(SnapshotRequest(request_id, streams or ("pods",)), written_ms, backlog=backlog)
 
 
@@ -90,7 +105,9 @@ def test_without_an_index_record_or_with_a_strange_one_a_request_is_open() -> No
         assert not answered(strange, "x", 0)
 
 
-def test_a_stream_that_nobody_published_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_nobody_published_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         ask(Requests(Control()), "r", "pods", "nosuch")
     assert [(record.getMessage(), record.__dict__["stream"]) for record in caplog.records] == [
@@ -111,11 +128,17 @@ def test_what_waits_is_bounded() -> None:
         assert len(heard) == WAITING_MAX
 
 
-def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     requests = Requests(Control(), configured={"jobs"})
     with caplog.at_level(logging.WARNING):
         for number in range(20):
-            ask(requests, f"flood-{number}", *(f"stream-{number}-{each}" for each in range(WAITING_MAX)))
+            ask(
+                requests,
+                f"flood-{number}",
+                *(f"stream-{number}-{each}" for each in range(WAITING_MAX)),
+            )
     assert len(caplog.records) == 20, "one line for each request"
     assert vars(caplog.records[0])["unknown"] == WAITING_MAX
     ask(requests, "wanted", "pods", "jobs")
@@ -126,7 +149,9 @@ def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others
         assert len(heard) == 2
 
 
-def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now_s = [0.0]
     requests = Requests(Control(), now_s=lambda: now_s[0])
     with caplog.at_level(logging.WARNING):

@@ -14,7 +14,9 @@ from watchrelay.daemon.plan import control_topic
 from watchrelay.kafka.log_scan import descriptions
 
 
-async def test_streaming_lists_are_used_from_the_first_list_on_though_the_version_comes_late(world: World) -> None:
+async def test_streaming_lists_are_used_from_the_first_list_on_though_the_version_comes_late(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -46,7 +48,11 @@ async def test_a_server_that_does_not_say_its_version_is_listed_by_pages(world: 
     world.make_topic("core.pods")
 
     async def refuse(request: web.Request) -> web.StreamResponse | None:
-        return web.json_response({"kind": "Status", "code": 500}, status=500) if request.path == "/version" else None
+        return (
+            web.json_response({"kind": "Status", "code": 500}, status=500)
+            if request.path == "/version"
+            else None
+        )
 
     world.behaviour.intercept = refuse
     async with running(world.settings("pods")) as relay:
@@ -67,7 +73,9 @@ async def test_a_refused_topic_stops_its_stream_alone(world: World) -> None:
         assert (status, body["streams"]["configmaps"]["reason"]) == (200, refused.waits_for)
 
 
-async def test_a_newer_relay_takes_the_streams_over_and_the_older_ends_with_75(world: World) -> None:
+async def test_a_newer_relay_takes_the_streams_over_and_the_older_ends_with_75(
+    world: World,
+) -> None:
     world.make_topic("core.pods")
     settings = world.settings("pods", heartbeatInterval="1s")
     async with running(settings) as older:
@@ -96,14 +104,20 @@ async def test_a_stream_whose_topic_changed_shape_is_refused_with_what_to_do(wor
         )
         facts = await check_everything(world.settings({"resource": "pods", "partitions": 2}))
         said = [fact.said for fact in facts if fact.level == "error"]
-        assert said == [relay.row("pods").waits_for], "`topics` and `validate --connect` say what `run` says"
-    async with running(world.settings({"resource": "pods", "partitions": 3, "topic": "wide"})) as relay:
+        assert said == [relay.row("pods").waits_for], (
+            "`topics` and `validate --connect` say what `run` says"
+        )
+    async with running(
+        world.settings({"resource": "pods", "partitions": 3, "topic": "wide"})
+    ) as relay:
         await relay.ready()
         assert relay.row("pods").complete
 
 
 @pytest.mark.parametrize("namespaces", [["shop"], ["shop", "default"]])
-async def test_a_stream_per_namespace_is_whole_by_itself(world: World, namespaces: list[str]) -> None:
+async def test_a_stream_per_namespace_is_whole_by_itself(
+    world: World, namespaces: list[str]
+) -> None:
     world.make_topic("core.pods")
     world.cluster.open_shop()
     async with running(world.settings({"resource": "pods", "namespaces": namespaces})) as relay:
@@ -112,24 +126,40 @@ async def test_a_stream_per_namespace_is_whole_by_itself(world: World, namespace
         assert all(row.complete for row in relay.daemon.board.streams.values())
 
 
-async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_reload_says(world: World) -> None:
+async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_reload_says(
+    world: World,
+) -> None:
     world.kafka.create_topic("t", 1)
-    one, two = ({"resource": "configmaps", "topic": "t", "id": name, "scope": "cluster"} for name in ("one", "two"))
-    async with running(world.settings({**one, "namespaces": ["shop"]}, {**two, "namespaces": ["default"]})) as relay:
+    one, two = (
+        {"resource": "configmaps", "topic": "t", "id": name, "scope": "cluster"}
+        for name in ("one", "two")
+    )
+    async with running(
+        world.settings({**one, "namespaces": ["shop"]}, {**two, "namespaces": ["default"]})
+    ) as relay:
         await relay.ready()
         relay.daemon.stop()
         assert await relay.ended() == 0
-    async with running(world.settings({**one, "namespaces": ["default"]}, {**two, "namespaces": ["shop"]})) as relay:
+    async with running(
+        world.settings({**one, "namespaces": ["default"]}, {**two, "namespaces": ["shop"]})
+    ) as relay:
         await until("both wait", lambda: relay.row("one").waits_for and relay.row("two").waits_for)
         for stream in ("one", "two"):
             said = relay.row(stream).waits_for
             assert "neither can let go before the other does" in said
-            assert f"take {stream} out of the config, retire it (`watchrelay retire {stream}`) and put it back as it is to be" in said
+            assert (
+                f"take {stream} out of the config, retire it (`watchrelay retire {stream}`) "
+                "and put it back as it is to be"
+            ) in said
 
 
-async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(world: World) -> None:
+async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(  # noqa: E501
+    world: World,
+) -> None:
     world.kafka.create_topic("t", 1)
-    pods, widgets, nodes = ({"resource": name, "topic": "t"} for name in ("pods", f"widgets.{GROUP}", "nodes"))
+    pods, widgets, nodes = (
+        {"resource": name, "topic": "t"} for name in ("pods", f"widgets.{GROUP}", "nodes")
+    )
     async with running(world.settings(pods)) as relay:
         await relay.ready()
         relay.daemon.stop()
@@ -137,24 +167,41 @@ async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_an
     # As an older release left it, which let the keys depend on what was served.
     async with running(world.settings(pods, widgets, nodes)) as relay:
         await until("pods are whole", lambda: relay.row("pods").complete)
-        await until("nodes are refused", lambda: relay.row("nodes") and relay.row("nodes").waits_for)
+        await until(
+            "nodes are refused", lambda: relay.row("nodes") and relay.row("nodes").waits_for
+        )
         assert relay.row("nodes").waits_for == (
-            "stream nodes writes prefixed keys for nodes, stream pods on the same topic t plain ones for pods: "
-            "take all of topic t out of the config, retire pods (`watchrelay retire pods`) and put all of it back; or name another topic"
+            "stream nodes writes prefixed keys for nodes, stream pods on the same topic t "
+            "plain ones for pods: "
+            "take all of topic t out of the config, retire pods (`watchrelay retire pods`) "
+            "and put all of it back; or name another topic"
         )
         assert (relay.row("pods").waits_for, relay.row("pods").last_error) == ("", None)
         facts = await check_everything(world.settings(pods, widgets, nodes))
-        assert [fact.said for fact in facts if fact.level == "error"] == [relay.row("nodes").waits_for]
-        assert not [fact for fact in await check_everything(world.settings(pods, widgets)) if fact.level == "error"]
+        assert [fact.said for fact in facts if fact.level == "error"] == [
+            relay.row("nodes").waits_for
+        ]
+        assert not [
+            fact
+            for fact in await check_everything(world.settings(pods, widgets))
+            if fact.level == "error"
+        ]
 
 
-async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_others_join_it(world: World) -> None:
+async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_others_join_it(
+    world: World,
+) -> None:
     world.kafka.create_topic("t", 1)
     world.cluster.open_shop()
     pods = {"resource": "pods", "topic": "t", "excludeNamespaces": ["elsewhere"]}
-    nodes, more = {"resource": "nodes", "topic": "t"}, {"resource": "pods", "topic": "t", "id": "more", "namespaces": ["elsewhere"]}
+    nodes, more = (
+        {"resource": "nodes", "topic": "t"},
+        {"resource": "pods", "topic": "t", "id": "more", "namespaces": ["elsewhere"]},
+    )
     async with running(world.settings(pods, nodes)) as relay:
-        await until("both are whole", lambda: relay.row("pods").complete and relay.row("nodes").complete)
+        await until(
+            "both are whole", lambda: relay.row("pods").complete and relay.row("nodes").complete
+        )
         assert relay.daemon.objections(world.settings(pods)) == []
         relay.daemon.stop()
         assert await relay.ended() == 0
@@ -162,7 +209,10 @@ async def test_a_stream_keeps_prefixed_keys_when_it_is_alone_on_its_topic_and_ot
         await until("pods are whole", lambda: relay.row("pods").complete)
         epoch = relay.row("pods").epoch
         relay.daemon.adopt(world.settings(pods, more))
-        await until("more pods are whole", lambda: relay.row("more@elsewhere") and relay.row("more@elsewhere").complete)
+        await until(
+            "more pods are whole",
+            lambda: relay.row("more@elsewhere") and relay.row("more@elsewhere").complete,
+        )
         assert relay.row("pods").epoch == epoch
     connection = kafka_connection(world.settings(pods), client_id="test")
     described = await descriptions(connection, control_topic(world.settings(pods)))

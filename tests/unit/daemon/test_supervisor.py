@@ -31,7 +31,9 @@ from watchrelay.observe.verdicts import cards, judge
 class Rig:
     """A supervisor between a synthetic cluster and a Kafka that never comes."""
 
-    def __init__(self, cluster: SyntheticCluster, daemon: Daemon, rooms: Rooms, supervisor: Supervisor) -> None:
+    def __init__(
+        self, cluster: SyntheticCluster, daemon: Daemon, rooms: Rooms, supervisor: Supervisor
+    ) -> None:
         self.cluster, self.daemon, self.rooms, self.supervisor = cluster, daemon, rooms, supervisor
 
     @property
@@ -46,18 +48,28 @@ class Rig:
 
 
 @asynccontextmanager
-async def supervised(directory: Path, *resources: str | dict[str, Any], away: bool = False, version: str = "v1.36.0") -> AsyncIterator[Rig]:
+async def supervised(
+    directory: Path, *resources: str | dict[str, Any], away: bool = False, version: str = "v1.36.0"
+) -> AsyncIterator[Rig]:
     async with SyntheticCluster() as cluster:
         cluster.server.behaviour.version = version
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(cluster.kubeconfig())
         if away:
             await cluster.stop()
-        daemon = Daemon(settings_of(resources, kubernetes={"kubeconfig": str(kubeconfig)}), environ={})
+        daemon = Daemon(
+            settings_of(resources, kubernetes={"kubeconfig": str(kubeconfig)}), environ={}
+        )
         credentials = load_credentials(str(kubeconfig), "", environ={})
         async with KubeClient(credentials, daemon.metrics) as client, asyncio.TaskGroup() as tasks:
             rooms, discovery = daemon._rooms(client)
-            supervisor = Supervisor(rooms, discovery, tasks=tasks, readiness=daemon.readiness, outclaimed=asyncio.Event())
+            supervisor = Supervisor(
+                rooms,
+                discovery,
+                tasks=tasks,
+                readiness=daemon.readiness,
+                outclaimed=asyncio.Event(),
+            )
             task = tasks.create_task(supervisor.run(), name="supervisor")
             try:
                 yield Rig(cluster, daemon, rooms, supervisor)
@@ -78,7 +90,9 @@ def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
         async with supervised(tmp_path, "pods", f"widgets.{GROUP}", "gadget") as rig:
             await until("pods are found", lambda: rig.topics)
             assert rig.topics == {"pods": "k8s.test.core.pods"}
-            assert {name: row.state for name, row in rig.rows.items()} == dict.fromkeys(["pods", f"widgets.{GROUP}", "gadget"], "waiting")
+            assert {name: row.state for name, row in rig.rows.items()} == dict.fromkeys(
+                ["pods", f"widgets.{GROUP}", "gadget"], "waiting"
+            )
             assert rig.rows[f"widgets.{GROUP}"].waits_for == f"no group {GROUP} is served now"
             define(rig.cluster, "widgets")
             await until("widgets are found", lambda: len(rig.topics) == 2)
@@ -86,19 +100,28 @@ def test_a_resource_that_comes_later_is_picked_up(tmp_path: Path) -> None:
             assert rig.rows[f"widgets.{GROUP}"].last_error is None
             define(rig.cluster, "gadgets")
             await until("gadgets are found", lambda: len(rig.topics) == 3)
-            assert list(rig.rows) == ["pods", f"widgets.{GROUP}", f"gadgets.{GROUP}"], "the row is called by the resource now"
+            assert list(rig.rows) == ["pods", f"widgets.{GROUP}", f"gadgets.{GROUP}"], (
+                "the row is called by the resource now"
+            )
 
     virtually(body)
 
 
-def test_a_wildcard_takes_in_what_comes_later_and_leaves_what_has_an_entry_of_its_own(tmp_path: Path) -> None:
+def test_a_wildcard_takes_in_what_comes_later_and_leaves_what_has_an_entry_of_its_own(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
-        async with supervised(tmp_path, f"*.{GROUP}", {"resource": f"widgets.{GROUP}", "topic": "own"}) as rig:
+        async with supervised(
+            tmp_path, f"*.{GROUP}", {"resource": f"widgets.{GROUP}", "topic": "own"}
+        ) as rig:
             define(rig.cluster, "widgets")
             await until("widgets are found", lambda: rig.topics)
             define(rig.cluster, "gadgets")
             await until("gadgets are found", lambda: len(rig.topics) == 2)
-            assert rig.topics == {f"widgets.{GROUP}": "own", f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets"}
+            assert rig.topics == {
+                f"widgets.{GROUP}": "own",
+                f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets",
+            }
             assert rig.daemon.board.problems == {}
 
     virtually(body)
@@ -109,7 +132,9 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
     tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
 ) -> None:
     async def body() -> None:
-        async with supervised(tmp_path, {"resource": "pods", "topic": "t"}, {"resource": other, "topic": "t"}) as rig:
+        async with supervised(
+            tmp_path, {"resource": "pods", "topic": "t"}, {"resource": other, "topic": "t"}
+        ) as rig:
 
             def keys() -> dict[str, bytes]:
                 return {each.id: each.key_prefix for each in rig.rooms.planned}
@@ -123,7 +148,9 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
             await until("the server behind widgets is away", lambda: keys() == pods)
             rig.cluster.registry.catalog.stale.clear()
             await until("it is back", lambda: keys() == {**pods, **widgets})
-            rig.cluster.registry.delete("customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}")
+            rig.cluster.registry.delete(
+                "customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}"
+            )
             await until("their definition is gone", lambda: keys() == pods)
         assert "stream is resolved anew" not in [record.message for record in caplog.records]
 
@@ -132,21 +159,32 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
 
 
 @pytest.mark.parametrize("plurals", [["widgets"], ["widgets", "gadgets"]], ids=len)
-def test_a_wildcard_on_one_topic_has_prefixed_keys_from_its_first_resource_on(tmp_path: Path, plurals: list[str]) -> None:
+def test_a_wildcard_on_one_topic_has_prefixed_keys_from_its_first_resource_on(
+    tmp_path: Path, plurals: list[str]
+) -> None:
     async def body() -> None:
         async with supervised(tmp_path, {"resource": f"*.{GROUP}", "topic": "t"}) as rig:
             for plural in plurals:
                 define(rig.cluster, plural)
             await until("all are found", lambda: len(rig.rooms.planned) == len(plurals))
-            assert {each.key_prefix for each in rig.rooms.planned} == {f"{plural}.{GROUP}/".encode() for plural in plurals}
+            assert {each.key_prefix for each in rig.rooms.planned} == {
+                f"{plural}.{GROUP}/".encode() for plural in plurals
+            }
 
     virtually(body)
 
 
-def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready(tmp_path: Path) -> None:
+def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
-        impossible = {"pods.apps": "apps does not serve pods", "deployments.apps/v9": "not as deployments.apps/v9"}
-        async with supervised(tmp_path, *impossible, {"resource": "nodes", "namespaces": ["shop"]}) as rig:
+        impossible = {
+            "pods.apps": "apps does not serve pods",
+            "deployments.apps/v9": "not as deployments.apps/v9",
+        }
+        async with supervised(
+            tmp_path, *impossible, {"resource": "nodes", "namespaces": ["shop"]}
+        ) as rig:
             await until("discovery answered", lambda: rig.daemon.readiness.started)
             for entry, said in {**impossible, "nodes@shop": "cluster-scoped"}.items():
                 assert rig.rows[entry].state == "waiting"
@@ -157,15 +195,22 @@ def test_what_cannot_exist_waits_for_a_person_and_keeps_nothing_from_being_ready
     virtually(body)
 
 
-def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
-        async with supervised(tmp_path, {"resource": "gadget", "topic": "one"}, {"resource": f"gadgets.{GROUP}", "topic": "two"}) as rig:
+        async with supervised(
+            tmp_path,
+            {"resource": "gadget", "topic": "one"},
+            {"resource": f"gadgets.{GROUP}", "topic": "two"},
+        ) as rig:
             define(rig.cluster, "gadgets")
             await until("gadgets are found", lambda: rig.topics)
             await asyncio.sleep(600)
             assert rig.topics == {f"gadgets.{GROUP}": "one"}
-            assert (
-                rig.daemon.board.problems["config"] == f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one of them an id"
+            assert rig.daemon.board.problems["config"] == (
+                f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
+                "of them an id"
             )
         assert [record.message for record in caplog.records].count("stream is resolved anew") == 0
 
@@ -174,10 +219,15 @@ def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(tmp_pa
 
 def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Path) -> None:
     async def body() -> None:
-        async with supervised(tmp_path, "pods", {"resource": "configmaps", "namespaces": ["a", "b"]}, away=True) as rig:
+        async with supervised(
+            tmp_path, "pods", {"resource": "configmaps", "namespaces": ["a", "b"]}, away=True
+        ) as rig:
             await until("the outage is known", lambda: "kubernetes" in rig.daemon.board.problems)
             assert list(rig.rows) == ["pods", "configmaps@a", "configmaps@b"]
-            assert all(row.last_error and row.next_attempt_ms and row.state == "waiting" for row in rig.rows.values())
+            assert all(
+                row.last_error and row.next_attempt_ms and row.state == "waiting"
+                for row in rig.rows.values()
+            )
             assert not rig.daemon.readiness.check()[0]
             await rig.cluster.start(port=int(rig.cluster.url.rpartition(":")[2]))
             await until("all are found", lambda: len(rig.topics) == 3)
@@ -198,15 +248,21 @@ def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Pat
             server.port = int(rig.cluster.url.rpartition(":")[2])
             async with server:
                 await until("it is known", lambda: "401" in rig.daemon.board.problems["kubernetes"])
-                verdicts = {name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()}
-                (card,) = (each for each in cards(rig.daemon.board, verdicts) if each.cause != "kafka")
+                verdicts = {
+                    name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()
+                }
+                (card,) = (
+                    each for each in cards(rig.daemon.board, verdicts) if each.cause != "kafka"
+                )
                 assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
 
     virtually(body)
 
 
 @pytest.mark.parametrize(("version", "known"), [("v1.33.4", (1, 33)), ("v1.36.0", (1, 36))])
-def test_the_version_is_known_before_the_first_stream(tmp_path: Path, version: str, known: tuple[int, int]) -> None:
+def test_the_version_is_known_before_the_first_stream(
+    tmp_path: Path, version: str, known: tuple[int, int]
+) -> None:
     async def body() -> None:
         async with supervised(tmp_path, "pods", version=version) as rig:
             asked, answer = asyncio.Event(), asyncio.Event()
@@ -258,7 +314,9 @@ def test_a_server_that_was_upgraded_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("abandoned", [False, True], ids=["stopped", "abandoned"])
-def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_one(tmp_path: Path, *, abandoned: bool) -> None:
+def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_one(
+    tmp_path: Path, *, abandoned: bool
+) -> None:
     """Nobody would stop it, and the process would wait for it for ever."""
 
     async def body() -> None:
@@ -268,11 +326,19 @@ def test_once_all_streams_are_stopped_neither_an_edit_nor_a_new_resource_starts_
                 rig.supervisor.abandon()
             else:
                 assert await rig.supervisor.stop(deadline_s=clock.now_s())
-            rig.supervisor.adopt(settings_of(["pods", "configmaps"], kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")}))
+            rig.supervisor.adopt(
+                settings_of(
+                    ["pods", "configmaps"], kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")}
+                )
+            )
             define(rig.cluster, "widgets")
             await asyncio.sleep(600)
             assert rig.topics == {"pods": "k8s.test.core.pods"}
-            assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream ")] == []
+            assert [
+                task.get_name()
+                for task in asyncio.all_tasks()
+                if task.get_name().startswith("stream ")
+            ] == []
 
     virtually(body)
 
@@ -283,21 +349,26 @@ def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refus
     every = {"resource": "gadget", "id": "every"}
     web = {"resource": f"gadgets.{GROUP}", "id": "web", "labelSelector": "app=web"}
     reason = (
-        f"stream web (resources[1]) can have the same objects as stream every (resources[0]) on the same topic k8s.test.{GROUP}.gadgets"
+        "stream web (resources[1]) can have the same objects as stream every (resources[0]) "
+        f"on the same topic k8s.test.{GROUP}.gadgets"
     )
 
     async def body() -> None:
         async with supervised(tmp_path, every, web) as rig:
 
             def edited(*resources: dict[str, Any]) -> Any:
-                return settings_of(resources, kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")})
+                return settings_of(
+                    resources, kubernetes={"kubeconfig": str(tmp_path / "kubeconfig")}
+                )
 
             define(rig.cluster, "gadgets")
             await until("gadgets are found", lambda: rig.topics)
             await asyncio.sleep(600)
             assert list(rig.topics) == ["every"]
             assert rig.rows["web"].state == "waiting"
-            assert rig.rows["web"].waits_for.startswith(f"{reason}: give one of the two another `topic`, or both disjoint `namespaces`")
+            assert rig.rows["web"].waits_for.startswith(
+                f"{reason}: give one of the two another `topic`, or both disjoint `namespaces`"
+            )
             assert [record.message for record in caplog.records].count("stream waits") == 1
             (objection,) = rig.supervisor.objections(edited(every, web))
             assert objection[:2] == (1, reason)
@@ -307,23 +378,35 @@ def test_two_entries_that_turn_out_to_have_the_same_objects_on_a_topic_are_refus
             apart = edited(every, {**web, "topic": "another"})
             assert rig.supervisor.objections(apart) == []
             rig.supervisor.adopt(apart)
-            await until("both run", lambda: rig.topics == {"every": f"k8s.test.{GROUP}.gadgets", "web": "another"})
+            await until(
+                "both run",
+                lambda: rig.topics == {"every": f"k8s.test.{GROUP}.gadgets", "web": "another"},
+            )
             assert rig.rows["web"].waits_for == ""
 
     virtually(body)
 
 
-def test_of_a_wildcard_only_the_stream_that_has_another_entrys_objects_is_refused(tmp_path: Path) -> None:
+def test_of_a_wildcard_only_the_stream_that_has_another_entrys_objects_is_refused(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
         topic = f"k8s.test.{GROUP}.widgets"
-        async with supervised(tmp_path, f"*.{GROUP}", {"resource": "Widget", "id": "w", "topic": topic, "name": "one"}) as rig:
+        async with supervised(
+            tmp_path, f"*.{GROUP}", {"resource": "Widget", "id": "w", "topic": topic, "name": "one"}
+        ) as rig:
             for plural in ("widgets", "gadgets"):
                 define(rig.cluster, plural)
             await until("two run", lambda: len(rig.topics) == 2)
             await asyncio.sleep(600)
             assert rig.topics == {"w": topic, f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets"}
-            assert "(resources[0]) can have the same objects as stream w (resources[1])" in rig.rows[f"widgets.{GROUP}"].waits_for
-            rig.cluster.registry.delete("customresourcedefinitions.apiextensions.k8s.io", "", f"gadgets.{GROUP}")
+            assert (
+                "(resources[0]) can have the same objects as stream w (resources[1])"
+                in rig.rows[f"widgets.{GROUP}"].waits_for
+            )
+            rig.cluster.registry.delete(
+                "customresourcedefinitions.apiextensions.k8s.io", "", f"gadgets.{GROUP}"
+            )
             await asyncio.sleep(600)
             assert rig.rows[f"widgets.{GROUP}"].state == "waiting"
 

@@ -41,7 +41,9 @@ async def test_work_that_is_cancelled_while_the_process_runs_ends_the_whole_grou
 
     with pytest.raises(ExceptionGroup) as caught:
         await lose_one_of_two()
-    assert [str(error) for error in caught.value.exceptions] == ["task 'watch' was cancelled while the process was running"]
+    assert [str(error) for error in caught.value.exceptions] == [
+        "task 'watch' was cancelled while the process was running"
+    ]
 
 
 async def test_while_stopping_work_may_return_or_be_cancelled() -> None:
@@ -72,7 +74,9 @@ async def test_what_is_told_of_a_group_is_the_error_and_not_the_tasks_that_it_to
 
     with pytest.raises(ExceptionGroup) as caught:
         await fails_beside_a_task()
-    assert isinstance(caught.value.exceptions[0], Died), "asyncio names the cancelled task first: else there is nothing to choose"
+    assert isinstance(caught.value.exceptions[0], Died), (
+        "asyncio names the cancelled task first: else there is nothing to choose"
+    )
     assert str(first_cause(ExceptionGroup("outer", [caught.value]))) == "this"
     assert str(first_cause(ExceptionGroup("alone", [Died("a task ended")]))) == "a task ended"
 
@@ -148,6 +152,12 @@ async def test_a_broken_connection_that_nobody_waits_for_is_no_error_and_any_oth
     for forgotten in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a bug")):
         loop.create_future().set_exception(forgotten)
     gc.collect()
-    told = [(record.levelname, record.getMessage().splitlines()[0]) for record in caplog.records if record.name != "asyncio.selectors"]
+    told = [
+        (record.levelname, record.getMessage().splitlines()[0])
+        for record in caplog.records
+        if record.name != "asyncio.selectors"
+    ]
     assert ("DEBUG", "a connection broke that nobody waits for") in told
-    assert [message for level, message in told if level == "ERROR"] == ["Future exception was never retrieved"]
+    assert [message for level, message in told if level == "ERROR"] == [
+        "Future exception was never retrieved"
+    ]

@@ -1,4 +1,5 @@
-"""Room: tests of demo.  In: nothing.  Out: a synthetic cluster on a real socket, and a client that reads it as any client would."""
+"""Room: tests of demo.  In: nothing.  Out: a synthetic cluster on a real socket, and a client that
+reads it as any client would."""
 
 import asyncio
 import json
@@ -21,7 +22,8 @@ class Watch:
         self._held = b""
 
     async def next(self) -> dict[str, Any] | None:
-        """The next line, or None at a clean end. Raises: aiohttp's error at any other end, TimeoutError after 5 s of silence."""
+        """The next line, or None at a clean end. Raises: aiohttp's error at any other end,
+        TimeoutError after 5 s of silence."""
         async with asyncio.timeout(5):
             while b"\n" not in self._held:
                 chunk = await self.response.content.readany()
@@ -55,14 +57,20 @@ class Api:
         self.registry = cluster.registry
         self.session = session
 
-    async def get(self, path: str, *, headers: dict[str, str] | None = None, expect: int = 200, **query: Any) -> dict[str, Any]:
+    async def get(
+        self, path: str, *, headers: dict[str, str] | None = None, expect: int = 200, **query: Any
+    ) -> dict[str, Any]:
         params = {name: str(value) for name, value in query.items()}
-        async with self.session.get(self.cluster.url + path, params=params, headers=headers) as response:
+        async with self.session.get(
+            self.cluster.url + path, params=params, headers=headers
+        ) as response:
             assert response.status == expect, await response.text()
             content: dict[str, Any] = await response.json()
             return content
 
-    async def send(self, method: str, path: str, body: object = None, *, expect: int = 200) -> dict[str, Any]:
+    async def send(
+        self, method: str, path: str, body: object = None, *, expect: int = 200
+    ) -> dict[str, Any]:
         async with self.session.request(method, self.cluster.url + path, json=body) as response:
             assert response.status == expect, await response.text()
             content: dict[str, Any] = await response.json()
@@ -76,9 +84,13 @@ class Api:
         return found
 
     @asynccontextmanager
-    async def watch(self, path: str, *, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Watch]:
+    async def watch(
+        self, path: str, *, headers: dict[str, str] | None = None, **query: Any
+    ) -> AsyncIterator[Watch]:
         params = {"watch": "1", **{name: str(value) for name, value in query.items()}}
-        async with self.session.get(self.cluster.url + path, params=params, headers=headers) as response:
+        async with self.session.get(
+            self.cluster.url + path, params=params, headers=headers
+        ) as response:
             assert response.status == 200, await response.text()
             yield Watch(response)
 
@@ -86,7 +98,14 @@ class Api:
     def version(self) -> str:
         return str(self.registry.storage.version)
 
-    def settings(self, name: str, value: str = "0", *, namespace: str = "default", labels: dict[str, str] | None = None) -> None:
+    def settings(
+        self,
+        name: str,
+        value: str = "0",
+        *,
+        namespace: str = "default",
+        labels: dict[str, str] | None = None,
+    ) -> None:
         """Creates or changes a ConfigMap."""
         metadata = {"name": name, "namespace": namespace, "labels": labels or {}}
         tree = {"metadata": metadata, "data": {"value": value}}
@@ -99,7 +118,10 @@ class Api:
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    async with SyntheticCluster(behaviour=Behaviour()) as cluster, aiohttp.ClientSession(read_bufsize=1 << 20) as session:
+    async with (
+        SyntheticCluster(behaviour=Behaviour()) as cluster,
+        aiohttp.ClientSession(read_bufsize=1 << 20) as session,
+    ):
         yield Api(cluster, session)
 
 

@@ -1,4 +1,5 @@
-"""Room: demo.  In: a machine with or without confluent-kafka.  Out: claims about the embedded Kafka's life."""
+"""Room: demo.  In: a machine with or without confluent-kafka.  Out: claims about the embedded
+Kafka's life."""
 
 import sys
 

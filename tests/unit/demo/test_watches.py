@@ -1,4 +1,5 @@
-"""Room: demo.  In: watch requests over a real socket.  Out: claims about events, bookmarks, expiry, streaming lists, selectors."""
+"""Room: demo.  In: watch requests over a real socket.  Out: claims about events, bookmarks, expiry,
+streaming lists, selectors."""
 
 import asyncio
 import json
@@ -10,10 +11,16 @@ import pytest
 from tests.unit.demo.conftest import Api, short
 
 MAPS = "/api/v1/configmaps"
-STREAMING: dict[str, Any] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+STREAMING: dict[str, Any] = {
+    "sendInitialEvents": "true",
+    "resourceVersionMatch": "NotOlderThan",
+    "allowWatchBookmarks": "true",
+}
 
 
-async def test_events_come_in_order_with_versions_that_grow_and_a_deletion_has_its_own(api: Api) -> None:
+async def test_events_come_in_order_with_versions_that_grow_and_a_deletion_has_its_own(
+    api: Api,
+) -> None:
     async with api.watch(MAPS, resourceVersion=api.version) as watch:
         api.settings("a", "1")
         api.settings("a", "2")
@@ -24,8 +31,12 @@ async def test_events_come_in_order_with_versions_that_grow_and_a_deletion_has_i
     assert short(lines) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
     versions = [int(line["object"]["metadata"]["resourceVersion"]) for line in lines]
     assert versions == sorted(set(versions))
-    assert lines[3]["object"]["data"] == {"value": "2"}, "the last state, at the version of its deletion"
-    assert {(line["object"]["kind"], line["object"]["apiVersion"]) for line in lines} == {("ConfigMap", "v1")}
+    assert lines[3]["object"]["data"] == {"value": "2"}, (
+        "the last state, at the version of its deletion"
+    )
+    assert {(line["object"]["kind"], line["object"]["apiVersion"]) for line in lines} == {
+        ("ConfigMap", "v1")
+    }
 
 
 async def test_a_watch_from_any_kept_version_shows_what_came_after_it(api: Api) -> None:
@@ -35,12 +46,16 @@ async def test_a_watch_from_any_kept_version_shows_what_came_after_it(api: Api) 
         api.settings(f"m{number}")
     for number, version in enumerate(versions):
         async with api.watch(MAPS, resourceVersion=version) as watch:
-            assert short(await watch.take(5 - number)) == [("ADDED", f"m{n}") for n in range(number, 5)]
+            assert short(await watch.take(5 - number)) == [
+                ("ADDED", f"m{n}") for n in range(number, 5)
+            ]
 
 
 async def test_bookmarks_come_while_nothing_happens_and_carry_the_newest_version(api: Api) -> None:
     api.cluster.server.behaviour.bookmark_interval_s = 0.05
-    async with api.watch("/api/v1/pods", resourceVersion=api.version, allowWatchBookmarks="true") as watch:
+    async with api.watch(
+        "/api/v1/pods", resourceVersion=api.version, allowWatchBookmarks="true"
+    ) as watch:
         api.settings("elsewhere")
         bookmark = (await watch.take(1))[0]
         while bookmark["object"]["metadata"]["resourceVersion"] != api.version:
@@ -51,7 +66,9 @@ async def test_bookmarks_come_while_nothing_happens_and_carry_the_newest_version
 
 
 async def test_a_watch_ends_cleanly_at_its_timeout_after_a_last_bookmark(api: Api) -> None:
-    async with api.watch(MAPS, resourceVersion=api.version, allowWatchBookmarks="true", timeoutSeconds=1) as watch:
+    async with api.watch(
+        MAPS, resourceVersion=api.version, allowWatchBookmarks="true", timeoutSeconds=1
+    ) as watch:
         assert [line["type"] for line in await watch.rest()] == ["BOOKMARK"]
     async with api.watch(MAPS, resourceVersion=api.version, timeoutSeconds=1) as watch:
         assert await watch.rest() == []
@@ -90,7 +107,9 @@ async def test_history_is_bounded_and_what_fell_out_is_expired(api: Api) -> None
         assert (await watch.rest())[0]["object"]["code"] == 410
 
 
-async def test_a_streaming_list_shows_everything_then_its_end_bookmark_then_goes_on(api: Api) -> None:
+async def test_a_streaming_list_shows_everything_then_its_end_bookmark_then_goes_on(
+    api: Api,
+) -> None:
     for number in range(300):
         api.settings(f"m{number:03}")
     version = api.version
@@ -106,14 +125,19 @@ async def test_a_streaming_list_shows_everything_then_its_end_bookmark_then_goes
 
 async def test_without_bookmarks_a_streaming_list_has_no_end_mark(api: Api) -> None:
     api.settings("a")
-    async with api.watch(MAPS, **{**STREAMING, "allowWatchBookmarks": "false", "timeoutSeconds": "1"}) as watch:
+    async with api.watch(
+        MAPS, **{**STREAMING, "allowWatchBookmarks": "false", "timeoutSeconds": "1"}
+    ) as watch:
         assert short(await watch.rest()) == [("ADDED", "a")]
 
 
 async def test_streaming_lists_can_be_off_and_ask_for_too_much(api: Api) -> None:
     async with api.watch(MAPS, **{**STREAMING, "resourceVersion": "99999999"}) as watch:
         error = (await watch.rest())[0]["object"]
-    assert (error["code"], error["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+    assert (error["code"], error["details"]["causes"][0]["reason"]) == (
+        504,
+        "ResourceVersionTooLarge",
+    )
     await api.get(MAPS, watch=1, sendInitialEvents="true", expect=422)
     await api.get(MAPS, watch=1, resourceVersion=1, resourceVersionMatch="NotOlderThan", expect=422)
     api.cluster.server.behaviour.streaming_lists = False
@@ -121,7 +145,9 @@ async def test_streaming_lists_can_be_off_and_ask_for_too_much(api: Api) -> None
     assert "WatchList feature gate" in status["message"]
 
 
-async def test_what_leaves_a_selector_is_deleted_in_its_old_state_and_what_enters_is_added(api: Api) -> None:
+async def test_what_leaves_a_selector_is_deleted_in_its_old_state_and_what_enters_is_added(
+    api: Api,
+) -> None:
     api.settings("a", "1", labels={"app": "x"})
     async with api.watch(MAPS, resourceVersion=api.version, labelSelector="app=x") as watch:
         api.settings("b", "1", labels={"app": "y"})
@@ -134,16 +160,28 @@ async def test_what_leaves_a_selector_is_deleted_in_its_old_state_and_what_enter
         api.remove("b")
         api.settings("c", "1", labels={"app": "x"})
         lines = await watch.take(5)
-    assert short(lines) == [("DELETED", "a"), ("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "c")]
+    assert short(lines) == [
+        ("DELETED", "a"),
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("DELETED", "a"),
+        ("ADDED", "c"),
+    ]
     assert lines[0]["object"]["data"] == {"value": "1"}
     assert lines[0]["object"]["metadata"]["resourceVersion"] == version
 
 
-async def test_a_namespaced_watch_sees_its_namespace_and_a_field_selector_one_object(api: Api) -> None:
+async def test_a_namespaced_watch_sees_its_namespace_and_a_field_selector_one_object(
+    api: Api,
+) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     async with (
         api.watch(path, resourceVersion=api.version) as one,
-        api.watch(MAPS, resourceVersion=api.version, fieldSelector="metadata.name=b,metadata.namespace=kube-system") as two,
+        api.watch(
+            MAPS,
+            resourceVersion=api.version,
+            fieldSelector="metadata.name=b,metadata.namespace=kube-system",
+        ) as two,
     ):
         api.settings("a", namespace="kube-system")
         api.settings("b", namespace="kube-system")
@@ -153,8 +191,12 @@ async def test_a_namespaced_watch_sees_its_namespace_and_a_field_selector_one_ob
 
 
 async def test_metadata_only_watches_need_the_singular_form(api: Api) -> None:
-    singular = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"}
-    plural = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
+    singular = {
+        "Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    }
+    plural = {
+        "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"  # noqa: E501
+    }
     version = api.version
     api.settings("a")
     async with api.watch(MAPS, headers=singular, resourceVersion=version) as watch:
@@ -202,10 +244,15 @@ async def test_a_client_that_leaves_frees_its_watch(api: Api) -> None:
 async def test_a_flood_reaches_its_reader_whole_and_in_order(api: Api) -> None:
     api.cluster.add_pods(50)
     version = int(api.version)
-    async with api.watch("/api/v1/pods", resourceVersion=version) as watch, asyncio.TaskGroup() as tasks:
+    async with (
+        api.watch("/api/v1/pods", resourceVersion=version) as watch,
+        asyncio.TaskGroup() as tasks,
+    ):
         tasks.create_task(api.cluster.flood(3000), name="flood")
         lines = await watch.take(3000)
-    assert [int(line["object"]["metadata"]["resourceVersion"]) for line in lines] == list(range(version + 1, version + 3001))
+    assert [int(line["object"]["metadata"]["resourceVersion"]) for line in lines] == list(
+        range(version + 1, version + 3001)
+    )
     assert {line["type"] for line in lines} == {"MODIFIED"}
     held = json.loads(api.registry.storage.collection("pods").history[-1].now.body())
     assert lines[-1]["object"] == held

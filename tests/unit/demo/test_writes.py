@@ -1,4 +1,5 @@
-"""Room: demo.  In: writes over a real socket, and a shop.  Out: claims about what writes do, and that a seed tells one story."""
+"""Room: demo.  In: writes over a real socket, and a shop.  Out: claims about what writes do, and
+that a seed tells one story."""
 
 import json
 import sys
@@ -17,13 +18,21 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 async def test_create_replace_and_delete_do_what_an_api_server_does(api: Api) -> None:
     made = await api.send("POST", MAPS, {"metadata": {"name": "a"}, "data": {"x": "1"}}, expect=201)
-    assert (made["kind"], made["apiVersion"], made["metadata"]["namespace"]) == ("ConfigMap", "v1", "default")
-    assert (await api.send("POST", MAPS, {"metadata": {"name": "a"}}, expect=409))["reason"] == "AlreadyExists"
+    assert (made["kind"], made["apiVersion"], made["metadata"]["namespace"]) == (
+        "ConfigMap",
+        "v1",
+        "default",
+    )
+    assert (await api.send("POST", MAPS, {"metadata": {"name": "a"}}, expect=409))[
+        "reason"
+    ] == "AlreadyExists"
     changed = await api.send("PUT", f"{MAPS}/a", made | {"data": {"x": "2"}})
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
     assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
     assert (await api.send("PUT", f"{MAPS}/a", made, expect=409))["reason"] == "Conflict"
-    assert await api.send("PUT", f"{MAPS}/a", changed) == changed, "a write that changes nothing is none"
+    assert await api.send("PUT", f"{MAPS}/a", changed) == changed, (
+        "a write that changes nothing is none"
+    )
     assert await api.get(f"{MAPS}/a") == changed
     assert (await api.send("DELETE", f"{MAPS}/a"))["status"] == "Success"
     assert (await api.send("DELETE", f"{MAPS}/a", expect=404))["reason"] == "NotFound"
@@ -36,8 +45,14 @@ async def test_create_replace_and_delete_do_what_an_api_server_does(api: Api) ->
 async def test_bad_writes_are_refused(api: Api) -> None:
     assert (await api.send("POST", MAPS, [], expect=400))["reason"] == "BadRequest"
     assert (await api.send("POST", MAPS, {}, expect=422))["reason"] == "Invalid"
-    assert (await api.send("POST", MAPS.replace("default", "nowhere"), {"metadata": {"name": "a"}}, expect=404))["reason"] == "NotFound"
-    assert (await api.send("POST", "/api/v1/configmaps", {"metadata": {"name": "a"}}, expect=405))["reason"] == "MethodNotAllowed"
+    assert (
+        await api.send(
+            "POST", MAPS.replace("default", "nowhere"), {"metadata": {"name": "a"}}, expect=404
+        )
+    )["reason"] == "NotFound"
+    assert (await api.send("POST", "/api/v1/configmaps", {"metadata": {"name": "a"}}, expect=405))[
+        "reason"
+    ] == "MethodNotAllowed"
     assert (await api.send("PATCH", f"{MAPS}/a", {}, expect=405))["reason"] == "MethodNotAllowed"
 
 
@@ -45,7 +60,9 @@ async def test_a_namespace_takes_its_objects_along(api: Api) -> None:
     api.settings("a")
     api.settings("b", namespace="kube-system")
     await api.send("DELETE", "/api/v1/namespaces/default")
-    assert [item["metadata"]["name"] for item in (await api.get("/api/v1/configmaps"))["items"]] == ["b"]
+    assert [
+        item["metadata"]["name"] for item in (await api.get("/api/v1/configmaps"))["items"]
+    ] == ["b"]
 
 
 def fixed_registry() -> Registry:
@@ -54,7 +71,10 @@ def fixed_registry() -> Registry:
 
 def state(registry: Registry) -> dict[str, list[bytes]]:
     return {
-        served.name: [stored.body() for stored in registry.storage.collection(served.name).objects.values()] for served in registry.catalog
+        served.name: [
+            stored.body() for stored in registry.storage.collection(served.name).objects.values()
+        ]
+        for served in registry.catalog
     }
 
 
@@ -79,7 +99,9 @@ def test_every_step_of_the_shop_is_one_write_and_it_never_comes_to_rest() -> Non
         assert shop.step()
         assert registry.storage.version - before <= 1
         quiet += registry.storage.version == before
-    assert quiet < 300, "only a setting drawn twice, or a deployment that is as it was, changes nothing"
+    assert quiet < 300, (
+        "only a setting drawn twice, or a deployment that is as it was, changes nothing"
+    )
 
 
 def phases(collection: Collection) -> dict[str, list[str]]:
@@ -87,7 +109,13 @@ def phases(collection: Collection) -> dict[str, list[str]]:
     for event in collection.history:
         obj = json.loads(event.now.body())
         going = "deletionTimestamp" in obj["metadata"]
-        phase = "gone" if event.type == "DELETED" else "Terminating" if going else obj["status"]["phase"]
+        phase = (
+            "gone"
+            if event.type == "DELETED"
+            else "Terminating"
+            if going
+            else obj["status"]["phase"]
+        )
         history = told.setdefault(event.now.name, [])
         if not history or history[-1] != phase:
             history.append(phase)
@@ -110,11 +138,18 @@ def test_pods_of_the_shop_live_as_pods_do_and_deployments_keep_their_number() ->
     for served in registry.catalog:
         for (namespace, name), stored in registry.storage.collection(served.name).objects.items():
             metadata = json.loads(stored.body())["metadata"]
-            assert (metadata.get("namespace", ""), metadata["name"], metadata["uid"]) == (namespace, name, stored.uid)
+            assert (metadata.get("namespace", ""), metadata["name"], metadata["uid"]) == (
+                namespace,
+                name,
+                stored.uid,
+            )
 
 
 def test_numbered_pods_are_of_real_size_and_differ_where_real_ones_do() -> None:
-    whole, bare = [len(numbered_pod(n).body(90_000_000)) for n in range(200)], len(numbered_pod(1, managed_fields=False).body(90_000_000))
+    whole, bare = (
+        [len(numbered_pod(n).body(90_000_000)) for n in range(200)],
+        len(numbered_pod(1, managed_fields=False).body(90_000_000)),
+    )
     assert 5_000 < min(whole) <= max(whole) < 5_300
     assert 3_650 < bare < 3_900
     assert numbered_pod(5) == numbered_pod(5)
@@ -123,12 +158,22 @@ def test_numbered_pods_are_of_real_size_and_differ_where_real_ones_do() -> None:
     assert first["metadata"]["uid"] == second["metadata"]["uid"]
     assert first["status"] != second["status"]
     assert second["status"]["containerStatuses"][0]["restartCount"] == 1
-    assert len({(tree["metadata"]["namespace"], tree["metadata"]["name"]) for tree in map(pod_tree, range(500))}) == 500
+    assert (
+        len(
+            {
+                (tree["metadata"]["namespace"], tree["metadata"]["name"])
+                for tree in map(pod_tree, range(500))
+            }
+        )
+        == 500
+    )
 
 
 async def test_a_cluster_in_a_process_of_its_own_says_where_it_is_and_stops_when_told() -> None:
     arguments = ("-m", "watchrelay.demo", "--pods", "20", "--shop", "50")
-    process = await subprocess.create_subprocess_exec(sys.executable, *arguments, stdout=subprocess.PIPE)
+    process = await subprocess.create_subprocess_exec(
+        sys.executable, *arguments, stdout=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         url = json.loads(await process.stdout.readline())["url"]

@@ -1,4 +1,5 @@
-"""Room: sink.  In: records of a control topic.  Out: claims about epochs, descriptions and what is passed over."""
+"""Room: sink.  In: records of a control topic.  Out: claims about epochs, descriptions and what is
+passed over."""
 
 import pytest
 
@@ -30,7 +31,9 @@ def test_the_epoch_is_the_base_and_the_offset_of_the_claim() -> None:
 def test_a_repeated_instance_is_no_new_claim() -> None:
     held = read(described(1), claim("a"), claim("a")).of("pods")
     assert (held.epoch, held.instances) == (2, {"a": 1})
-    late = read(described(1), claim("a", "first"), claim("b", "second"), claim("a", "first")).of("pods")
+    late = read(described(1), claim("a", "first"), claim("b", "second"), claim("a", "first")).of(
+        "pods"
+    )
     assert (late.epoch, late.holder) == (3, "second")
 
 
@@ -46,7 +49,13 @@ def test_a_description_of_an_older_writer_does_not_lower_epochs() -> None:
 
 
 def test_null_forgets_index_and_description_but_no_claim() -> None:
-    held = read(described(1), claim("a"), ("snapshot/pods", {"snapshot": "2-1"}), ("snapshot/pods", None), ("stream/pods", None)).of("pods")
+    held = read(
+        described(1),
+        claim("a"),
+        ("snapshot/pods", {"snapshot": "2-1"}),
+        ("snapshot/pods", None),
+        ("stream/pods", None),
+    ).of("pods")
     assert (held.index, held.description, held.epoch) == (None, None, 2)
 
 
@@ -82,7 +91,9 @@ def test_reading_again_changes_nothing() -> None:
         (b"claim/pods", b'{"instance":"a","from":' + b"[" * 100_000),
     ],
 )
-def test_what_is_not_of_the_contract_is_refused_and_changes_nothing(key: bytes | None, value: bytes) -> None:
+def test_what_is_not_of_the_contract_is_refused_and_changes_nothing(
+    key: bytes | None, value: bytes
+) -> None:
     state = read(described(1), claim("a"))
     with pytest.raises(RecordRefused):
         state.read(7, key, value)
@@ -93,14 +104,20 @@ FROM = {"snapshot": "2-1", "begin": [4, 5]}
 
 
 def index(epoch: int) -> tuple[str, dict[str, object] | None]:
-    return "snapshot/pods", {"snapshot": "9-9", "epoch": epoch, "partitions": [{"partition": at, "begin": at + 7} for at in range(2)]}
+    return "snapshot/pods", {
+        "snapshot": "9-9",
+        "epoch": epoch,
+        "partitions": [{"partition": at, "begin": at + 7} for at in range(2)],
+    }
 
 
 def claim_from(instance: str, origin: object) -> tuple[str, dict[str, object] | None]:
     return "claim/pods", {"instance": instance, "holder": "h", "from": origin}
 
 
-def test_a_writer_starts_to_read_at_the_index_of_the_newest_claim_or_where_that_claim_started() -> None:
+def test_a_writer_starts_to_read_at_the_index_of_the_newest_claim_or_where_that_claim_started() -> (
+    None
+):
     assert read(described(1)).of("pods").starting_point(2) is None
     assert read(described(1), claim("a")).of("pods").starting_point(2) is None
     assert read(described(1), claim_from("a", FROM)).of("pods").starting_point(2) == FROM
@@ -114,15 +131,31 @@ def test_f3_the_index_of_a_former_writer_does_not_count() -> None:
     assert held.starting_point(2) == FROM
 
 
-@pytest.mark.parametrize("origin", [[1, 2], {"begin": "x"}, {"begin": [1]}, {"begin": [1, -1]}, {"begin": [1, "2"]}, {"begin": [1, True]}])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        [1, 2],
+        {"begin": "x"},
+        {"begin": [1]},
+        {"begin": [1, -1]},
+        {"begin": [1, "2"]},
+        {"begin": [1, True]},
+    ],
+)
 def test_a_starting_point_that_cannot_be_used_means_the_start(origin: object) -> None:
     assert read(described(1), claim_from("a", origin)).of("pods").starting_point(2) is None
 
 
-@pytest.mark.parametrize("partitions", ["x", [7], [{"partition": [0], "begin": 1}], [{"partition": 0, "begin": "1"}], [{"begin": 1}]])
+@pytest.mark.parametrize(
+    "partitions",
+    ["x", [7], [{"partition": [0], "begin": 1}], [{"partition": 0, "begin": "1"}], [{"begin": 1}]],
+)
 def test_an_index_that_cannot_be_used_means_the_start(partitions: object) -> None:
     index_record: dict[str, object] = {"snapshot": "2-1", "epoch": 2, "partitions": partitions}
-    assert read(described(1), claim("a"), ("snapshot/pods", index_record)).of("pods").starting_point(1) is None
+    assert (
+        read(described(1), claim("a"), ("snapshot/pods", index_record)).of("pods").starting_point(1)
+        is None
+    )
 
 
 def test_a_new_control_topic_starts_above_every_epoch_of_the_lost_one() -> None:

@@ -1,4 +1,5 @@
-"""Room: sink.  In: a control topic in memory that is lost and made anew.  Out: claims about what is said again, and how epochs go on."""
+"""Room: sink.  In: a control topic in memory that is lost and made anew.  Out: claims about what is
+said again, and how epochs go on."""
 
 import asyncio
 from types import SimpleNamespace
@@ -23,7 +24,9 @@ class Topic:
     def __init__(self) -> None:
         self.records: list[tuple[str, Value | None]] = []
         self.deaf = False
-        self.control = ControlTopic(KafkaConnection(bootstrap_servers=("nowhere:1",)), "control", self, holder="h")
+        self.control = ControlTopic(
+            KafkaConnection(bootstrap_servers=("nowhere:1",)), "control", self, holder="h"
+        )
         self.begin()
 
     def begin(self) -> None:
@@ -33,9 +36,16 @@ class Topic:
     async def deliver(self, batch: Batch) -> Receipt:
         (record,) = batch.records
         offset = len(self.records)
-        self.records.append((record.key.decode(), None if record.value is None else parse_control_value(record.value)))
+        self.records.append(
+            (
+                record.key.decode(),
+                None if record.value is None else parse_control_value(record.value),
+            )
+        )
         if not self.deaf:
-            self.control.take(SimpleNamespace(offset=offset, key=record.key, value=record.value, headers=()))
+            self.control.take(
+                SimpleNamespace(offset=offset, key=record.key, value=record.value, headers=())
+            )
             self.control.moved(offset + 1)
         await asyncio.sleep(0)
         return Receipt([offset])
@@ -46,13 +56,17 @@ class Topic:
 
     async def claim(self, stream: str = "pods") -> int:
         origin = await self.control.origin(stream, 1)
-        return await self.control.claim(stream, DESCRIBED, starting_point=origin, highest_epoch=self.nothing)
+        return await self.control.claim(
+            stream, DESCRIBED, starting_point=origin, highest_epoch=self.nothing
+        )
 
     async def nothing(self) -> int:
         return 0
 
 
-def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> None:
+def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (  # noqa: E501
+    None
+):
     async def body() -> None:
         topic = Topic()
         assert not await topic.control.restore(), "nothing was lost"
@@ -60,16 +74,23 @@ def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_th
             epoch = await topic.claim()
         await topic.control.write("snapshot", "pods", {**INDEX, "epoch": epoch})
         topic.lose()
-        assert topic.control.described("pods") == {**DESCRIBED, "epochBase": 1}, "until then the lost one is believed"
+        assert topic.control.described("pods") == {**DESCRIBED, "epochBase": 1}, (
+            "until then the lost one is believed"
+        )
         assert not topic.control.outclaimed("pods", epoch)
         topic.begin()
         assert await topic.control.restore()
-        assert topic.records == [("stream/pods", {**DESCRIBED, "epochBase": epoch + 1}), ("snapshot/pods", {**INDEX, "epoch": epoch})]
+        assert topic.records == [
+            ("stream/pods", {**DESCRIBED, "epochBase": epoch + 1}),
+            ("snapshot/pods", {**INDEX, "epoch": epoch}),
+        ]
         assert await topic.claim() > epoch
         claim = topic.records[-1][1]
         assert claim is not None
         assert claim["from"] == {"snapshot": "9-1", "begin": [7]}
-        assert await topic.control.origin("pods", 1) == claim["from"], "the index is of a former epoch"
+        assert await topic.control.origin("pods", 1) == claim["from"], (
+            "the index is of a former epoch"
+        )
         assert not await topic.control.restore()
 
     run(body())
@@ -82,10 +103,18 @@ def test_what_others_said_on_the_new_topic_stands() -> None:
         await topic.claim("nodes")
         topic.lose()
         topic.begin()
-        said: list[tuple[str, Value]] = [("stream", {**DESCRIBED, "epochBase": 50}), ("claim", {"instance": "x", "from": None})]
+        said: list[tuple[str, Value]] = [
+            ("stream", {**DESCRIBED, "epochBase": 50}),
+            ("claim", {"instance": "x", "from": None}),
+        ]
         for kind, value in said:
             topic.control.take(
-                SimpleNamespace(offset=len(topic.records), key=f"{kind}/pods".encode(), value=control_value(value), headers=())
+                SimpleNamespace(
+                    offset=len(topic.records),
+                    key=f"{kind}/pods".encode(),
+                    value=control_value(value),
+                    headers=(),
+                )
             )
             topic.records.append((f"{kind}/pods", value))
         await topic.control.restore()
@@ -149,7 +178,9 @@ def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so(
         await topic.claim()
         topic.records.clear()
         topic.deaf = True
-        with pytest.raises(TopicLost, match="a claim stands at offset 0, and 2 were read before it"):
+        with pytest.raises(
+            TopicLost, match="a claim stands at offset 0, and 2 were read before it"
+        ):
             await topic.claim()
 
     run(body())

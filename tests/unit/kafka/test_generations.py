@@ -1,4 +1,5 @@
-"""Room: sink.  In: producers that answer when they are told to.  Out: what is sent again, by whom, and what is not.
+"""Room: sink.  In: producers that answer when they are told to.  Out: what is sent again, by whom,
+and what is not.
 
 Virtual time: how long a producer that got an error is waited for is a matter of seconds.
 """
@@ -28,7 +29,8 @@ _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
 class Told(Generation):
-    """A producer whose answers the test gives. Shape: `asked` holds what waits for one, by partition."""
+    """A producer whose answers the test gives. Shape: `asked` holds what waits for one, by
+    partition."""
 
     def __init__(self) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
@@ -80,7 +82,13 @@ class Stage:
         self.attempts = 0
         self.password, self.start_s = "", 0.0
         """The one that lets a producer in, and how long it takes to be answered."""
-        self.sink = KafkaSink(connection, metrics=Metrics(), board=self.board, settings=SinkSettings(finish_s=2.0), start=self.start)
+        self.sink = KafkaSink(
+            connection,
+            metrics=Metrics(),
+            board=self.board,
+            settings=SinkSettings(finish_s=2.0),
+            start=self.start,
+        )
 
     async def start(self, connection: KafkaConnection, _settings: SinkSettings) -> Generation:
         given = connection.arguments().get("sasl_plain_password", "")
@@ -91,12 +99,19 @@ class Stage:
         self.made.append(Told())
         return self.made[-1]
 
-    def deliver(self, tasks: asyncio.TaskGroup, partition: int, *, stream: str = "pods") -> asyncio.Task[Receipt]:
-        return tasks.create_task(self.sink.deliver(Batch("t", partition, [WireRecord(b"a", b"1", [])], stream)), name="delivery")
+    def deliver(
+        self, tasks: asyncio.TaskGroup, partition: int, *, stream: str = "pods"
+    ) -> asyncio.Task[Receipt]:
+        return tasks.create_task(
+            self.sink.deliver(Batch("t", partition, [WireRecord(b"a", b"1", [])], stream)),
+            name="delivery",
+        )
 
 
 @asynccontextmanager
-async def staged(connection: KafkaConnection = _CONNECTION) -> AsyncIterator[tuple[Stage, asyncio.TaskGroup]]:
+async def staged(
+    connection: KafkaConnection = _CONNECTION,
+) -> AsyncIterator[tuple[Stage, asyncio.TaskGroup]]:
     stage = Stage(connection)
     async with asyncio.TaskGroup() as tasks:
         sink = tasks.create_task(stage.sink.run(), name="sink")
@@ -166,7 +181,9 @@ async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> No
 
 
 @virtual
-async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> None:
+async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> (  # noqa: E501
+    None
+):
     records = [WireRecord(b"a", value, []) for value in (b"1", b"2", bytes(range(256)) * 4, b"4")]
     async with staged() as (stage, tasks):
 
@@ -184,7 +201,7 @@ async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_rec
         assert (error.index, error.acked) == (2, ())
 
 
-# ---- secrets that are replaced --------------------------------------------------------------------------------------
+# ---- secrets that are replaced -------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -218,7 +235,9 @@ async def _fail(stage: Stage, tasks: asyncio.TaskGroup) -> None:
 
 
 @virtual
-async def test_secrets_that_came_into_use_because_the_producer_failed_are_complained_of_no_more() -> None:
+async def test_secrets_that_came_into_use_because_the_producer_failed_are_complained_of_no_more() -> (  # noqa: E501
+    None
+):
     async with with_a_password() as (stage, tasks, file):
         file.write_text("the next")
         await asyncio.sleep(15.0)
@@ -233,7 +252,9 @@ async def test_secrets_that_came_into_use_because_the_producer_failed_are_compla
 
 
 @virtual
-async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint() -> None:
+async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint() -> (  # noqa: E501
+    None
+):
     async with with_a_password() as (stage, tasks, file):
         stage.start_s = 3.0
         file.write_text("the next")
@@ -251,4 +272,8 @@ async def test_new_secrets_that_let_a_producer_in_are_proven_once() -> None:
         file.write_text("the next")
         stage.password = "the next"
         await asyncio.sleep(60.0)
-        assert (len(stage.made), stage.connection.rotation.proven, dict(stage.board.problems)) == (2, 1, {})
+        assert (len(stage.made), stage.connection.rotation.proven, dict(stage.board.problems)) == (
+            2,
+            1,
+            {},
+        )

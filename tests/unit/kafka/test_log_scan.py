@@ -18,7 +18,9 @@ from watchrelay.kafka.log_scan import epoch_of, other_cluster
         ((), 0),
     ],
 )
-def test_only_records_of_the_stream_count(headers: tuple[tuple[str, bytes | None], ...], epoch: int) -> None:
+def test_only_records_of_the_stream_count(
+    headers: tuple[tuple[str, bytes | None], ...], epoch: int
+) -> None:
     assert epoch_of(headers, "pods") == epoch
 
 
@@ -27,11 +29,19 @@ def test_only_records_of_the_stream_count(headers: tuple[tuple[str, bytes | None
     [
         ((("ce_source", b"/clusters/prod/api/v1/pods"), ("ce_wrstream", b"pods")), ""),
         ((("ce_source", b"/clusters/prod-2/api/v1/pods"), ("ce_wrstream", b"pods")), "prod-2"),
-        ((("ce_source", b"/clusters/test/apis/apps/v1/deployments"), ("ce_wrstream", b"deployments.apps")), "test"),
+        (
+            (
+                ("ce_source", b"/clusters/test/apis/apps/v1/deployments"),
+                ("ce_wrstream", b"deployments.apps"),
+            ),
+            "test",
+        ),
         ((("ce_source", b"/clusters/test/api/v1/pods"),), ""),
         ((("ce_source", b"//elsewhere/orders"), ("ce_wrstream", b"pods")), ""),
         ((), ""),
     ],
 )
-def test_another_cluster_is_told_by_the_source_of_records_of_the_contract(headers: tuple[tuple[str, bytes], ...], other: str) -> None:
+def test_another_cluster_is_told_by_the_source_of_records_of_the_contract(
+    headers: tuple[tuple[str, bytes], ...], other: str
+) -> None:
     assert other_cluster(headers, "prod") == other

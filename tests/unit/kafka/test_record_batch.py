@@ -1,4 +1,5 @@
-"""Room: sink.  In: any records.  Out: claims about the bytes that Kafka gets, checked with the client library's own reader."""
+"""Room: sink.  In: any records.  Out: claims about the bytes that Kafka gets, checked with the
+client library's own reader."""
 
 import random
 
@@ -11,12 +12,29 @@ from watchrelay.contract.headers import varint
 from watchrelay.contract.wire import WireRecord
 from watchrelay.kafka.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
 
-HEADERS = st.lists(st.tuples(st.sampled_from(["ce_id", "ce_wrhash", "content-type", "ä"]), st.binary(max_size=300)), max_size=4)
-RECORDS = st.lists(st.builds(WireRecord, st.binary(max_size=40), st.none() | st.binary(max_size=600), HEADERS), max_size=30)
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(["ce_id", "ce_wrhash", "content-type", "ä"]), st.binary(max_size=300)
+    ),
+    max_size=4,
+)
+RECORDS = st.lists(
+    st.builds(WireRecord, st.binary(max_size=40), st.none() | st.binary(max_size=600), HEADERS),
+    max_size=30,
+)
 
 
-def pack(records: list[WireRecord], *, batch_bytes: int = 1 << 20, limit_bytes: int = 1 << 20) -> tuple[list[PackedBatch], int | None]:
-    return Packer().pack(records, start=0, stop=len(records), batch_bytes=batch_bytes, limit_bytes=limit_bytes, now_ms=1234)
+def pack(
+    records: list[WireRecord], *, batch_bytes: int = 1 << 20, limit_bytes: int = 1 << 20
+) -> tuple[list[PackedBatch], int | None]:
+    return Packer().pack(
+        records,
+        start=0,
+        stop=len(records),
+        batch_bytes=batch_bytes,
+        limit_bytes=limit_bytes,
+        now_ms=1234,
+    )
 
 
 def built(batch: PackedBatch, producer: tuple[int, int, int] = (1, 2, 3)) -> bytes:
@@ -35,7 +53,9 @@ def noise(size: int) -> bytes:
 
 
 @given(RECORDS, st.integers(200, 2000))
-def test_what_was_packed_is_read_back_in_order_and_within_the_bound(records: list[WireRecord], batch_bytes: int) -> None:
+def test_what_was_packed_is_read_back_in_order_and_within_the_bound(
+    records: list[WireRecord], batch_bytes: int
+) -> None:
     batches, too_large = pack(records, batch_bytes=batch_bytes)
     assert too_large is None
     assert [record for batch in batches for record in read(built(batch))] == records
@@ -45,7 +65,9 @@ def test_what_was_packed_is_read_back_in_order_and_within_the_bound(records: lis
 
 
 @given(RECORDS, st.integers(70, 700))
-def test_batches_are_contiguous_and_end_at_the_first_record_over_the_limit(records: list[WireRecord], limit_bytes: int) -> None:
+def test_batches_are_contiguous_and_end_at_the_first_record_over_the_limit(
+    records: list[WireRecord], limit_bytes: int
+) -> None:
     batches, too_large = pack(records, limit_bytes=limit_bytes)
     edges = [0, *(batch.stop for batch in batches)]
     assert [batch.start for batch in batches] == edges[:-1]
@@ -88,6 +110,9 @@ def test_a_large_value_and_a_long_header_are_read_back() -> None:
     assert read(built(pack([record])[0][0])) == [record]
 
 
-@pytest.mark.parametrize(("number", "encoded"), [(0, "00"), (1, "02"), (63, "7e"), (64, "8001"), (8191, "fe7f"), (8192, "808001")])
+@pytest.mark.parametrize(
+    ("number", "encoded"),
+    [(0, "00"), (1, "02"), (63, "7e"), (64, "8001"), (8191, "fe7f"), (8192, "808001")],
+)
 def test_lengths_are_zigzag_varints(number: int, encoded: str) -> None:
     assert varint(number).hex() == encoded

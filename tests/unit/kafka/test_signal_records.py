@@ -11,17 +11,23 @@ from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signa
 
 
 def test_a_request_is_shaped_as_debeziums_signals() -> None:
-    assert signal_value(SnapshotRequest("r-1", ("pods",))) == b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["pods"]}}'
+    assert (
+        signal_value(SnapshotRequest("r-1", ("pods",)))
+        == b'{"id":"r-1","type":"execute-snapshot","data":{"streams":["pods"]}}'
+    )
 
 
-@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=50), st.lists(st.text(max_size=20), min_size=1, max_size=5, unique=True))
+@given(
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=50),
+    st.lists(st.text(max_size=20), min_size=1, max_size=5, unique=True),
+)
 def test_a_request_reads_back_as_it_was(request_id: str, streams: list[str]) -> None:
     request = SnapshotRequest(request_id, tuple(streams))
     assert parse_signal(signal_value(request)) == request
 
 
 def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_one() -> None:
-    value = b'{"id":"x","type":"execute-snapshot","extra":1,"data":{"streams":["pods","pods"],"type":"incremental"}}'
+    value = b'{"id":"x","type":"execute-snapshot","extra":1,"data":{"streams":["pods","pods"],"type":"incremental"}}'  # noqa: E501
     assert parse_signal(value) == SnapshotRequest("x", ("pods",))
 
 
@@ -34,16 +40,28 @@ def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_on
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":["\xff"]}}', "not a signal"),
         (b'{"id":"x","type":"execute-snapshot","more":' + b"[" * 100_000, "not a signal"),
         (b"[]", "not a signal"),
-        (b'{"id":"x\xff","type":"execute-snapshot","data":{"streams":["a"]}}', r"not a signal: byte 8 of the value \(0xff\) is not UTF-8"),
-        (b'{"id":"\xc3\xa4","type":"execute-snapshot","data":{"streams":["a","b\xe9"]}}', r"byte 62 of the value \(0xe9\) is not UTF-8"),
+        (
+            b'{"id":"x\xff","type":"execute-snapshot","data":{"streams":["a"]}}',
+            r"not a signal: byte 8 of the value \(0xff\) is not UTF-8",
+        ),
+        (
+            b'{"id":"\xc3\xa4","type":"execute-snapshot","data":{"streams":["a","b\xe9"]}}',
+            r"byte 62 of the value \(0xe9\) is not UTF-8",
+        ),
         (b'{"type":"execute-snapshot","data":{"streams":["a"]}}', "missing required field `id`"),
-        (b'{"id":7,"type":"execute-snapshot","data":{"streams":["a"]}}', r"`str`, got `int` - at `\$.id`"),
+        (
+            b'{"id":7,"type":"execute-snapshot","data":{"streams":["a"]}}',
+            r"`str`, got `int` - at `\$.id`",
+        ),
         (b'{"id":"x","type":"stop","data":{}}', "type 'stop': only execute-snapshot"),
         (b'{"id":"x","type":"execute-snapshot"}', "missing required field `data`"),
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":"pods"}}', "`array`, got `str`"),
         (b'{"id":"x","type":"execute-snapshot","data":{"streams":[]}}', "'x' names no stream"),
         (b'{"id":"","type":"execute-snapshot","data":{"streams":["a"]}}', "0 bytes"),
-        (b'{"id":"' + b"x" * 201 + b'","type":"execute-snapshot","data":{"streams":["a"]}}', "201 bytes"),
+        (
+            b'{"id":"' + b"x" * 201 + b'","type":"execute-snapshot","data":{"streams":["a"]}}',
+            "201 bytes",
+        ),
     ],
 )
 def test_what_is_no_request_is_refused_with_the_reason(value: bytes | None, why: str) -> None:

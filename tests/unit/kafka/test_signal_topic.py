@@ -1,4 +1,5 @@
-"""Room: sink.  In: records of the signal topic, as its tail hands them on.  Out: claims about what is taken, counted and said."""
+"""Room: sink.  In: records of the signal topic, as its tail hands them on.  Out: claims about what
+is taken, counted and said."""
 
 from __future__ import annotations
 
@@ -16,28 +17,53 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 
 
-def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     taken, metrics = list[str](), Metrics()
 
     def take(request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
         taken.append(request.id)
 
-    topic = SignalTopic(KafkaConnection(bootstrap_servers=("k:9092",)), "signal", take, metrics=metrics, board=Board())
+    topic = SignalTopic(
+        KafkaConnection(bootstrap_servers=("k:9092",)),
+        "signal",
+        take,
+        metrics=metrics,
+        board=Board(),
+    )
     topic.began(0)
     with caplog.at_level(logging.INFO, "watchrelay"):
         for offset in range(3000):
             value = b"{}" if offset % 2 else signal_value(SnapshotRequest(f"r{offset}", ("pods",)))
             topic.take(SimpleNamespace(offset=offset, value=value, timestamp=0, headers=()))
     count = metrics.counter("signals")
-    assert len(taken) == count.labels("taken")._value.get() == count.labels("refused")._value.get() == 1500
+    assert (
+        len(taken)
+        == count.labels("taken")._value.get()
+        == count.labels("refused")._value.get()
+        == 1500
+    )
     assert [line.message for line in caplog.records[-1:]] == ["more signals than are logged"]
     assert len(caplog.records) == 101
 
 
-def test_a_signal_that_could_not_be_read_is_refused_in_the_readers_words(caplog: pytest.LogCaptureFixture) -> None:
-    topic = SignalTopic(KafkaConnection(bootstrap_servers=("k:9092",)), "signal", lambda *_, **__: None, metrics=Metrics(), board=Board())
+def test_a_signal_that_could_not_be_read_is_refused_in_the_readers_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = SignalTopic(
+        KafkaConnection(bootstrap_servers=("k:9092",)),
+        "signal",
+        lambda *_, **__: None,
+        metrics=Metrics(),
+        board=Board(),
+    )
     topic.began(0)
-    topic.take(SimpleNamespace(offset=0, value=None, timestamp=0, headers=((UNREADABLE, b"a batch that is a bomb"),)))
+    topic.take(
+        SimpleNamespace(
+            offset=0, value=None, timestamp=0, headers=((UNREADABLE, b"a batch that is a bomb"),)
+        )
+    )
     assert [vars(line)["error"] for line in caplog.records] == ["a batch that is a bomb"]
 
 
@@ -53,7 +79,9 @@ class Heard:
         self.metrics, self.now_s = Metrics(), 0.0
         connection = KafkaConnection(bootstrap_servers=("k:9092",))
         clocks: dict[str, Any] = {"now_s": lambda: self.now_s, "wall_ms": lambda: NOW_MS}
-        self.topic = SignalTopic(connection, "signal", self.take, metrics=self.metrics, board=Board(), **clocks)
+        self.topic = SignalTopic(
+            connection, "signal", self.take, metrics=self.metrics, board=Board(), **clocks
+        )
         self.topic.began(100)
 
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
@@ -69,7 +97,9 @@ class Heard:
 
 def test_a_signal_of_the_past_that_is_dated_in_the_future_is_not_taken_at_every_start() -> None:
     heard = Heard()
-    for number, at_ms in enumerate((NOW_MS - HOUR_MS - 1, NOW_MS - HOUR_MS, NOW_MS + HOUR_MS, NOW_MS + HOUR_MS + 1, 2**62, -1)):
+    for number, at_ms in enumerate(
+        (NOW_MS - HOUR_MS - 1, NOW_MS - HOUR_MS, NOW_MS + HOUR_MS, NOW_MS + HOUR_MS + 1, 2**62, -1)
+    ):
         heard.hear(f"r{number}", "pods", offset=number, at_ms=at_ms)
     assert [request for request, _, _ in heard.taken] == ["r1", "r2"]
     assert heard.count("expired") == 4

@@ -1,11 +1,19 @@
-"""Room: sink.  In: topics as brokers show them.  Out: claims about which are refused, which warned of, and what mends them."""
+"""Room: sink.  In: topics as brokers show them.  Out: claims about which are refused, which warned
+of, and what mends them."""
 
 from dataclasses import replace
 
 import pytest
 
 from watchrelay.core.errors import TopicRefused
-from watchrelay.kafka.topic_config import FoundTopic, TopicSpec, alter_command, create_command, judge, merged
+from watchrelay.kafka.topic_config import (
+    FoundTopic,
+    TopicSpec,
+    alter_command,
+    create_command,
+    judge,
+    merged,
+)
 
 HOUR = TopicSpec(name="k8s.prod.core.pods", partitions=6, snapshot_interval_s=3600)
 GOOD = {
@@ -20,10 +28,19 @@ GOOD = {
 
 
 def verdict(
-    spec: TopicSpec = HOUR, *, partitions: int = 6, replicas: int = 3, other: tuple[str, str] | None = None, **configs: str
+    spec: TopicSpec = HOUR,
+    *,
+    partitions: int = 6,
+    replicas: int = 3,
+    other: tuple[str, str] | None = None,
+    **configs: str,
 ) -> tuple[str, ...]:
-    changed = {name.replace("_", "."): value for name, value in configs.items()} | dict([other] if other else [])
-    return judge(spec, FoundTopic(partitions, replicas, {**GOOD, **changed}), servers="kafka-0:9092")
+    changed = {name.replace("_", "."): value for name, value in configs.items()} | dict(
+        [other] if other else []
+    )
+    return judge(
+        spec, FoundTopic(partitions, replicas, {**GOOD, **changed}), servers="kafka-0:9092"
+    )
 
 
 def test_a_new_topic_is_made_so_that_it_is_found_good() -> None:
@@ -36,19 +53,28 @@ def test_a_good_topic_has_no_warnings() -> None:
     assert verdict() == ()
 
 
-@pytest.mark.parametrize("setting", ["min.compaction.lag.ms", "delete.retention.ms", "retention.ms"])
-def test_a_period_under_twice_the_interval_is_refused_with_setting_value_and_command(setting: str) -> None:
+@pytest.mark.parametrize(
+    "setting", ["min.compaction.lag.ms", "delete.retention.ms", "retention.ms"]
+)
+def test_a_period_under_twice_the_interval_is_refused_with_setting_value_and_command(
+    setting: str,
+) -> None:
     with pytest.raises(TopicRefused) as caught:
         verdict(other=(setting, "7199999"))
     said = str(caught.value)
     assert f"{setting} is 7199999" in said
     assert "at least 7200000, twice the snapshot interval of 3600 s" in said
-    mend = f"--alter --entity-type topics --entity-name {HOUR.name} --add-config {setting}={HOUR.configs()[setting]}"
+    mend = (
+        f"--alter --entity-type topics --entity-name {HOUR.name} --add-config "
+        f"{setting}={HOUR.configs()[setting]}"
+    )
     assert said.endswith(f"kafka-configs.sh --bootstrap-server kafka-0:9092 {mend}")
 
 
 def test_a_period_counts_only_where_its_cleanup_is_on() -> None:
-    assert verdict(cleanup_policy="delete", min_compaction_lag_ms="0", delete_retention_ms="0") == ()
+    assert (
+        verdict(cleanup_policy="delete", min_compaction_lag_ms="0", delete_retention_ms="0") == ()
+    )
     assert verdict(cleanup_policy="compact", retention_ms="1") == ()
 
 
@@ -57,20 +83,29 @@ def test_retention_for_ever_is_long_enough() -> None:
 
 
 def test_without_snapshots_by_time_no_period_is_asked_for() -> None:
-    assert verdict(replace(HOUR, snapshot_interval_s=0.0), min_compaction_lag_ms="0", retention_ms="1") == ()
+    assert (
+        verdict(replace(HOUR, snapshot_interval_s=0.0), min_compaction_lag_ms="0", retention_ms="1")
+        == ()
+    )
 
 
 def test_more_in_sync_replicas_than_replicas_are_refused() -> None:
     with pytest.raises(
-        TopicRefused, match=r"min.insync.replicas is 3, over its replication factor of 2.*--add-config min.insync.replicas=1"
+        TopicRefused,
+        match=r"min.insync.replicas is 3, over its replication factor of 2.*--add-config "
+        r"min.insync.replicas=1",
     ):
         verdict(replicas=2, min_insync_replicas="3")
 
 
 def test_fewer_partitions_than_pinned_are_refused_and_more_are_warned_of() -> None:
-    with pytest.raises(TopicRefused, match=r"has 4 partitions.*pinned to 6.*kafka-topics.sh .* --partitions 6"):
+    with pytest.raises(
+        TopicRefused, match=r"has 4 partitions.*pinned to 6.*kafka-topics.sh .* --partitions 6"
+    ):
         verdict(partitions=4)
-    assert verdict(partitions=8) == ("topic k8s.prod.core.pods has 8 partitions, the pinned 6 are used",)
+    assert verdict(partitions=8) == (
+        "topic k8s.prod.core.pods has 8 partitions, the pinned 6 are used",
+    )
 
 
 def test_all_faults_are_named_at_once_and_mended_by_one_command() -> None:
@@ -97,7 +132,10 @@ def test_a_control_topic_that_is_not_compacted_is_warned_of() -> None:
     control = TopicSpec(name="k8s.prod.control", kind="control")
     configs = {"cleanup.policy": "delete", "min.insync.replicas": "1"}
     assert "cleanup.policy is delete" in judge(control, FoundTopic(1, 3, configs), servers="b:1")[0]
-    assert judge(control, FoundTopic(1, 3, {**configs, "cleanup.policy": "compact"}), servers="b:1") == ()
+    assert (
+        judge(control, FoundTopic(1, 3, {**configs, "cleanup.policy": "compact"}), servers="b:1")
+        == ()
+    )
 
 
 def test_the_slowest_stream_of_a_topic_counts() -> None:
@@ -111,5 +149,9 @@ def test_streams_of_one_topic_want_the_same_partitions() -> None:
 
 
 def test_commands_can_be_pasted() -> None:
-    assert alter_command("t", {"cleanup.policy": "compact,delete"}, servers="b:1").endswith("--add-config cleanup.policy=[compact,delete]")
-    assert "--partitions 6 --replication-factor 3 --config min.insync.replicas=2" in create_command(HOUR, servers="b:1")
+    assert alter_command("t", {"cleanup.policy": "compact,delete"}, servers="b:1").endswith(
+        "--add-config cleanup.policy=[compact,delete]"
+    )
+    assert "--partitions 6 --replication-factor 3 --config min.insync.replicas=2" in create_command(
+        HOUR, servers="b:1"
+    )

@@ -25,7 +25,8 @@ class Away:
 
 
 class Consumer:
-    """Answers with nothing; `stamps` are the wall clock at its newest answers, as aiokafka keeps it. It ends the reading with the last."""
+    """Answers with nothing; `stamps` are the wall clock at its newest answers, as aiokafka keeps
+    it. It ends the reading with the last."""
 
     def __init__(self, stamps: list[int], connection: KafkaConnection) -> None:
         self._stamps, self._connection = stamps, connection
@@ -46,7 +47,9 @@ class Consumer:
 
 
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, HOUR_MS])
-async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consumer(jump_ms: int) -> None:
+async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consumer(
+    jump_ms: int,
+) -> None:
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
     follower: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
     tail = Tail(connection, "control", follower, name="control", committed=False, problems={})

@@ -1,4 +1,5 @@
-"""Room: sink.  In: answers of brokers, scripted and of an embedded one.  Out: claims about which topics are lost, and how that is said."""
+"""Room: sink.  In: answers of brokers, scripted and of an embedded one.  Out: claims about which
+topics are lost, and how that is said."""
 
 from types import SimpleNamespace
 
@@ -61,7 +62,9 @@ async def test_a_broker_that_knows_of_nobody_yet_says_nothing_about_topics() -> 
             return 1
 
         async def send(self, _node: int, _request: object) -> object:
-            return SimpleNamespace(API_VERSION=10, brokers=[], topics=[(3, "t", bytes(16), False, [], 0, {})])
+            return SimpleNamespace(
+                API_VERSION=10, brokers=[], topics=[(3, "t", bytes(16), False, [], 0, {})]
+            )
 
     with pytest.raises(KafkaError, match="only just started"):
         await look(Starting(), ["t"])

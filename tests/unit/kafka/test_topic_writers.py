@@ -1,4 +1,5 @@
-"""Room: sink.  In: streams that open topics, and offsets.  Out: claims about who is told of a loss, and whose records still count."""
+"""Room: sink.  In: streams that open topics, and offsets.  Out: claims about who is told of a loss,
+and whose records still count."""
 
 from watchrelay.kafka.topic_writers import Incarnations
 
@@ -13,7 +14,9 @@ class Told(list[str]):
         return anew
 
 
-def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> None:
+def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (  # noqa: E501
+    None
+):
     incarnations, pods, nodes = Incarnations(), Told(), Told()
     assert not pods.open(incarnations, "pods")
     assert not nodes.open(incarnations, "nodes")
@@ -50,7 +53,9 @@ def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicke
     assert incarnations.counts("t", "nodes")
 
 
-def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream_or_partition_does_not() -> None:
+def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream_or_partition_does_not() -> (  # noqa: E501
+    None
+):
     incarnations, pods, nodes = Incarnations(), Told(), Told()
     pods.open(incarnations, "pods")
     nodes.open(incarnations, "nodes")
@@ -60,7 +65,9 @@ def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream
     assert incarnations.note("t", 1, "pods", 0, 1) == ""
     assert incarnations.note("t", 0, "nodes", 6, 9) == ""
     assert incarnations.note("t", 0, "nobody", 0, 1) == ""
-    assert incarnations.note("t", 0, "pods", 2, 4).startswith("partition 0: a record got offset 2 after one at 9; it was deleted and made")
+    assert incarnations.note("t", 0, "pods", 2, 4).startswith(
+        "partition 0: a record got offset 2 after one at 9; it was deleted and made"
+    )
     incarnations.lose("t")
     pods.open(incarnations, "pods")
     assert incarnations.note("t", 0, "pods", 0, 1) == ""
@@ -70,4 +77,8 @@ def test_a_topic_is_open_until_the_last_stream_closed_it() -> None:
     incarnations = Incarnations()
     Told().open(incarnations, "pods")
     Told().open(incarnations, "nodes")
-    assert [incarnations.close("t", stream) for stream in ("pods", "nodes", "nodes")] == [False, True, True]
+    assert [incarnations.close("t", stream) for stream in ("pods", "nodes", "nodes")] == [
+        False,
+        True,
+        True,
+    ]

@@ -23,7 +23,9 @@ class Admin:
         return SimpleNamespace(topic_errors=[(new[0].name, code, None)])
 
 
-async def test_a_topic_that_two_streams_share_is_created_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_that_two_streams_share_is_created_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, logger="watchrelay")
     topics, admin = Topics(KafkaConnection(bootstrap_servers=("k:1",))), Admin()
     made = [await topics._make(admin, TopicSpec(name="t")) for _ in range(2)]

@@ -33,17 +33,26 @@ class Consumer:
     async def position(self, _place: TopicPartition) -> int:
         return self._at
 
-    async def getmany(self, place: TopicPartition, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+    async def getmany(
+        self, place: TopicPartition, *, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[Any]]:
         start, self._at = self._at, min(self._end, self._at + max_records)
         return {place: [self._record(offset) for offset in range(start, self._at)]}
 
     def _record(self, offset: int) -> Any:
         stream = b"nodes" if offset == self._nodes else b"pods"
-        return SimpleNamespace(key=b"k", timestamp=offset, headers=[("ce_wrstream", stream), ("ce_wrepoch", b"7")])
+        return SimpleNamespace(
+            key=b"k", timestamp=offset, headers=[("ce_wrstream", stream), ("ce_wrepoch", b"7")]
+        )
 
 
-@pytest.mark.parametrize(("end", "nodes", "at_ms", "cut"), [(1000, 3, 3, False), (9000, 8000, 8000, True), (9000, 3, None, True)])
-async def test_what_is_out_of_sight_is_told_from_what_is_not_there(end: int, nodes: int, at_ms: int | None, cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("end", "nodes", "at_ms", "cut"),
+    [(1000, 3, 3, False), (9000, 8000, 8000, True), (9000, 3, None, True)],
+)
+async def test_what_is_out_of_sight_is_told_from_what_is_not_there(
+    end: int, nodes: int, at_ms: int | None, cut: bool
+) -> None:
     signs = Signs(Consumer(end, nodes=nodes), PLACE, "nodes")
     newest = await signs.newest()
     assert (newest.at_ms if newest else None, signs.cut) == (at_ms, cut)

@@ -11,12 +11,16 @@ RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=30)
 
 
 @given(RANGES, st.integers(0, 60), st.integers(0, 60))
-def test_gaps_are_exactly_the_offsets_that_were_not_noted(ranges: list[tuple[int, int]], start: int, stop: int) -> None:
+def test_gaps_are_exactly_the_offsets_that_were_not_noted(
+    ranges: list[tuple[int, int]], start: int, stop: int
+) -> None:
     ledger, noted = Ledger(), set[int]()
     for first, count in ranges:
         ledger.note("t", first, first + count)
         noted.update(range(first, first + count))
-    found = [offset for first, last in ledger.gaps("t", start, stop) for offset in range(first, last)]
+    found = [
+        offset for first, last in ledger.gaps("t", start, stop) for offset in range(first, last)
+    ]
     assert found == [offset for offset in range(start, stop) if offset not in noted]
 
 

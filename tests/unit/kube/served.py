@@ -1,4 +1,5 @@
-"""Room: test support.  In: a scripted server.  Out: a client of it, and the objects and lines that an API server would send."""
+"""Room: test support.  In: a scripted server.  Out: a client of it, and the objects and lines that
+an API server would send."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ STREAM = "pods@shop"
 class KnownCredentials:
     """Credentials that are what the test says; counts refusals."""
 
-    def __init__(self, url: str, *, tls: ssl.SSLContext | None = None, compress: bool = True, server_hostname: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        compress: bool = True,
+        server_hostname: str | None = None,
+    ) -> None:
         self.endpoint = Endpoint(url, server_hostname=server_hostname, compress=compress)
         self.given: list[tuple[str, str]] = [("Authorization", "Bearer first")]
         self.after_refusal: list[tuple[str, str]] = [("Authorization", "Bearer second")]
@@ -43,18 +51,35 @@ class KnownCredentials:
 
 
 @asynccontextmanager
-async def client_of(url: str, *, credentials: KnownCredentials | None = None, metrics: Metrics | None = None) -> AsyncIterator[KubeClient]:
+async def client_of(
+    url: str, *, credentials: KnownCredentials | None = None, metrics: Metrics | None = None
+) -> AsyncIterator[KubeClient]:
     async with KubeClient(credentials or KnownCredentials(url), metrics or Metrics()) as client:
         yield client
 
 
-def watch_from(version: str = "1", *, idle_timeout_s: float = 30.0, timeout_s: int = 300, **more: bool) -> WatchQuery:
+def watch_from(
+    version: str = "1", *, idle_timeout_s: float = 30.0, timeout_s: int = 300, **more: bool
+) -> WatchQuery:
     return WatchQuery(version, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, **more)
 
 
-def pod(name: str, version: object = "10", *, namespace: str = "shop", named: bool = True, **more: object) -> dict[str, object]:
-    """An object as kube-apiserver would put it into a watch; with `named` False as into a list of a built-in resource."""
-    metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": version}
+def pod(
+    name: str,
+    version: object = "10",
+    *,
+    namespace: str = "shop",
+    named: bool = True,
+    **more: object,
+) -> dict[str, object]:
+    """An object as kube-apiserver would put it into a watch; with `named` False as into a list of a
+    built-in resource."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"uid-{name}",
+        "resourceVersion": version,
+    }
     head = {"kind": "Pod", "apiVersion": "v1"} if named else {}
     return {**head, "metadata": metadata, "spec": {"nodeName": "n1"}, **more}
 
@@ -82,14 +107,18 @@ def bookmark(version: object, **metadata: object) -> bytes:
     )
 
 
-def listed(*items: object, version: object = "100", token: str | None = None, kind: str = "PodList") -> dict[str, object]:
+def listed(
+    *items: object, version: object = "100", token: str | None = None, kind: str = "PodList"
+) -> dict[str, object]:
     metadata: dict[str, object] = {"resourceVersion": version}
     if token is not None:
         metadata["continue"] = token
     return {"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": list(items)}
 
 
-def failure_status(code: object, reason: str, message: str = "", **more: object) -> dict[str, object]:
+def failure_status(
+    code: object, reason: str, message: str = "", **more: object
+) -> dict[str, object]:
     return {
         "kind": "Status",
         "apiVersion": "v1",

@@ -13,7 +13,16 @@ import pytest
 from tests.support.certs import Authority
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.support.socks import SocksProxy
-from tests.unit.kube.served import PODS, STREAM, KnownCredentials, client_of, dumps, failure_status, listed, pod
+from tests.unit.kube.served import (
+    PODS,
+    STREAM,
+    KnownCredentials,
+    client_of,
+    dumps,
+    failure_status,
+    listed,
+    pod,
+)
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -35,7 +44,9 @@ from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
 
 
-async def list_from(server: ScriptedServer, query: ListQuery | None = None, selection: Selection = PODS) -> Page:
+async def list_from(
+    server: ScriptedServer, query: ListQuery | None = None, selection: Selection = PODS
+) -> Page:
     async with client_of(server.url) as client:
         return await client.list_page(selection, query or ListQuery(), stream=STREAM)
 
@@ -48,10 +59,15 @@ async def test_T03_a_page_is_asked_for_by_the_token_of_the_one_before() -> None:
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
         first = await client.list_page(PODS, ListQuery(limit=500), stream=STREAM)
         assert first.continue_token == "n+/=&x"
-        second = await client.list_page(PODS, ListQuery(limit=500, continue_token=first.continue_token), stream=STREAM)
+        second = await client.list_page(
+            PODS, ListQuery(limit=500, continue_token=first.continue_token), stream=STREAM
+        )
         assert second.continue_token is None
         assert [frame.name for frame in (*first.objects, *second.objects)] == ["a", "b"]
-        assert [request.query for request in server.requests] == [{"limit": "500"}, {"limit": "500", "continue": "n+/=&x"}]
+        assert [request.query for request in server.requests] == [
+            {"limit": "500"},
+            {"limit": "500", "continue": "n+/=&x"},
+        ]
         assert server.connections == 1
 
 
@@ -59,9 +75,16 @@ async def test_a_list_asks_for_exactly_what_the_query_says() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(200, listed())
 
-    chosen = Selection(PODS.resource, "shop", label_selector="app=web,tier in (a, b)", field_selector="spec.nodeName=n+1")
+    chosen = Selection(
+        PODS.resource,
+        "shop",
+        label_selector="app=web,tier in (a, b)",
+        field_selector="spec.nodeName=n+1",
+    )
     async with ScriptedServer(handler) as server:
-        await list_from(server, ListQuery(resource_version="7", version_match="NotOlderThan"), chosen)
+        await list_from(
+            server, ListQuery(resource_version="7", version_match="NotOlderThan"), chosen
+        )
         (request,) = server.requests
     assert request.path == "/api/v1/namespaces/shop/pods"
     assert request.query == {
@@ -84,11 +107,23 @@ async def test_T73_impersonation_headers_are_sent_as_given() -> None:
 
     async with ScriptedServer(handler) as server:
         credentials = KnownCredentials(server.url)
-        credentials.given = [("Impersonate-User", "jane"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
+        credentials.given = [
+            ("Impersonate-User", "jane"),
+            ("Impersonate-Group", "a"),
+            ("Impersonate-Group", "b"),
+        ]
         async with client_of(server.url, credentials=credentials) as client:
             await client.list_page(PODS, ListQuery(), stream=STREAM)
-        sent = [(name, value) for name, value in server.requests[0].raw_headers if name.startswith("impersonate")]
-    assert sent == [("impersonate-user", "jane"), ("impersonate-group", "a"), ("impersonate-group", "b")]
+        sent = [
+            (name, value)
+            for name, value in server.requests[0].raw_headers
+            if name.startswith("impersonate")
+        ]
+    assert sent == [
+        ("impersonate-user", "jane"),
+        ("impersonate-group", "a"),
+        ("impersonate-group", "b"),
+    ]
 
 
 async def test_a_token_with_control_characters_is_refused_without_being_repeated() -> None:
@@ -117,7 +152,10 @@ async def test_a_user_in_the_servers_url_counts_where_there_is_no_other_credenti
             await client.list_page(PODS, ListQuery(), stream=STREAM)
             credentials.given = []
             await client.list_page(PODS, ListQuery(), stream=STREAM)
-        assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Basic dTpw"]
+        assert [request.headers["authorization"] for request in server.requests] == [
+            "Bearer first",
+            "Basic dTpw",
+        ]
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -125,12 +163,18 @@ async def test_a_list_is_compressed_unless_that_is_disabled(compress: bool) -> N
     async def handler(request: Request, reply: Reply) -> None:
         body = dumps(listed(*(pod(f"p{n}") for n in range(1000))))
         if "gzip" in request.headers["accept-encoding"]:
-            await reply.text(200, gzip.compress(body), {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+            await reply.text(
+                200,
+                gzip.compress(body),
+                {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            )
         else:
             await reply.text(200, body, {"Content-Type": "application/json"})
 
     async with ScriptedServer(handler) as server:
-        async with client_of(server.url, credentials=KnownCredentials(server.url, compress=compress)) as client:
+        async with client_of(
+            server.url, credentials=KnownCredentials(server.url, compress=compress)
+        ) as client:
             page = await client.list_page(PODS, ListQuery(), stream=STREAM)
         assert len(page.objects) == 1000
         assert server.requests[0].headers["accept-encoding"] == ("gzip" if compress else "identity")
@@ -162,7 +206,9 @@ async def test_T09_a_list_that_is_cut_is_unavailable_and_leaves_nothing(end: str
         (dumps(pod("a")), "application/json", Unavailable),
     ],
 )
-async def test_T10_a_200_that_is_no_list_is_an_error(body: bytes, content_type: str, kind: type[KubeError]) -> None:
+async def test_T10_a_200_that_is_no_list_is_an_error(
+    body: bytes, content_type: str, kind: type[KubeError]
+) -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.text(200, body, {"Content-Type": content_type})
 
@@ -177,7 +223,9 @@ async def test_T10_a_200_that_is_no_list_is_an_error(body: bytes, content_type: 
 async def test_T13_a_throttled_list_says_how_long_to_stay_away() -> None:
     async def handler(request: Request, reply: Reply) -> None:
         if len(server.requests) == 1:
-            await reply.text(429, "Too many requests, please try again later.\n", {"Retry-After": "7"})
+            await reply.text(
+                429, "Too many requests, please try again later.\n", {"Retry-After": "7"}
+            )
         else:
             await reply.text(503, "service unavailable\n")
 
@@ -191,12 +239,18 @@ async def test_T13_a_throttled_list_says_how_long_to_stay_away() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (400, Invalid), (403, Forbidden), (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (410, Expired),
+        (400, Invalid), (403, Forbidden), (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (410, Expired),  # noqa: E501
         (422, Invalid), (500, Throttled), (502, Unavailable), (504, Unavailable),
     ],
 )  # fmt: skip
-async def test_an_http_error_is_an_error_by_its_code_whatever_its_body(code: int, kind: type[KubeError]) -> None:
-    bodies = [("nope\n", "text/plain"), ("<html>nope</html>", "text/html"), ('{"kind":"Status","code":"x"}', "application/json")]
+async def test_an_http_error_is_an_error_by_its_code_whatever_its_body(
+    code: int, kind: type[KubeError]
+) -> None:
+    bodies = [
+        ("nope\n", "text/plain"),
+        ("<html>nope</html>", "text/html"),
+        ('{"kind":"Status","code":"x"}', "application/json"),
+    ]
 
     async def handler(request: Request, reply: Reply) -> None:
         body, content_type = bodies[len(server.requests) - 1]
@@ -212,7 +266,11 @@ async def test_an_http_error_is_an_error_by_its_code_whatever_its_body(code: int
 
 
 async def test_a_server_behind_the_version_asked_for_says_so() -> None:
-    status = failure_status(504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}], "retryAfterSeconds": 1})
+    status = failure_status(
+        504,
+        "Timeout",
+        details={"causes": [{"reason": "ResourceVersionTooLarge"}], "retryAfterSeconds": 1},
+    )
 
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(504, status)
@@ -247,14 +305,21 @@ async def test_T71_a_proxy_is_asked_for_the_servers_own_url() -> None:
 
 
 @pytest.mark.parametrize("login", [None, ("me", "hunter2")])
-async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(login: tuple[str, str] | None) -> None:
+async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(
+    login: tuple[str, str] | None,
+) -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(200, listed(pod("a")))
 
-    async with ScriptedServer(handler) as server, SocksProxy(int(server.url.rpartition(":")[2]), login=login) as proxy:
+    async with (
+        ScriptedServer(handler) as server,
+        SocksProxy(int(server.url.rpartition(":")[2]), login=login) as proxy,
+    ):
         credentials = KnownCredentials("http://kubernetes.invalid:6443")
         user = f"{':'.join(login)}@" if login else ""
-        credentials.endpoint = Endpoint("http://kubernetes.invalid:6443", proxy=f"socks5://{user}127.0.0.1:{proxy.port}")
+        credentials.endpoint = Endpoint(
+            "http://kubernetes.invalid:6443", proxy=f"socks5://{user}127.0.0.1:{proxy.port}"
+        )
         async with client_of("", credentials=credentials) as client:
             page = await client.list_page(PODS, ListQuery(), stream=STREAM)
         assert len(page.objects) == 1
@@ -264,17 +329,25 @@ async def test_T71_a_socks_proxy_leads_to_a_name_that_only_it_knows(login: tuple
 async def test_T71_a_socks_proxy_that_refuses_or_is_gone_is_told_and_the_password_is_not() -> None:
     async with SocksProxy(1, login=("me", "right")) as proxy:
         credentials = KnownCredentials("http://kubernetes.invalid:6443")
-        credentials.endpoint = Endpoint("http://kubernetes.invalid:6443", proxy=f"socks5://me:hunter2@127.0.0.1:{proxy.port}")
+        credentials.endpoint = Endpoint(
+            "http://kubernetes.invalid:6443", proxy=f"socks5://me:hunter2@127.0.0.1:{proxy.port}"
+        )
         async with client_of("", credentials=credentials) as client:
-            with pytest.raises(Unreachable, match=r"kubernetes\.invalid:6443: the proxy refused: ") as told:
+            with pytest.raises(
+                Unreachable, match=r"kubernetes\.invalid:6443: the proxy refused: "
+            ) as told:
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
             assert "hunter2" not in str(told.value)
             proxy.close()
-            with pytest.raises(Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"):
+            with pytest.raises(
+                Unreachable, match=r"kubernetes\.invalid:6443: the proxy cannot be reached"
+            ):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)
 
 
-async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_T71_a_socks_proxy_without_its_extra_is_said_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     credentials = KnownCredentials("https://kubernetes.invalid")
     credentials.endpoint = Endpoint("https://kubernetes.invalid", proxy="socks5://127.0.0.1:1080")
@@ -352,7 +425,10 @@ async def test_T84_metadata_is_asked_for_in_the_list_form_and_plainly_when_told(
         page = await list_from(server, ListQuery(plain=True), partial)
         accepted = [request.headers["accept"] for request in server.requests]
     assert list(page.objects[0].fields) == ["apiVersion", "kind", "metadata"]
-    assert accepted == ["application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json", "application/json"]
+    assert accepted == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
+        "application/json",
+    ]
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -367,7 +443,11 @@ async def test_T58_a_list_that_is_cancelled_closes_its_connection(begun: bool) -
         await reply.gone()
         left.set()
 
-    async with ScriptedServer(handler) as server, client_of(server.url) as client, asyncio.TaskGroup() as tasks:
+    async with (
+        ScriptedServer(handler) as server,
+        client_of(server.url) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
         listing = tasks.create_task(client.list_page(PODS, ListQuery(), stream=STREAM), name="list")
         await asked.wait()
         listing.cancel()
@@ -393,7 +473,8 @@ async def test_a_large_page_leaves_the_loop_its_turns() -> None:
         page = await list_from(server)
         counting.cancel()
     assert len(page.objects) == 5000
-    assert turns > len(body) / (1 << 20)  # at least one for each MiB: parsing goes in chunks, not in one piece
+    # at least one for each MiB: parsing goes in chunks, not in one piece
+    assert turns > len(body) / (1 << 20)
 
 
 async def test_a_refused_connection_names_the_server() -> None:
@@ -447,26 +528,41 @@ def serving_tls(authority: Authority) -> ScriptedServer:
     return ScriptedServer(handler, ssl_context=serving)
 
 
-async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(tmp_path: Path) -> None:
+async def test_an_untrusted_or_misnamed_certificate_needs_a_person_and_the_message_names_the_cure(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path)
     async with serving_tls(authority) as server:
         trusting = ssl.create_default_context(cafile=str(authority.certificate))
         for credentials, match in (
-            (KnownCredentials(server.url, tls=ssl.create_default_context()), "not trusted .* certificate-authority"),
-            (KnownCredentials(server.url, tls=trusting, server_hostname="kubernetes.invalid"), "tls-server-name"),
+            (
+                KnownCredentials(server.url, tls=ssl.create_default_context()),
+                "not trusted .* certificate-authority",
+            ),
+            (
+                KnownCredentials(server.url, tls=trusting, server_hostname="kubernetes.invalid"),
+                "tls-server-name",
+            ),
         ):
             async with client_of(server.url, credentials=credentials) as client:
                 with pytest.raises(Misconfigured, match=match):
                     await client.list_page(PODS, ListQuery(), stream=STREAM)
-        async with client_of(server.url, credentials=KnownCredentials(server.url, tls=trusting, server_hostname="localhost")) as client:
+        async with client_of(
+            server.url,
+            credentials=KnownCredentials(server.url, tls=trusting, server_hostname="localhost"),
+        ) as client:
             assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
 
 
-async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_error(tmp_path: Path) -> None:
+async def test_a_certificate_that_verifies_once_the_ca_is_read_again_costs_no_error(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path)
     async with serving_tls(authority) as server:
         credentials = KnownCredentials(server.url, tls=ssl.create_default_context())
-        credentials.context_after_distrust = ssl.create_default_context(cafile=str(authority.certificate))
+        credentials.context_after_distrust = ssl.create_default_context(
+            cafile=str(authority.certificate)
+        )
         async with client_of(server.url, credentials=credentials) as client:
             assert len((await client.list_page(PODS, ListQuery(), stream=STREAM)).objects) == 1
 
@@ -479,6 +575,8 @@ async def test_plain_http_behind_an_https_url_is_said_in_words() -> None:
 
     async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with client_of(url, credentials=KnownCredentials(url, tls=ssl.create_default_context())) as client:
+        async with client_of(
+            url, credentials=KnownCredentials(url, tls=ssl.create_default_context())
+        ) as client:
             with pytest.raises(Unavailable, match="does not speak TLS"):
                 await client.list_page(PODS, ListQuery(), stream=STREAM)

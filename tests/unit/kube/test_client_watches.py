@@ -22,14 +22,24 @@ from tests.unit.kube.served import (
     pod,
     watch_from,
 )
-from watchrelay.core.errors import Expired, Interrupted, KubeError, NotAcceptable, Throttled, Unavailable, Undecodable
+from watchrelay.core.errors import (
+    Expired,
+    Interrupted,
+    KubeError,
+    NotAcceptable,
+    Throttled,
+    Unavailable,
+    Undecodable,
+)
 from watchrelay.kube.auth.transport import open_socket
 from watchrelay.kube.client import KubeClient
 from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, WatchQuery
 from watchrelay.model.resources import Selection
 
 
-async def watched(client: KubeClient, query: WatchQuery | None = None, *, selection: Selection = PODS) -> list[Frame]:
+async def watched(
+    client: KubeClient, query: WatchQuery | None = None, *, selection: Selection = PODS
+) -> list[Frame]:
     frames: list[Frame] = []
     async with client.watch(selection, query or watch_from(), stream=STREAM) as batches:
         async for batch in batches:
@@ -43,7 +53,9 @@ async def watched_from(server: ScriptedServer, query: WatchQuery | None = None) 
         return await watched(client, query)
 
 
-async def collect(batches: AsyncIterator[list[Frame]], frames: list[Frame], *, got: asyncio.Event | None = None) -> None:
+async def collect(
+    batches: AsyncIterator[list[Frame]], frames: list[Frame], *, got: asyncio.Event | None = None
+) -> None:
     """Everything into `frames`, so that it is seen though an error ends it."""
     async for batch in batches:
         frames += batch
@@ -66,12 +78,19 @@ def sends(*chunks: bytes, end: str = "end") -> ScriptedServer:
 async def test_a_watch_asks_for_exactly_what_the_query_says() -> None:
     async with sends() as server, client_of(server.url) as client:
         await watched(client, WatchQuery("7", timeout_s=345, idle_timeout_s=9))
-        await watched(client, WatchQuery("", timeout_s=300, idle_timeout_s=9, send_initial_events=True))
+        await watched(
+            client, WatchQuery("", timeout_s=300, idle_timeout_s=9, send_initial_events=True)
+        )
         await watched(client, WatchQuery("7", timeout_s=300, idle_timeout_s=9, bookmarks=False))
         plain, initial, bare = (request.query for request in server.requests)
         assert {request.headers["accept-encoding"] for request in server.requests} == {"identity"}
         assert server.requests[0].headers["user-agent"].endswith(f" {STREAM}")
-    assert plain == {"watch": "1", "timeoutSeconds": "345", "resourceVersion": "7", "allowWatchBookmarks": "true"}
+    assert plain == {
+        "watch": "1",
+        "timeoutSeconds": "345",
+        "resourceVersion": "7",
+        "allowWatchBookmarks": "true",
+    }
     assert initial == {
         "watch": "1",
         "timeoutSeconds": "300",
@@ -83,14 +102,21 @@ async def test_a_watch_asks_for_exactly_what_the_query_says() -> None:
 
 
 async def test_T15_a_clean_end_ends_the_iteration_and_keeps_the_connection() -> None:
-    async with sends(line("ADDED", pod("a", "1")), bookmark("2")) as server, client_of(server.url) as client:
+    async with (
+        sends(line("ADDED", pod("a", "1")), bookmark("2")) as server,
+        client_of(server.url) as client,
+    ):
         for _ in range(2):
             assert [type(frame) for frame in await watched(client)] == [ObjectFrame, Bookmark]
         assert server.connections == 1
 
 
 async def test_T19_frames_do_not_depend_on_the_packets() -> None:
-    data = b"".join(line("MODIFIED", pod(f"p{n}", str(n))) for n in range(3)) + b"\r\n\n" + bookmark("9")
+    data = (
+        b"".join(line("MODIFIED", pod(f"p{n}", str(n))) for n in range(3))
+        + b"\r\n\n"
+        + bookmark("9")
+    )
     async with sends(*(data[i : i + 1] for i in range(len(data)))) as server:
         slow = await watched_from(server)
     async with sends(data) as server:
@@ -141,7 +167,9 @@ async def test_a_clean_end_in_mid_line_brings_the_rest_only_if_it_is_whole() -> 
 @pytest.mark.parametrize("mib", [1.5, 8])
 async def test_T21_long_lines_are_delivered(mib: float) -> None:
     note = "x" * int(mib * (1 << 20))
-    async with sends(line("ADDED", pod("long", "1", note=note)), line("ADDED", pod("next", "2"))) as server:
+    async with sends(
+        line("ADDED", pod("long", "1", note=note)), line("ADDED", pod("next", "2"))
+    ) as server:
         first, second = await watched_from(server)
     assert isinstance(first, ObjectFrame)
     assert isinstance(second, ObjectFrame)
@@ -164,7 +192,9 @@ async def test_T21_long_lines_are_delivered_and_longer_ones_are_a_typed_error() 
 
 
 @pytest.mark.parametrize("length", [True, False])
-async def test_T23_an_error_line_ends_the_watch_though_the_server_keeps_it_open(length: bool) -> None:
+async def test_T23_an_error_line_ends_the_watch_though_the_server_keeps_it_open(
+    length: bool,
+) -> None:
     data = line("ERROR", failure_status(410, "Gone", "too old resource version: 1 (2)"))
 
     async def handler(request: Request, reply: Reply) -> None:
@@ -195,13 +225,19 @@ async def test_T31_a_bare_or_sparse_status_is_an_error(data: bytes) -> None:
 
 async def test_T32_bookmarks_without_version_and_with_a_zero_valued_spec_are_bookmarks() -> None:
     async with sends(
-        bookmark(""), line("BOOKMARK", {"kind": "Pod", "metadata": {}, "spec": {"containers": None}}), bookmark("5")
+        bookmark(""),
+        line("BOOKMARK", {"kind": "Pod", "metadata": {}, "spec": {"containers": None}}),
+        bookmark("5"),
     ) as server:
         assert await watched_from(server) == [Bookmark(""), Bookmark(""), Bookmark("5")]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(410, Expired), (429, Throttled), (503, Throttled), (502, Unavailable)])
-async def test_T22_an_http_error_at_the_start_is_raised_on_entering(code: int, kind: type[KubeError]) -> None:
+@pytest.mark.parametrize(
+    ("code", "kind"), [(410, Expired), (429, Throttled), (503, Throttled), (502, Unavailable)]
+)
+async def test_T22_an_http_error_at_the_start_is_raised_on_entering(
+    code: int, kind: type[KubeError]
+) -> None:
     async def handler(request: Request, reply: Reply) -> None:
         await reply.json(code, failure_status(code, "x"), {"Retry-After": "3"})
 
@@ -263,7 +299,10 @@ def test_a_server_that_never_ends_a_watch_is_left_a_little_after_its_time() -> N
 
 
 async def test_a_consumer_that_takes_its_time_is_not_an_idle_server() -> None:
-    async with sends(*(line("ADDED", pod(f"p{n}", str(n))) for n in range(5))) as server, client_of(server.url) as client:
+    async with (
+        sends(*(line("ADDED", pod(f"p{n}", str(n))) for n in range(5))) as server,
+        client_of(server.url) as client,
+    ):
         names: list[str] = []
         async with client.watch(PODS, watch_from(idle_timeout_s=0.05), stream=STREAM) as batches:
             async for batch in batches:
@@ -291,7 +330,11 @@ async def test_a_hundred_and_fifty_watches_run_side_by_side() -> None:
         await reply.chunk(bookmark("5"))
         await reply.end()
 
-    async with ScriptedServer(handler) as server, client_of(server.url) as client, asyncio.TaskGroup() as tasks:
+    async with (
+        ScriptedServer(handler) as server,
+        client_of(server.url) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
         running = [tasks.create_task(watched(client), name=f"watch {n}") for n in range(150)]
     assert all(task.result() == [Bookmark("5")] for task in running)
 
@@ -311,7 +354,10 @@ async def test_T62_metadata_is_asked_for_in_the_singular_form_and_a_406_is_told(
             await watched(client, watch_from(), selection=partial)
         (frame,) = await watched(client, watch_from(plain=True), selection=partial)
         accepted = [request.headers["accept"] for request in server.requests]
-    assert accepted == ["application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", "application/json"]
+    assert accepted == [
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+        "application/json",
+    ]
     assert isinstance(frame, ObjectFrame)
     assert list(frame.fields) == ["apiVersion", "kind", "metadata"]
 

@@ -1,4 +1,5 @@
-"""A server, or whoever stands before it, that answers without measure: bounded memory, one clear line, and the client goes on."""
+"""A server, or whoever stands before it, that answers without measure: bounded memory, one clear
+line, and the client goes on."""
 
 from __future__ import annotations
 
@@ -13,11 +14,27 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.scripted import Reply, Request, ScriptedServer
-from tests.unit.kube.served import PODS, STREAM, client_of, dumps, failure_status, line, listed, pod, watch_from
+from tests.unit.kube.served import (
+    PODS,
+    STREAM,
+    client_of,
+    dumps,
+    failure_status,
+    line,
+    listed,
+    pod,
+    watch_from,
+)
 from watchrelay.core.errors import KubeError, Unavailable, Undecodable
 from watchrelay.kube import status
 from watchrelay.kube.client import DOCUMENT_BYTES_MAX
-from watchrelay.kube.discovery.catalog import NotDiscovery, parse_aggregated, parse_core_versions, parse_group_versions, parse_resources
+from watchrelay.kube.discovery.catalog import (
+    NotDiscovery,
+    parse_aggregated,
+    parse_core_versions,
+    parse_group_versions,
+    parse_resources,
+)
 from watchrelay.kube.page import ITEM_BYTES_MAX, PageReader, TooLong
 from watchrelay.kube.stream import LINE_MAX, FrameStream
 from watchrelay.model.frames import Failure, ListQuery, ObjectFrame
@@ -36,7 +53,10 @@ def test_a_line_of_a_gibibyte_costs_no_more_memory_than_the_limit() -> None:
         tracemalloc.stop()
     (failure,) = frames
     assert isinstance(failure, Failure)
-    assert str(failure.error) == "a watch line is longer than 32 MiB; metadataOnly would leave out what makes it so"
+    assert (
+        str(failure.error)
+        == "a watch line is longer than 32 MiB; metadataOnly would leave out what makes it so"
+    )
     assert stream.ended
 
 
@@ -51,7 +71,8 @@ def test_two_hundred_thousand_small_events_in_one_chunk_are_as_many_frames() -> 
     "text",
     [
         b'{"type":"ADDED","object":{"metadata":%b}}\n' % DEEP,
-        b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"1","labels":%b}}}\n' % DEEP,
+        b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"1","labels":%b}}}\n'
+        % DEEP,
         b'{"type":"ERROR","object":{"kind":"Status","details":%b}}\n' % DEEP,
         b'{"type":%b}\n' % DEEP,
         DEEP + b"\n",
@@ -67,8 +88,14 @@ def test_what_is_nested_without_end_is_one_failure_and_the_next_line_is_read(tex
 
 
 def test_a_list_beyond_the_limit_is_given_up_with_the_cure() -> None:
-    reader, page = PageReader(PODS, page_bytes_max=2 * MIB), dumps(listed(*(pod(f"p{n}") for n in range(100))))
-    with pytest.raises(TooLong, match=r"the list is longer than 2 MiB; pageSize or metadataOnly would make it shorter"):
+    reader, page = (
+        PageReader(PODS, page_bytes_max=2 * MIB),
+        dumps(listed(*(pod(f"p{n}") for n in range(100)))),
+    )
+    with pytest.raises(
+        TooLong,
+        match=r"the list is longer than 2 MiB; pageSize or metadataOnly would make it shorter",
+    ):
         feed(reader, page, times=1000)
 
 
@@ -77,8 +104,12 @@ def feed(reader: PageReader, chunk: bytes, *, times: int) -> None:
         reader.feed(chunk)
 
 
-@pytest.mark.parametrize("begin", [b'{"items":[{"metadata":{"name":"', b"", b'{"items":[{"a":1},{"a":[['])
-def test_what_begins_like_a_list_and_goes_on_without_end_is_given_up_at_an_objects_size(begin: bytes) -> None:
+@pytest.mark.parametrize(
+    "begin", [b'{"items":[{"metadata":{"name":"', b"", b'{"items":[{"a":1},{"a":[[']
+)
+def test_what_begins_like_a_list_and_goes_on_without_end_is_given_up_at_an_objects_size(
+    begin: bytes,
+) -> None:
     reader = PageReader(PODS)
     reader.feed(begin)
     feed(reader, b"x" * MIB, times=(ITEM_BYTES_MAX >> 20) - 1)
@@ -128,8 +159,14 @@ async def refused_then_served(bad: Handler, kind: type[KubeError]) -> str:
 async def test_a_gzip_bomb_in_a_list_is_given_up_at_an_objects_size() -> None:
     async def bomb(request: Request, reply: Reply) -> None:
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-        body = packer.compress(b'{"items":[{"metadata":{"name":"') + b"".join(packer.compress(b"x" * MIB) for _ in range(1024))
-        await reply.text(200, body + packer.flush(), {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+        body = packer.compress(b'{"items":[{"metadata":{"name":"') + b"".join(
+            packer.compress(b"x" * MIB) for _ in range(1024)
+        )
+        await reply.text(
+            200,
+            body + packer.flush(),
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        )
 
     said = await refused_then_served(bomb, Undecodable)
     assert "goes on for 32 MiB without the end of an object" in said
@@ -153,7 +190,11 @@ async def test_an_error_body_without_end_is_read_as_far_as_it_is_useful() -> Non
     assert len(await refused_then_served(endless, Unavailable)) < 600
 
 
-@pytest.mark.parametrize("head", [{"X-Long": "x" * 100_000}, {f"X-{n}": "x" * 60_000 for n in range(3000)}], ids=["one", "many"])
+@pytest.mark.parametrize(
+    "head",
+    [{"X-Long": "x" * 100_000}, {f"X-{n}": "x" * 60_000 for n in range(3000)}],
+    ids=["one", "many"],
+)
 async def test_headers_without_measure_are_no_http(head: dict[str, str]) -> None:
     async def long(request: Request, reply: Reply) -> None:
         await reply.start(200, head, length=0)
@@ -171,30 +212,59 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
         if request.path == "/version":
             await reply.text(200, b'{"x":%b}' % DEEP, {"Content-Type": "application/json"})
         else:
-            await reply.text(200, packed, {"Content-Type": "application/json", "Content-Encoding": "gzip"})
+            await reply.text(
+                200, packed, {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+            )
 
     async with ScriptedServer(handler) as server, client_of(server.url) as client:
-        with pytest.raises(Unavailable, match=r"longer than 64 MiB; is this URL the API server's\?"):
+        with pytest.raises(
+            Unavailable, match=r"longer than 64 MiB; is this URL the API server's\?"
+        ):
             await client.get_json("/apis")
-        with pytest.raises(Unavailable, match=r"the answer is not JSON; is this URL the API server's\?"):
+        with pytest.raises(
+            Unavailable, match=r"the answer is not JSON; is this URL the API server's\?"
+        ):
             await client.version()
 
 
 @pytest.mark.parametrize(
     ("code", "body", "kind", "said"),
     [
-        (404, b"404 page not found", "text/plain", "404 page not found; is this URL the API server's?"),
-        (200, b"<html>Sign in</html>", "text/html", "an HTML page, as a proxy or login page sends); is this URL the API server's?"),
+        (
+            404,
+            b"404 page not found",
+            "text/plain",
+            "404 page not found; is this URL the API server's?",
+        ),
+        (
+            200,
+            b"<html>Sign in</html>",
+            "text/html",
+            "an HTML page, as a proxy or login page sends); is this URL the API server's?",
+        ),
         (
             400,
             b"Client sent an HTTP request to an HTTPS server.\n",
             "text/plain",
-            "400 Client sent an HTTP request to an HTTPS server. (write https:// before the server's name)",
+            (
+                "400 Client sent an HTTP request to an HTTPS server. (write https:// before the "
+                "server's name)"
+            ),
         ),
-        (401, b"", "text/plain", "(the token or client certificate was refused: it may have expired, or be of another cluster)"),
+        (
+            401,
+            b"",
+            "text/plain",
+            (
+                "(the token or client certificate was refused: it may have expired, or be of another "  # noqa: E501
+                "cluster)"
+            ),
+        ),
     ],
 )
-async def test_what_answers_in_place_of_an_api_server_is_told_with_the_cure(code: int, body: bytes, kind: str, said: str) -> None:
+async def test_what_answers_in_place_of_an_api_server_is_told_with_the_cure(
+    code: int, body: bytes, kind: str, said: str
+) -> None:
     async def handler(_request: Request, reply: Reply) -> None:
         await reply.text(code, body, {"Content-Type": kind})
 
@@ -237,22 +307,50 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=map(repr, NAMES))
-def test_what_discovery_names_never_reaches_a_path_a_topic_or_a_label_unless_it_is_a_name(name: str) -> None:
-    good: dict[str, object] = {"resource": "pods", "responseKind": {"kind": "Pod"}, "scope": "Namespaced", "verbs": ["list", "watch"]}
+def test_what_discovery_names_never_reaches_a_path_a_topic_or_a_label_unless_it_is_a_name(
+    name: str,
+) -> None:
+    good: dict[str, object] = {
+        "resource": "pods",
+        "responseKind": {"kind": "Pod"},
+        "scope": "Namespaced",
+        "verbs": ["list", "watch"],
+    }
 
     def served(group: str, version: str, *resources: dict[str, object]) -> list[str]:
-        body = {"items": [{"metadata": {"name": group}, "versions": [{"version": version, "resources": list(resources)}]}]}
-        return [str(each.resource) for found in parse_aggregated(dumps(body)) for v in found.versions for each in v.served]
+        body = {
+            "items": [
+                {
+                    "metadata": {"name": group},
+                    "versions": [{"version": version, "resources": list(resources)}],
+                }
+            ]
+        }
+        return [
+            str(each.resource)
+            for found in parse_aggregated(dumps(body))
+            for v in found.versions
+            for each in v.served
+        ]
 
     assert served("example.com", "v1", {**good, "resource": name}, good) == ["pods.example.com/v1"]
     assert served("example.com", name, good) == []
     if name:
         assert served("example.com", "v1", {**good, "responseKind": {"kind": name}}) == []
         assert served(name, "v1", good) == []
-    legacy = parse_resources("", "v1", dumps({"resources": [{"name": name, "kind": "Pod"}, {"name": "pods", "kind": "Pod"}]}))
+    legacy = parse_resources(
+        "",
+        "v1",
+        dumps({"resources": [{"name": name, "kind": "Pod"}, {"name": "pods", "kind": "Pod"}]}),
+    )
     assert [each.resource.plural for each in legacy.served] == ["pods"]
     assert parse_core_versions(dumps({"versions": [name, "v1"]})) == [("", ["v1"])]
-    groups = {"groups": [{"name": name, "versions": [{"version": "v1"}]}, {"name": "a.b", "versions": [{"version": name}]}]}
+    groups = {
+        "groups": [
+            {"name": name, "versions": [{"version": "v1"}]},
+            {"name": "a.b", "versions": [{"version": name}]},
+        ]
+    }
     assert parse_group_versions(dumps(groups)) == [("a.b", [])]
 
 
@@ -263,15 +361,27 @@ def test_discovery_that_is_nested_without_end_is_none() -> None:
 
 def test_nothing_of_a_status_breaks_the_line_or_fills_it() -> None:
     hostile = "\x1b[2J\r\n\u2028" + "x" * 100_000
-    for body in (failure_status(500, hostile), failure_status(500, "X", hostile), failure_status(403, hostile, hostile)):
-        headers = {"X-Kubernetes-PF-FlowSchema-UID": hostile, "X-Kubernetes-PF-PriorityLevel-UID": hostile, "Content-Type": hostile}
-        for error in (status.from_response(500, headers, dumps(body), what="list", wall_ms=0), status.from_stream(dumps(body))):
+    for body in (
+        failure_status(500, hostile),
+        failure_status(500, "X", hostile),
+        failure_status(403, hostile, hostile),
+    ):
+        headers = {
+            "X-Kubernetes-PF-FlowSchema-UID": hostile,
+            "X-Kubernetes-PF-PriorityLevel-UID": hostile,
+            "Content-Type": hostile,
+        }
+        for error in (
+            status.from_response(500, headers, dumps(body), what="list", wall_ms=0),
+            status.from_stream(dumps(body)),
+        ):
             assert str(error).isprintable()
             assert len(str(error)) < 1200
 
 
 def test_names_of_objects_with_anything_in_them_pass_as_the_bytes_they_are() -> None:
-    """Kafka's headers and keys carry their length: nothing in a name can become another header. A slash alone would make another key."""
+    """Kafka's headers and keys carry their length: nothing in a name can become another header. A
+    slash alone would make another key."""
     for name in ("a\r\nce_type: x", "a\x00b", "\u202eexe", "x" * 5000):
         (frame,) = FrameStream(PODS).feed(line("ADDED", pod(name)))
         assert isinstance(frame, ObjectFrame)

@@ -1,4 +1,5 @@
-"""Objects that are odd but well-formed: nested deeply, with odd names or versions. In a list and in a watch they are treated alike."""
+"""Objects that are odd but well-formed: nested deeply, with odd names or versions. In a list and in
+a watch they are treated alike."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def nested(levels: int, style: str = "maps") -> bytes:
     inner = levels - 1
     if style == "lists":
         deep = b"[" * inner + b"]" * inner
-    elif style == "apart":  # no bracket beside another, and a string that looks like the end of it all
+    elif style == "apart":
+        # no bracket beside another, and a string that looks like the end of it all
         deep = b'{"a":' * inner + b"1" + b',"b":"}]}"}' * inner
     else:
         deep = b'{"a":' * inner + b"1" + b"}" * inner
@@ -27,11 +29,13 @@ def nested(levels: int, style: str = "maps") -> bytes:
 
 def watched(verb: str, text: bytes, selection: Selection = WIDGETS) -> list[Frame]:
     stream = FrameStream(selection)
-    return stream.feed(b'{"type":"%b","object":%b}\n' % (verb.encode(), text) + line("ADDED", pod("next", "8")))
+    return stream.feed(
+        b'{"type":"%b","object":%b}\n' % (verb.encode(), text) + line("ADDED", pod("next", "8"))
+    )
 
 
 def page_with(text: bytes, step: int = 0, selection: Selection = WIDGETS) -> Page:
-    body = b'{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"9"},"items":['
+    body = b'{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"9"},"items":['  # noqa: E501
     body += b",".join((dumps(pod("first")), text, dumps(pod("last")))) + b"]}"
     reader = PageReader(selection)
     for at in range(0, len(body), step or len(body)):
@@ -43,13 +47,19 @@ def page_with(text: bytes, step: int = 0, selection: Selection = WIDGETS) -> Pag
 def test_an_object_at_the_depth_limit_is_an_object_in_watch_and_list(style: str) -> None:
     frame, _ = watched("ADDED", nested(DEPTH_MAX, style))
     assert isinstance(frame, ObjectFrame)
-    assert [frame.name for frame in page_with(nested(DEPTH_MAX, style)).objects] == ["first", "deep", "last"]
+    assert [frame.name for frame in page_with(nested(DEPTH_MAX, style)).objects] == [
+        "first",
+        "deep",
+        "last",
+    ]
 
 
 @pytest.mark.parametrize("style", ["maps", "lists", "apart"])
 @pytest.mark.parametrize("levels", [DEPTH_MAX + 1, 900, 940, 960, 980, 1000, 1500, 20_000])
 @pytest.mark.parametrize("verb", ["ADDED", "MODIFIED"])
-def test_a_deeper_object_is_undecodable_and_names_itself_in_a_watch(verb: str, levels: int, style: str) -> None:
+def test_a_deeper_object_is_undecodable_and_names_itself_in_a_watch(
+    verb: str, levels: int, style: str
+) -> None:
     failure, after = watched(verb, nested(levels, style))
     assert isinstance(failure, Failure)
     assert isinstance(failure.error, Undecodable)
@@ -73,7 +83,13 @@ def test_a_deeper_object_is_undecodable_and_names_itself_in_a_list(levels: int, 
 def test_the_deletion_of_a_deeper_object_is_a_deletion(levels: int) -> None:
     frame, _ = watched("DELETED", nested(levels))
     assert isinstance(frame, ObjectFrame)
-    assert (frame.type, frame.namespace, frame.name, frame.uid, frame.resource_version) == ("DELETED", "shop", "deep", "uid-deep", "7")
+    assert (frame.type, frame.namespace, frame.name, frame.uid, frame.resource_version) == (
+        "DELETED",
+        "shop",
+        "deep",
+        "uid-deep",
+        "7",
+    )
 
 
 def test_a_line_that_is_no_json_is_no_deletion() -> None:
@@ -85,8 +101,14 @@ def test_a_line_that_is_no_json_is_no_deletion() -> None:
     ("text", "about"),
     [
         (b'{"metadata":{"name":"a","namespace":"n","resourceVersion":"1"},"s":"\xff"}', ("n", "a")),
-        (b'{"s":{"metadata":{"name":"other"}},"metadata":{"x":{"name":"other"},"name":"a"}}', ("", "a")),
-        (b'{"s":"\\\\\\"}","metadata" : { "namespace" : "n" , "name" : "a"} , "t":NaN}', ("n", "a")),
+        (
+            b'{"s":{"metadata":{"name":"other"}},"metadata":{"x":{"name":"other"},"name":"a"}}',
+            ("", "a"),
+        ),
+        (
+            b'{"s":"\\\\\\"}","metadata" : { "namespace" : "n" , "name" : "a"} , "t":NaN}',
+            ("n", "a"),
+        ),
         (b'{"metadata":{"name":"a","namespace":"n"}}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":"n","resourceVersion":5}}', ("n", "a")),
         (b'{"metadata":{"name":"a","namespace":5,"resourceVersion":"1"}}', None),
@@ -100,14 +122,18 @@ def test_a_line_that_is_no_json_is_no_deletion() -> None:
         (b"5", None),
     ],
 )
-def test_an_undecodable_item_says_which_object_it_is_where_that_can_be_read(text: bytes, about: tuple[str, str] | None) -> None:
+def test_an_undecodable_item_says_which_object_it_is_where_that_can_be_read(
+    text: bytes, about: tuple[str, str] | None
+) -> None:
     (error,) = page_with(text, selection=PODS).failures
     assert isinstance(error, Undecodable)
     assert error.about == about
 
 
 @pytest.mark.parametrize("version", ["", None, 5, True, [], {}])
-def test_a_bookmark_with_a_version_of_another_type_moves_nothing_and_is_no_failure(version: object) -> None:
+def test_a_bookmark_with_a_version_of_another_type_moves_nothing_and_is_no_failure(
+    version: object,
+) -> None:
     mark, after = FrameStream(PODS).feed(bookmark(version) + line("ADDED", pod("a", "8")))
     assert mark == Bookmark("")
     assert isinstance(after, ObjectFrame)
@@ -116,15 +142,28 @@ def test_a_bookmark_with_a_version_of_another_type_moves_nothing_and_is_no_failu
 @pytest.mark.parametrize("levels", [900, 940, 950, 960, 970])
 def test_a_bookmark_nested_deeply_moves_nothing_at_worst(levels: int) -> None:
     deep = b"[" * levels + b"]" * levels
-    text = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":%b}}}\n' % deep
+    text = (
+        b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":%b}}}\n'
+        % deep
+    )
     (mark,) = FrameStream(PODS).feed(text)
     assert mark in (Bookmark(""), Bookmark("9")) or isinstance(mark, Failure)
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"resourceVersion": 5}, {"resourceVersion": ["5"]}, {"resourceVersion": "5", "continue": {}}, [], "x", 7]
+    "metadata",
+    [
+        {"resourceVersion": 5},
+        {"resourceVersion": ["5"]},
+        {"resourceVersion": "5", "continue": {}},
+        [],
+        "x",
+        7,
+    ],
 )
-def test_a_list_with_metadata_of_odd_types_is_whole_and_no_sign_of_a_broken_server(metadata: object) -> None:
+def test_a_list_with_metadata_of_odd_types_is_whole_and_no_sign_of_a_broken_server(
+    metadata: object,
+) -> None:
     body = dumps(listed(pod("a")) | {"metadata": metadata})
     for step in (0, 20):
         with pytest.raises(NotAList, match="metadata") as error:

@@ -27,7 +27,13 @@ TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
 def classed(code: int, body: object = b"", headers: dict[str, str] | None = None) -> KubeError:
     data = body if isinstance(body, bytes) else dumps(body)
-    return from_response(code, headers or {"Content-Type": "application/json"}, data, what="list pods at h:6443", wall_ms=NOW_MS)
+    return from_response(
+        code,
+        headers or {"Content-Type": "application/json"},
+        data,
+        what="list pods at h:6443",
+        wall_ms=NOW_MS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,9 @@ def classed(code: int, body: object = b"", headers: dict[str, str] | None = None
         ("Wed, 99 Nov 2026 11:06:00 GMT", None),
     ],
 )
-def test_T54_retry_after_is_seconds_or_a_date_clamped_or_nothing(header: str | None, seconds: float | None) -> None:
+def test_T54_retry_after_is_seconds_or_a_date_clamped_or_nothing(
+    header: str | None, seconds: float | None
+) -> None:
     assert retry_after_s(header, wall_ms=NOW_MS) == seconds
 
 
@@ -60,20 +68,34 @@ def test_T54_the_header_goes_before_the_details_and_garbage_behind_them() -> Non
     assert classed(429, status, {"Retry-After": "soon"}).retry_after_s == 9.0
     assert classed(429, status).retry_after_s == 9.0
     assert classed(429, b"Too many requests, please try again later.\n", TEXT).retry_after_s == 0.0
-    assert classed(503, failure_status(503, "x", details={"retryAfterSeconds": 1e99})).retry_after_s == 0.0
+    assert (
+        classed(503, failure_status(503, "x", details={"retryAfterSeconds": 1e99})).retry_after_s
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (301, Unavailable), (302, Unavailable), (304, Unavailable), (400, Invalid), (401, Unauthorized), (403, Forbidden),
-        (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (408, Unavailable), (410, Expired), (415, Invalid),
-        (418, Invalid), (422, Invalid), (429, Throttled), (500, Throttled), (501, NotWatchable), (502, Unavailable),
-        (503, Throttled), (504, Unavailable), (599, Unavailable), (200, Unavailable), (204, Unavailable),
+        (301, Unavailable), (302, Unavailable), (304, Unavailable), (400, Invalid), (401, Unauthorized), (403, Forbidden),  # noqa: E501
+        (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (408, Unavailable), (410, Expired), (415, Invalid),  # noqa: E501
+        (418, Invalid), (422, Invalid), (429, Throttled), (500, Throttled), (501, NotWatchable), (502, Unavailable),  # noqa: E501
+        (503, Throttled), (504, Unavailable), (599, Unavailable), (200, Unavailable), (204, Unavailable),  # noqa: E501
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("body", [b"", b"404 page not found\n", b"<html><body>secret</body></html>", b"\xff\xfe", b'{"kind":"Status"}'])
-def test_the_code_alone_decides_where_the_body_says_nothing(code: int, kind: type[KubeError], body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"404 page not found\n",
+        b"<html><body>secret</body></html>",
+        b"\xff\xfe",
+        b'{"kind":"Status"}',
+    ],
+)
+def test_the_code_alone_decides_where_the_body_says_nothing(
+    code: int, kind: type[KubeError], body: bytes
+) -> None:
     error = classed(code, body, {"Content-Type": "text/html" if b"html" in body else "text/plain"})
     assert type(error) is kind
     assert error.status == code
@@ -90,12 +112,24 @@ def test_the_code_alone_decides_where_the_body_says_nothing(code: int, kind: typ
         (200, failure_status(410, "Gone"), Expired),
         (200, failure_status(403, "Forbidden"), Forbidden),
         (200, failure_status(None, ""), Unavailable),
-        (504, failure_status(504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), VersionTooLarge),
-        (504, failure_status(504, "Timeout", "Timeout: Too large resource version: 9, current: 3"), VersionTooLarge),
+        (
+            504,
+            failure_status(
+                504, "Timeout", details={"causes": [{"reason": "ResourceVersionTooLarge"}]}
+            ),
+            VersionTooLarge,
+        ),
+        (
+            504,
+            failure_status(504, "Timeout", "Timeout: Too large resource version: 9, current: 3"),
+            VersionTooLarge,
+        ),
         (504, failure_status(504, "Timeout", "request timed out"), Unavailable),
     ],
 )
-def test_a_status_says_what_the_code_does_not(code: int, status: object, kind: type[KubeError]) -> None:
+def test_a_status_says_what_the_code_does_not(
+    code: int, status: object, kind: type[KubeError]
+) -> None:
     assert type(classed(code, status)) is kind
 
 
@@ -106,19 +140,50 @@ def test_a_status_says_what_the_code_does_not(code: int, status: object, kind: t
             failure_status(
                 422,
                 "Invalid",
-                'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the '
+                'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: '
+                "sendInitialEvents is forbidden for watch unless the "
                 "WatchList feature gate is enabled",
             ),
             "streaming",
         ),
-        (failure_status(422, "Invalid", "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch"), "streaming"),
-        (failure_status(422, "Invalid", "x", details={"causes": [{"field": "sendInitialEvents"}]}), "streaming"),
-        (failure_status(400, "BadRequest", "continue key is not valid: illegal base64"), "continue"),
-        (failure_status(400, "BadRequest", "specifying resource version is not allowed when using continue"), "continue"),
+        (
+            failure_status(
+                422,
+                "Invalid",
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch",
+            ),
+            "streaming",
+        ),
+        (
+            failure_status(
+                422, "Invalid", "x", details={"causes": [{"field": "sendInitialEvents"}]}
+            ),
+            "streaming",
+        ),
+        (
+            failure_status(400, "BadRequest", "continue key is not valid: illegal base64"),
+            "continue",
+        ),
+        (
+            failure_status(
+                400, "BadRequest", "specifying resource version is not allowed when using continue"
+            ),
+            "continue",
+        ),
         (failure_status(400, "BadRequest", "invalid continue token"), "continue"),
-        (failure_status(422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint'), "version"),
+        (
+            failure_status(
+                422, "Invalid", 'resourceVersion: Invalid value: "abc": strconv.ParseUint'
+            ),
+            "version",
+        ),
         (failure_status(400, "BadRequest", "Invalid resource version: abc"), "version"),
-        (failure_status(400, "BadRequest", 'unable to parse requirement: found "=" expected: identifier'), "selector"),
+        (
+            failure_status(
+                400, "BadRequest", 'unable to parse requirement: found "=" expected: identifier'
+            ),
+            "selector",
+        ),
         (failure_status(400, "BadRequest", "field label not supported: spec.foo"), "selector"),
         ({}, "selector"),
     ],
@@ -130,15 +195,24 @@ def test_T63_an_invalid_request_says_what_about_it_was_refused(status: object, a
 
 
 def test_a_version_that_the_server_cannot_parse_is_no_trouble_of_the_server() -> None:
-    message = 'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax'
-    for error in (classed(500, failure_status(500, "", message)), from_stream(msgspec.json.encode(failure_status(500, "", message)))):
+    message = (
+        'resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax'
+    )
+    for error in (
+        classed(500, failure_status(500, "", message)),
+        from_stream(msgspec.json.encode(failure_status(500, "", message))),
+    ):
         assert isinstance(error, Invalid)
         assert error.about == "version"
-    assert isinstance(classed(500, failure_status(500, "InternalError", "etcdserver: no leader")), Throttled)
+    assert isinstance(
+        classed(500, failure_status(500, "InternalError", "etcdserver: no leader")), Throttled
+    )
 
 
 def test_a_message_is_one_short_line() -> None:
-    error = classed(403, failure_status(403, "Forbidden", "pods is\nforbidden\x1b[31m " + "x" * 9000))
+    error = classed(
+        403, failure_status(403, "Forbidden", "pods is\nforbidden\x1b[31m " + "x" * 9000)
+    )
     assert "pods is forbidden" in str(error)
     assert "watchrelay rbac" in str(error)
     assert str(error).isprintable()
@@ -146,18 +220,31 @@ def test_a_message_is_one_short_line() -> None:
 
 
 def test_a_throttled_request_names_flow_schema_and_priority_level() -> None:
-    headers = {**TEXT, "X-Kubernetes-PF-FlowSchema-UID": "f-1", "X-Kubernetes-PF-PriorityLevel-UID": "p-2"}
-    assert "(flow schema f-1, priority level p-2)" in str(classed(429, b"Too many requests, please try again later.", headers))
+    headers = {
+        **TEXT,
+        "X-Kubernetes-PF-FlowSchema-UID": "f-1",
+        "X-Kubernetes-PF-PriorityLevel-UID": "p-2",
+    }
+    assert "(flow schema f-1, priority level p-2)" in str(
+        classed(429, b"Too many requests, please try again later.", headers)
+    )
 
 
 def test_an_ascii_body_without_a_type_is_quoted_as_a_tls_port_answers_plain_http() -> None:
     error = classed(400, b"Client sent an HTTP request to an HTTPS server.\n", {"Date": "now"})
-    assert (
-        str(error) == "list pods at h:6443: 400 Client sent an HTTP request to an HTTPS server. (write https:// before the server's name)"
+    assert str(error) == (
+        "list pods at h:6443: 400 Client sent an HTTP request to an HTTPS server. (write "
+        "https:// before the server's name)"
     )
     assert "a body of type unknown" in str(classed(400, b"\xff\xfe", {"Date": "now"}))
 
 
 def test_a_code_that_the_body_repeats_is_said_once() -> None:
-    error = from_response(404, {"Content-Type": "text/plain"}, b"404 page not found\n", what="list pods at a:1", wall_ms=0)
+    error = from_response(
+        404,
+        {"Content-Type": "text/plain"},
+        b"404 page not found\n",
+        what="list pods at a:1",
+        wall_ms=0,
+    )
     assert str(error) == "list pods at a:1: 404 page not found"

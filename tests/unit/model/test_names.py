@@ -25,7 +25,23 @@ def test_a_name_is_split_as_kubectl_splits_it(text: str, parts: ResourceName) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "*", "*.", "a b", "pods.", "pods.core", "*.core", "a/b", "a.B.c", "9x", "-a", "a_b", "a.v1.b/v1", "pods/"]
+    "text",
+    [
+        "",
+        "*",
+        "*.",
+        "a b",
+        "pods.",
+        "pods.core",
+        "*.core",
+        "a/b",
+        "a.B.c",
+        "9x",
+        "-a",
+        "a_b",
+        "a.v1.b/v1",
+        "pods/",
+    ],
 )
 def test_what_cannot_name_a_resource_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
@@ -54,11 +70,15 @@ def test_a_built_in_name_means_what_kubectl_means_by_it(text: str, meant: list[s
 
 def test_an_unsaid_version_is_the_preferred_one() -> None:
     assert resolve(parse_name("hpa"))[0].resource.version == "v2"
-    assert resolve(parse_name("horizontalpodautoscalers.v1.autoscaling"))[0].resource.version == "v1"
+    assert (
+        resolve(parse_name("horizontalpodautoscalers.v1.autoscaling"))[0].resource.version == "v1"
+    )
 
 
 def test_the_table_is_whole() -> None:
-    assert len({(b.resource.group, b.resource.version, b.resource.plural) for b in BUILTIN}) == len(BUILTIN)
+    assert len({(b.resource.group, b.resource.version, b.resource.plural) for b in BUILTIN}) == len(
+        BUILTIN
+    )
     assert {"", "apps", "batch", "rbac.authorization.k8s.io", "resource.k8s.io"} <= GROUPS
     unwatchable = {b.resource.plural for b in BUILTIN if not b.watchable}
     assert {"bindings", "componentstatuses", "tokenreviews"} <= unwatchable

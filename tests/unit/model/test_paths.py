@@ -11,7 +11,10 @@ from watchrelay.model.paths import Wild, format_path, parse_path
         ("status", ("status",)),
         ("status.conditions", ("status", "conditions")),
         ("data.*", ("data", Wild.KEY)),
-        ("spec.containers[*].env[*].value", ("spec", "containers", Wild.ITEM, "env", Wild.ITEM, "value")),
+        (
+            "spec.containers[*].env[*].value",
+            ("spec", "containers", Wild.ITEM, "env", Wild.ITEM, "value"),
+        ),
         ('metadata.annotations["example.com/x"]', ("metadata", "annotations", "example.com/x")),
         ('metadata.annotations["*"].y', ("metadata", "annotations", "*", "y")),
         (r'data["say \"hi\" \\ bye"]', ("data", 'say "hi" \\ bye')),
@@ -19,7 +22,9 @@ from watchrelay.model.paths import Wild, format_path, parse_path
         ("spec.matrix[*][*]", ("spec", "matrix", Wild.ITEM, Wild.ITEM)),
     ],
 )
-def test_a_path_is_read_step_by_step_and_written_back(text: str, path: tuple[str | Wild, ...]) -> None:
+def test_a_path_is_read_step_by_step_and_written_back(
+    text: str, path: tuple[str | Wild, ...]
+) -> None:
     assert parse_path(text) == path
     assert parse_path(format_path(path)) == path
 

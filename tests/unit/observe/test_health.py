@@ -15,7 +15,10 @@ def test_ready_once_every_stream_is_complete_and_not_before() -> None:
     pods.complete = True
     ready, body = readiness.check()
     assert ready is False
-    assert body["streams"] == {"pods": {"state": "waiting"}, "nodes": {"state": "waiting", "reason": "not started yet"}}
+    assert body["streams"] == {
+        "pods": {"state": "waiting"},
+        "nodes": {"state": "waiting", "reason": "not started yet"},
+    }
     nodes.complete = True
     assert readiness.check()[0] is True
 
@@ -52,9 +55,16 @@ def test_a_stream_whose_first_records_kafka_does_not_take_says_so() -> None:
     readiness.board.open("pods").not_acknowledged("no acknowledgement for 12 s")
     ready, body = readiness.check()
     assert not ready
-    assert body["streams"] == {"pods": {"state": "waiting", "reason": "no acknowledgement for 12 s"}}
+    assert body["streams"] == {
+        "pods": {"state": "waiting", "reason": "no acknowledgement for 12 s"}
+    }
     readiness.board.open("pods").not_acknowledged("topic t: grant WRITE on the topic", person=True)
     assert readiness.check() == (
         True,
-        {"ready": True, "streams": {"pods": {"state": "waiting", "reason": "topic t: grant WRITE on the topic"}}},
+        {
+            "ready": True,
+            "streams": {
+                "pods": {"state": "waiting", "reason": "topic t: grant WRITE on the topic"}
+            },
+        },
     )

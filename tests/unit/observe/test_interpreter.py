@@ -11,12 +11,19 @@ from watchrelay.observe.metrics import Metrics
 
 def lags(metrics: Metrics) -> dict[str, float]:
     """How many timers were late by at most so many seconds."""
-    return {labels["le"]: value for name, labels, value in families(metrics)["watchrelay_event_loop_lag_seconds"] if "le" in labels}
+    return {
+        labels["le"]: value
+        for name, labels, value in families(metrics)["watchrelay_event_loop_lag_seconds"]
+        if "le" in labels
+    }
 
 
 def pauses(metrics: Metrics) -> dict[str, float]:
     """Seconds by generation."""
-    return {labels["generation"]: value for _, labels, value in families(metrics)["watchrelay_gc_pause_seconds"]}
+    return {
+        labels["generation"]: value
+        for _, labels, value in families(metrics)["watchrelay_gc_pause_seconds"]
+    }
 
 
 async def test_a_loop_that_was_held_up_is_seen_and_one_that_was_not_is_too() -> None:

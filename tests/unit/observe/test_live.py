@@ -27,11 +27,17 @@ async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
     async with aclosing(picture.events()) as events:
         assert (await anext(events)).startswith(b"retry: ")
         kind, whole = event(await anext(events))
-        assert (kind, [row["stream"] for row in whole["rows"]]) == ("all", ["pods", "nodes", "events"])
+        assert (kind, [row["stream"] for row in whole["rows"]]) == (
+            "all",
+            ["pods", "nodes", "events"],
+        )
         assert whole["relay"]["headline"] == "All 3 streams are live."
         board.streams["nodes"].objects = 99
         kind, news = event(await anext(events))
-        assert (kind, [(row["stream"], row["objects"]) for row in news["rows"]]) == ("news", [("nodes", 99)])
+        assert (kind, [(row["stream"], row["objects"]) for row in news["rows"]]) == (
+            "news",
+            [("nodes", 99)],
+        )
         board.close("pods")
         kind, news = event(await anext(events))
         assert (news["order"], "rows" in news) == (["nodes", "events"], False)
@@ -81,7 +87,9 @@ async def test_nothing_is_held_when_nobody_looks() -> None:
     held.append(picture.holds)
     assert json.loads(picture.whole())["rows"]
     assert [*held, picture.holds] == [True, False, False]
-    assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    assert [
+        task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()
+    ] == []
 
 
 async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:

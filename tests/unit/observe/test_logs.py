@@ -12,7 +12,8 @@ from watchrelay.observe import logs
 
 @pytest.fixture(autouse=True)
 def root_handlers_as_before() -> Iterator[None]:
-    """`configure` puts its own handler in the place of the root's, the one thing of loggers that tests/conftest.py does not put back."""
+    """`configure` puts its own handler in the place of the root's, the one thing of loggers that
+    tests/conftest.py does not put back."""
     handlers = logging.root.handlers[:]
     yield
     logging.root.handlers[:] = handlers
@@ -21,7 +22,9 @@ def root_handlers_as_before() -> Iterator[None]:
 def test_a_json_line_carries_phrase_level_time_and_data() -> None:
     out = io.StringIO()
     logs.configure("json", "info", stream=out)
-    logging.getLogger("watchrelay.watch").info("watch ended", extra={"stream": "pods", "lived_s": 12.5})
+    logging.getLogger("watchrelay.watch").info(
+        "watch ended", extra={"stream": "pods", "lived_s": 12.5}
+    )
     line = json.loads(out.getvalue())
     assert line["message"] == "watch ended"
     assert line["level"] == "info"
@@ -62,7 +65,16 @@ def test_auto_is_json_where_no_terminal_reads() -> None:
     assert json.loads(out.getvalue())["message"] == "hello"
 
 
-@pytest.mark.parametrize("library", ["aiokafka.conn", "botocore.auth", "botocore.parsers", "urllib3.connectionpool", "aiohttp.client"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "aiokafka.conn",
+        "botocore.auth",
+        "botocore.parsers",
+        "urllib3.connectionpool",
+        "aiohttp.client",
+    ],
+)
 def test_libraries_say_nothing_below_a_warning_even_where_debug_is_asked_for(library: str) -> None:
     """botocore's lines hold what it signs and the keys that it was given."""
     out = io.StringIO()

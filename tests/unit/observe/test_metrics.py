@@ -10,7 +10,10 @@ PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 def families(metrics: Metrics) -> dict[str, list[tuple[str, dict[str, str], float]]]:
     text = metrics.text().decode()
-    return {f.name: [(s.name, dict(s.labels), s.value) for s in f.samples] for f in text_string_to_metric_families(text)}
+    return {
+        f.name: [(s.name, dict(s.labels), s.value) for s in f.samples]
+        for f in text_string_to_metric_families(text)
+    }
 
 
 def test_every_catalogued_metric_is_exported_with_its_help() -> None:
@@ -25,27 +28,51 @@ def test_every_series_has_the_label_cluster_and_those_of_the_catalogue() -> None
     metrics.topic("k8s.prod-eu-1.example.core.pods")
     metrics.set_states({"pods": "watching"}, ("waiting", "watching"))
     exported = families(metrics)
-    assert {labels.get("cluster") for samples in exported.values() for _, labels, _ in samples} == {"prod-eu-1.example"}
+    assert {labels.get("cluster") for samples in exported.values() for _, labels, _ in samples} == {
+        "prod-eu-1.example"
+    }
     assert metrics.text().count(b"cluster=") == sum(len(samples) for samples in exported.values())
-    shown = {name: samples[0][1].keys() - {"le"} for name, samples in exported.items() if samples and name.startswith("watchrelay_")}
-    assert shown == {name: set(CATALOGUE[name.removeprefix("watchrelay_")].labels) for name in shown}
+    shown = {
+        name: samples[0][1].keys() - {"le"}
+        for name, samples in exported.items()
+        if samples and name.startswith("watchrelay_")
+    }
+    assert shown == {
+        name: set(CATALOGUE[name.removeprefix("watchrelay_")].labels) for name in shown
+    }
     assert len(shown) > 30
 
 
 def test_the_process_tells_of_itself_under_the_usual_names() -> None:
     metrics = Metrics()
     metrics.tell_of_the_process()
-    held = {name: samples[0][2] for name, samples in families(metrics).items() if name.startswith("process_")}
-    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"} <= set(held)
+    held = {
+        name: samples[0][2]
+        for name, samples in families(metrics).items()
+        if name.startswith("process_")
+    }
+    assert {
+        "process_cpu_seconds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_open_fds",
+    } <= set(held)
     assert all(value > 0 for value in held.values()), held
-    assert {labels["generation"] for _, labels, _ in families(metrics)["python_gc_collections"]} == {"0", "1", "2"}
+    assert {
+        labels["generation"] for _, labels, _ in families(metrics)["python_gc_collections"]
+    } == {"0", "1", "2"}
 
 
 def test_counters_of_a_stream_begin_at_zero() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
     samples = families(metrics)["watchrelay_watch_ends"]
-    assert {s[1]["reason"]: s[2] for s in samples} == {"timeout": 0.0, "gone": 0.0, "eof": 0.0, "error": 0.0}
+    assert {s[1]["reason"]: s[2] for s in samples} == {
+        "timeout": 0.0,
+        "gone": 0.0,
+        "eof": 0.0,
+        "error": 0.0,
+    }
 
 
 def test_lag_is_a_cumulative_histogram_of_what_was_observed() -> None:
@@ -63,7 +90,9 @@ def test_a_stream_that_left_the_config_leaves_no_series() -> None:
     metrics = Metrics()
     metrics.stream("pods", PODS)
     metrics.forget("pods")
-    assert all("pods" not in s[1].values() for samples in families(metrics).values() for s in samples)
+    assert all(
+        "pods" not in s[1].values() for samples in families(metrics).values() for s in samples
+    )
 
 
 def test_no_created_series_double_the_scrape() -> None:

@@ -15,7 +15,12 @@ def test_a_change_of_state_is_told_with_what_was_said_right_after_it() -> None:
     status.failed("reset")
     status.state = "watching"
     status.progressed()
-    assert told(status) == [("listing", ""), ("backoff", "refused"), ("backoff", "reset"), ("watching", OVER)]
+    assert told(status) == [
+        ("listing", ""),
+        ("backoff", "refused"),
+        ("backoff", "reset"),
+        ("watching", OVER),
+    ]
     status.progressed()
     assert status.told == 6, "what is no news was told"
 
@@ -57,19 +62,29 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
     status.not_acknowledged("grant WRITE on the topic", person=True)
     status.waits_for = "no right to list"
     status.acknowledged()
-    assert status.waits_for == "no right to list", "what the API server does not allow is another matter"
+    assert status.waits_for == "no right to list", (
+        "what the API server does not allow is another matter"
+    )
 
 
 def test_what_is_said_of_a_log_that_cannot_be_read_is_over_once_it_was() -> None:
     status = StreamStatus("pods")
     status.not_read("grant READ", next_attempt_ms=1, person=True)
-    assert (status.waits_for, status.last_error, status.next_attempt_ms) == ("grant READ", "grant READ", 1)
+    assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
+        "grant READ",
+        "grant READ",
+        1,
+    )
     status.not_read("no broker answers", next_attempt_ms=2, person=False)
     assert (status.waits_for, status.last_error) == ("", "no broker answers")
     status.was_read()
     assert (status.last_error, status.next_attempt_ms) == (None, None)
     status.was_read()
-    assert told(status) == [("waiting", "grant READ"), ("waiting", "no broker answers"), ("waiting", OVER)]
+    assert told(status) == [
+        ("waiting", "grant READ"),
+        ("waiting", "no broker answers"),
+        ("waiting", OVER),
+    ]
 
 
 def test_a_log_that_was_read_ends_no_other_trouble() -> None:
@@ -78,7 +93,11 @@ def test_a_log_that_was_read_ends_no_other_trouble() -> None:
     status.failed("403", next_attempt_ms=2)
     status.waits_for = "no right to list"
     status.was_read()
-    assert (status.waits_for, status.last_error, status.next_attempt_ms) == ("no right to list", "403", 2)
+    assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
+        "no right to list",
+        "403",
+        2,
+    )
 
 
 def test_what_is_queued_waits_since_it_was_queued_or_since_the_last_acknowledgement() -> None:

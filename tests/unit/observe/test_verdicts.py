@@ -3,7 +3,15 @@ import pytest
 from tests.support.window import live
 from watchrelay.core import clock
 from watchrelay.observe.status import Board, State, StreamStatus
-from watchrelay.observe.verdicts import ADVICE, BEHIND_AFTER_MS, LEVELS, Card, cards, headline, judge
+from watchrelay.observe.verdicts import (
+    ADVICE,
+    BEHIND_AFTER_MS,
+    LEVELS,
+    Card,
+    cards,
+    headline,
+    judge,
+)
 
 NOW_MS = clock.wall_ms() + 1_000
 
@@ -17,10 +25,19 @@ def judged(board: Board) -> tuple[str, list[Card]]:
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
-        ("watch pods at 10.0.0.1:6443: 403 pods is forbidden: User cannot watch (grant list and watch)", "right"),
+        (
+            (
+                "watch pods at 10.0.0.1:6443: 403 pods is forbidden: User cannot watch (grant list "
+                "and watch)"
+            ),
+            "right",
+        ),
         ("no group example.org is served now", "resource"),
         ("no group serves gadgets now; did you mean widgets?", "resource"),
-        ("topic k8s.prod.core.pods is refused: cleanup.policy; mend it with: kafka-configs.sh", "topic"),
+        (
+            "topic k8s.prod.core.pods is refused: cleanup.policy; mend it with: kafka-configs.sh",
+            "topic",
+        ),
         ("nodes is cluster-scoped: remove namespaces from its entry", "entry"),
     ],
 )
@@ -29,7 +46,12 @@ def test_what_a_person_must_mend_is_told_by_its_cause(message: str, cause: str) 
     status.waits_for = message
     status.failed(message)
     verdict = judge(status, NOW_MS)
-    assert (verdict.level, verdict.cause, verdict.message, verdict.since_ms) == ("person", cause, message, status.trouble_ms)
+    assert (verdict.level, verdict.cause, verdict.message, verdict.since_ms) == (
+        "person",
+        cause,
+        message,
+        status.trouble_ms,
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +83,7 @@ def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
         status.state = state
         levels[state] = judge(status, NOW_MS).level
     assert levels == {
-        "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",
+        "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",  # noqa: E501
     }  # fmt: skip
     assert judge(StreamStatus("new"), NOW_MS).level == "starting"
 
@@ -72,7 +94,10 @@ def test_what_waits_too_long_for_kafka_is_behind() -> None:
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS).level == "live"
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS + 1).level == "behind"
     status.queues(records=0, size_bytes=0, dirty_keys=5)
-    assert judge(status, status.queued_ms).message == "0 records queued, 5 objects whose present state waits"
+    assert (
+        judge(status, status.queued_ms).message
+        == "0 records queued, 5 objects whose present state waits"
+    )
 
 
 def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> None:
@@ -80,11 +105,17 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
     for number in range(5):
         status = live(board, f"s{number}")
         status.state = "backoff"
-        status.failed(f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number)
+        status.failed(
+            f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number
+        )
     board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
     said, (card,) = judged(board)
     assert said == "1 trouble is being retried; none of 5 streams is live."
-    assert (card.cause, card.streams, card.next_ms) == ("kubernetes", [f"s{number}" for number in range(5)], NOW_MS)
+    assert (card.cause, card.streams, card.next_ms) == (
+        "kubernetes",
+        [f"s{number}" for number in range(5)],
+        NOW_MS,
+    )
     assert card.messages == [("", "get /api at 10.0.0.1:6443: connection refused")]
 
 
@@ -92,13 +123,17 @@ def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
     board = Board()
     status = live(board, "pods")
     status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
-    board.problems.put("kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
+    board.problems.put(
+        "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials"
+    )
     _, (card,) = judged(board)
     assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
     status.failed("watch pods at 10.0.0.1:6443: connection refused")
     board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
     _, (card,) = judged(board)
-    assert (card.level, card.cause) == ("retrying", "kubernetes"), "a later failure has a cause of its own"
+    assert (card.level, card.cause) == ("retrying", "kubernetes"), (
+        "a later failure has a cause of its own"
+    )
 
 
 def test_the_worst_comes_first_then_what_began_first() -> None:

@@ -1,4 +1,5 @@
-"""What a stream says while Kafka takes less than the server says: directed cases, in virtual time."""
+"""What a stream says while Kafka takes less than the server says: directed cases, in virtual
+time."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class HalfSink(FakeSink):
 
 
 async def away(rig: Rig) -> None:
-    """The stream is whole; then Kafka takes nothing any more, and one batch of each partition is on its way for ever."""
+    """The stream is whole; then Kafka takes nothing any more, and one batch of each partition is on
+    its way for ever."""
     rig.sync()
     await until(lambda: bool(rig.control.indexes))
     rig.sink.up.clear()
@@ -73,7 +75,9 @@ def test_the_watch_goes_on_nothing_piles_up_and_every_last_state_arrives() -> No
             await until(lambda: rig.rebuilt() == rig.store.values())
             await asyncio.sleep(20)
         said = [record for record in rig.objects() if record.reason in {"watch", "conflated"}]
-        skipped = rig.metrics.counter("events_conflated").labels("pods", "", "v1", "pods")._value.get()
+        skipped = (
+            rig.metrics.counter("events_conflated").labels("pods", "", "v1", "pods")._value.get()
+        )
         assert len(said) + skipped == 5002
         assert 40 <= len(conflated(rig)) <= 80
         assert rig.status.as_json()["dirtyKeys"] == 0
@@ -96,16 +100,22 @@ def test_a_partition_without_a_leader_skips_states_and_the_others_say_each_of_th
                 if number % 10 == 0:
                     await asyncio.sleep(0.02)
             await asyncio.sleep(1)
-            assert len([record for record in rig.records(1) if isinstance(record, ObjectRecord)]) > 300
+            assert (
+                len([record for record in rig.records(1) if isinstance(record, ObjectRecord)]) > 300
+            )
             sink.led.set()
             await until(lambda: rig.rebuilt() == rig.store.values())
-        assert {record.key for record in conflated(rig)} <= {each.key for each in rig.records(0) if isinstance(each, ObjectRecord)}
+        assert {record.key for record in conflated(rig)} <= {
+            each.key for each in rig.records(0) if isinstance(each, ObjectRecord)
+        }
         assert conflated(rig)
 
     run_virtually(body())
 
 
-def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_nobody_saw_not_at_all() -> None:
+def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_nobody_saw_not_at_all() -> (  # noqa: E501
+    None
+):
     async def body() -> None:
         rig = Rig(queue_bytes=BOUND)
         for key in (b"a/dead", b"a/replaced", b"a/changed"):
@@ -133,7 +143,9 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
             for key in (b"a/dead", b"a/replaced", b"a/changed")
         }
         assert told[b"a/dead"] == [("deleted", "u1", None)]
-        assert [each.version for each in conflated(rig) if each.key == b"a/dead"] == [died], "or a replay would show it alive again"
+        assert [each.version for each in conflated(rig) if each.key == b"a/dead"] == [died], (
+            "or a replay would show it alive again"
+        )
         assert told[b"a/replaced"] == [("deleted", "u1", None), ("added", "u3", b"2")]
         assert told[b"a/changed"] == [("modified", "u1", b"2")]
         assert not [record for record in rig.objects() if record.key.startswith(b"a/ghost")]
@@ -141,7 +153,9 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
     run_virtually(body())
 
 
-def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_once_the_sets_are_empty() -> None:
+def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_once_the_sets_are_empty() -> (  # noqa: E501
+    None
+):
     async def body() -> None:
         rig = Rig(queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
@@ -192,7 +206,8 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
         async with rig.running():
             await away(rig)
             overflow(rig)
-            rig.status.complete, rig.relay._course.snapshot_wanted = False, True  # as after a list under another config
+            # as after a list under another config
+            rig.status.complete, rig.relay._course.snapshot_wanted = False, True
             rig.sync()
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
             rig.sink.up.set()
@@ -202,7 +217,9 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
     run_virtually(body())
 
 
-def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_the_present_one_at_once() -> None:
+def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_the_present_one_at_once() -> (  # noqa: E501
+    None
+):
     async def body() -> None:
         rig = Rig(partitions=1, queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
@@ -214,8 +231,16 @@ def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_t
             await asyncio.sleep(0.5)
             assert rig.status.frontier == str(rig.store.version)
         log = rig.records(0)
-        told = [at for at, record in enumerate(log) if isinstance(record, ObjectRecord) and record.reason == "conflated"]
-        beats = {at: each.frontier for at, each in enumerate(log) if isinstance(each, MarkerRecord) and each.kind == "heartbeat"}
+        told = [
+            at
+            for at, record in enumerate(log)
+            if isinstance(record, ObjectRecord) and record.reason == "conflated"
+        ]
+        beats = {
+            at: each.frontier
+            for at, each in enumerate(log)
+            if isinstance(each, MarkerRecord) and each.kind == "heartbeat"
+        }
         assert {frontier for at, frontier in beats.items() if at < told[-1]} <= {first, "0"}
         assert beats[told[-1] + 1] == str(rig.store.version)
 
@@ -265,7 +290,12 @@ def test_a_drain_ends_also_when_nothing_is_left_to_say_of_the_keys_that_wait() -
             rig.sync()
             await until(lambda: bool(rig.control.indexes))
             for number in range(LOOKED_AT + 100):
-                rig.relay._queues.push(rig.store.put(b"new/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
+                rig.relay._queues.push(
+                    rig.store.put(b"new/%d" % number, b"0"),
+                    reason="watch",
+                    time_ms=1,
+                    received_s=1.0,
+                )
             lane = rig.relay._queues.lanes[0]
             assert lane.dirty is not None
             rig.store.entries.clear()
@@ -276,7 +306,9 @@ def test_a_drain_ends_also_when_nothing_is_left_to_say_of_the_keys_that_wait() -
     run_virtually(body())
 
 
-def test_the_log_says_once_that_states_are_skipped_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_once_that_states_are_skipped_and_once_that_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def body() -> None:
         rig = Rig(queue_bytes=BOUND, heartbeat_interval_s=5.0)
         async with rig.running():
@@ -289,7 +321,11 @@ def test_the_log_says_once_that_states_are_skipped_and_once_that_it_is_over(capl
 
     with caplog.at_level(logging.INFO):
         run_virtually(body())
-    begun = [each for each in caplog.records if each.message.startswith("kafka takes less than is watched")]
+    begun = [
+        each
+        for each in caplog.records
+        if each.message.startswith("kafka takes less than is watched")
+    ]
     over = [each for each in caplog.records if each.message.startswith("overload is over")]
     assert (len(begun), len(over)) == (1, 1)
     assert over[0].states_skipped > 0  # type: ignore[attr-defined]  # given as extra

@@ -1,4 +1,5 @@
-"""A partition past its bound: what its set says, and what its markers may claim. The pure part, without a clock."""
+"""A partition past its bound: what its set says, and what its markers may claim. The pure part,
+without a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import dataclasses
 import pytest
 
 from tests.support.relays import DictStore, Rig, run_virtually, spec_of, until
-from watchrelay.contract.records import CloudEvents, MarkerRecord, ObjectRecord, Trimmed, decode, encoder_for
+from watchrelay.contract.records import (
+    CloudEvents,
+    MarkerRecord,
+    ObjectRecord,
+    Trimmed,
+    decode,
+    encoder_for,
+)
 from watchrelay.publish.conflation import Conflator
 from watchrelay.publish.recovery import FirstSnapshot, Found, LaneFound, ListAndDiff
 
@@ -17,7 +25,13 @@ BOUND = 20_000
 
 
 def past_the_bound(store: DictStore, found: Found | None = None) -> Conflator:
-    queues = Conflator(1, raw_bytes=1000, packed_max=1 << 20, oversize=lambda _key, value, _entry: (value or b"", ""), bound_bytes=2000)
+    queues = Conflator(
+        1,
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=lambda _key, value, _entry: (value or b"", ""),
+        bound_bytes=2000,
+    )
     if found is not None:
         queues.resume(found)
     for number in range(4):
@@ -28,7 +42,13 @@ def past_the_bound(store: DictStore, found: Found | None = None) -> Conflator:
 
 def markers(queues: Conflator, store: DictStore) -> list[str]:
     lane = queues.lanes[0]
-    cut = lane.cut(CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None) if lane.queue else None
+    cut = (
+        lane.cut(
+            CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
+        )
+        if lane.queue
+        else None
+    )
     said = [decode(*record) for record in cut.records] if cut is not None else []
     lane.outstanding = cut
     if cut is not None:
@@ -38,7 +58,9 @@ def markers(queues: Conflator, store: DictStore) -> list[str]:
 
 def hand_over(queues: Conflator, store: DictStore) -> list[ObjectRecord | MarkerRecord]:
     lane = queues.lanes[0]
-    lane.outstanding = lane.cut(CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None)
+    lane.outstanding = lane.cut(
+        CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
+    )
     return [decode(*record) for record in lane.outstanding.records]
 
 
@@ -88,9 +110,17 @@ def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers
 
 
 @pytest.mark.parametrize("put_back", [False, True])
-def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_be(*, put_back: bool) -> None:
+def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_be(
+    *, put_back: bool
+) -> None:
     store = DictStore(1)
-    queues = Conflator(1, raw_bytes=1000, packed_max=1 << 20, oversize=lambda _key, value, _entry: (value or b"", ""), bound_bytes=2000)
+    queues = Conflator(
+        1,
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=lambda _key, value, _entry: (value or b"", ""),
+        bound_bytes=2000,
+    )
     queues.push(store.put(b"b/b", b"0"), reason="watch", time_ms=1, received_s=1.0)
     queues.mark("heartbeat", frontier="101", time_ms=1)
     hand_over(queues, store)
@@ -104,16 +134,23 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
     if not put_back:
         assert lane.outstanding is not None
         queues.settled(lane, lane.outstanding, [0, 1])
-    assert {record.frontier for record in hand_over(queues, store) if isinstance(record, MarkerRecord)} == {"101"}
+    assert {
+        record.frontier for record in hand_over(queues, store) if isinstance(record, MarkerRecord)
+    } == {"101"}
 
 
 def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> None:
-    store, encoder = DictStore(1), encoder_for(dataclasses.replace(spec_of(partitions=1), format="structured"), 1)
+    store, encoder = (
+        DictStore(1),
+        encoder_for(dataclasses.replace(spec_of(partitions=1), format="structured"), 1),
+    )
 
     def fit(_key: bytes, value: bytes | None, _entry: object) -> tuple[bytes, Trimmed]:
         return value or b"", ""
 
-    queues = Conflator(1, raw_bytes=1000, packed_max=1 << 20, oversize=fit, tombstones=True, bound_bytes=2500)
+    queues = Conflator(
+        1, raw_bytes=1000, packed_max=1 << 20, oversize=fit, tombstones=True, bound_bytes=2500
+    )
     lane, log = queues.lanes[0], list[ObjectRecord | MarkerRecord]()
 
     def send(limit_bytes: int) -> None:
@@ -129,15 +166,24 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
         queues.push(store.put(b"a/%d" % number, b"{}"), reason="watch", time_ms=1, received_s=1.0)
     assert queues.conflating
     send(1)
-    assert [(each.key, each.verb, each.enveloped) for each in log[1:] if isinstance(each, ObjectRecord)] == [
+    assert [
+        (each.key, each.verb, each.enveloped) for each in log[1:] if isinstance(each, ObjectRecord)
+    ] == [
         (b"b/b", "deleted", True),
         (b"b/b", "deleted", False),
     ]
 
 
 def doubted(store: DictStore) -> Conflator:
-    """Two objects that a former writer said, in a log that is not believed; the partition is past its bound before they are said again."""
-    queues = Conflator(1, raw_bytes=1000, packed_max=1 << 20, oversize=lambda _key, value, _entry: (value or b"", ""), bound_bytes=2000)
+    """Two objects that a former writer said, in a log that is not believed; the partition is past
+    its bound before they are said again."""
+    queues = Conflator(
+        1,
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=lambda _key, value, _entry: (value or b"", ""),
+        bound_bytes=2000,
+    )
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
     queues.doubted = frozenset(store.keys())
@@ -146,13 +192,17 @@ def doubted(store: DictStore) -> Conflator:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_the_same(*, before: bool) -> None:
+def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_the_same(
+    *, before: bool
+) -> None:
     store = DictStore(1)
     queues = doubted(store)
 
     def fill() -> None:
         for number in range(4):
-            queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
+            queues.push(
+                store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0
+            )
 
     if not before:
         fill()
@@ -163,8 +213,15 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
         if (key, uid) != (b"b/two", "u1"):
             queues.push(store.remove(key), reason="watch", time_ms=1, received_s=1.0)
     assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
-    said = [(each.key, each.verb, each.uid) for each in hand_over(queues, store) if isinstance(each, ObjectRecord)]
-    assert [each for each in said if each[0].startswith(b"b/")] == [(b"b/one", "deleted", "u1"), (b"b/two", "deleted", "u2")]
+    said = [
+        (each.key, each.verb, each.uid)
+        for each in hand_over(queues, store)
+        if isinstance(each, ObjectRecord)
+    ]
+    assert [each for each in said if each[0].startswith(b"b/")] == [
+        (b"b/one", "deleted", "u1"),
+        (b"b/two", "deleted", "u2"),
+    ]
 
 
 def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
@@ -173,13 +230,21 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
         queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_s=1.0)
     assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
-    said = {each.key: each.verb for each in hand_over(queues, store) if isinstance(each, ObjectRecord)}
+    said = {
+        each.key: each.verb for each in hand_over(queues, store) if isinstance(each, ObjectRecord)
+    }
     assert (said[b"b/one"], said[b"b/two"], said[b"a/0"]) == ("modified", "modified", "added")
 
 
 def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key() -> None:
     store = DictStore(1)
-    queues = Conflator(1, raw_bytes=1000, packed_max=1 << 20, oversize=lambda _key, value, _entry: (value or b"", ""), bound_bytes=2000)
+    queues = Conflator(
+        1,
+        raw_bytes=1000,
+        packed_max=1 << 20,
+        oversize=lambda _key, value, _entry: (value or b"", ""),
+        bound_bytes=2000,
+    )
     queues.push(store.put(b"b/alive", b"0"), reason="watch", time_ms=1, received_s=1.0)
     markers(queues, store)
     for number in range(4):
@@ -188,9 +253,15 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
     queues.heal(b"b/dead", None, 0, time_ms=1)
     assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
     lane = queues.lanes[0]
-    cut = lane.cut(CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None)
+    cut = lane.cut(
+        CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
+    )
     said = [decode(*record) for record in cut.records]
-    assert [(each.key, each.verb) for each in said if isinstance(each, ObjectRecord) and each.reason == "healed"] == [
+    assert [
+        (each.key, each.verb)
+        for each in said
+        if isinstance(each, ObjectRecord) and each.reason == "healed"
+    ] == [
         (b"b/alive", "read"),
         (b"b/dead", "deleted"),
     ]
@@ -203,13 +274,24 @@ def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_any
             rig.store.put(key, b"held by the log")
         await rig.relay.claim(rig.highest_epoch)
         lane = LaneFound(len(KEYS), 12345, "50", ("1-1", 3))
-        rig.relay.resume(Found(FirstSnapshot("for the test", doubted=True), (lane,), ({},), {}, "90", {}))
+        rig.relay.resume(
+            Found(FirstSnapshot("for the test", doubted=True), (lane,), ({},), {}, "90", {})
+        )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(rig.relay.run(), name="run")
             rig.sink.up.clear()
-            rig.say([change for key in KEYS[:10] for change in rig.store.remove(key)], reason="resume")
+            rig.say(
+                [change for key in KEYS[:10] for change in rig.store.remove(key)], reason="resume"
+            )
             await asyncio.sleep(1)
-            rig.say([change for number in range(60) for change in rig.store.put(b"new/%d" % number, b"n" * 50)], reason="resume")
+            rig.say(
+                [
+                    change
+                    for number in range(60)
+                    for change in rig.store.put(b"new/%d" % number, b"n" * 50)
+                ],
+                reason="resume",
+            )
             rig.sync()
             await asyncio.sleep(30)
             assert rig.status.dirty_keys, "the difference did not overflow"
@@ -217,9 +299,19 @@ def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_any
             await until(lambda: rig.status.complete)
             running.cancel()
         log = rig.records(0)
-        last_gone = max(at for at, each in enumerate(log) if isinstance(each, ObjectRecord) and each.verb == "deleted")
-        end = next(at for at, each in enumerate(log) if isinstance(each, MarkerRecord) and each.kind == "end")
-        within = [each for each in log[:end] if isinstance(each, MarkerRecord) and each.kind != "claim"]
+        last_gone = max(
+            at
+            for at, each in enumerate(log)
+            if isinstance(each, ObjectRecord) and each.verb == "deleted"
+        )
+        end = next(
+            at
+            for at, each in enumerate(log)
+            if isinstance(each, MarkerRecord) and each.kind == "end"
+        )
+        within = [
+            each for each in log[:end] if isinstance(each, MarkerRecord) and each.kind != "claim"
+        ]
         assert last_gone < end
         assert {each.frontier for each in within} == {"0"}
         (replica,) = rig.replicas()

@@ -1,4 +1,5 @@
-"""Objects too large for the topic: trimmed, told apart, and with the hash of what stands there. In virtual time."""
+"""Objects too large for the topic: trimmed, told apart, and with the hash of what stands there. In
+virtual time."""
 
 from __future__ import annotations
 
@@ -21,24 +22,40 @@ def test_an_object_that_the_broker_refuses_is_published_in_part_and_digests_stay
     async def body() -> None:
         rig = Rig(partitions=1)
         rig.sink.limit_bytes = 400
-        large = json.dumps({"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}).encode()
+        large = json.dumps(
+            {
+                "kind": "Pod",
+                "metadata": {"name": "a", "managedFields": "m" * 300},
+                "spec": "s" * 200,
+            }
+        ).encode()
         huge = json.dumps({"kind": "Pod", "metadata": {"name": "b"}, "spec": "s" * 900}).encode()
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
-            rig.say([*rig.store.put(KEYS[0], b"1"), *rig.store.put(b"shop/a", large), *rig.store.put(b"shop/b", huge)])
+            rig.say(
+                [
+                    *rig.store.put(KEYS[0], b"1"),
+                    *rig.store.put(b"shop/a", large),
+                    *rig.store.put(b"shop/b", huge),
+                ]
+            )
             rig.say(rig.store.put(b"shop/a", b'{"small":1}'))
             await asyncio.sleep(30)
         trimmed = {record.key: record.trimmed for record in rig.objects() if record.trimmed}
         assert trimmed == {b"shop/a": "fields", b"shop/b": "stub"}
-        assert [record.value for record in rig.objects() if record.key == b"shop/a"][-1] == b'{"small":1}'
+        assert [record.value for record in rig.objects() if record.key == b"shop/a"][
+            -1
+        ] == b'{"small":1}'
         assert all(replica.proven for replica in rig.replicas())
         assert rig.markers("heartbeat")[-1].count == 3
 
     run_virtually(body())
 
 
-LARGE = json.dumps({"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}).encode()
+LARGE = json.dumps(
+    {"kind": "Pod", "metadata": {"name": "a", "managedFields": "m" * 300}, "spec": "s" * 200}
+).encode()
 
 
 def assert_hashes_are_of_their_values(rig: Rig) -> None:
@@ -49,7 +66,9 @@ def assert_hashes_are_of_their_values(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("again", [b'{"small":1}', LARGE.replace(b'"s', b'"t')])
-def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(again: bytes) -> None:
+def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(
+    again: bytes,
+) -> None:
     async def body() -> None:
         rig = Rig(partitions=1)
         rig.sink.limit_bytes = 400
@@ -63,7 +82,11 @@ def test_an_object_published_in_part_is_said_again_so_when_the_topic_takes_more(
             await asyncio.sleep(30)
             rig.say(rig.store.put(b"shop/a", again))
             await asyncio.sleep(30)
-        assert [(record.verb, record.trimmed) for record in rig.objects()] == [("added", "fields"), ("read", "fields"), ("modified", "")]
+        assert [(record.verb, record.trimmed) for record in rig.objects()] == [
+            ("added", "fields"),
+            ("read", "fields"),
+            ("modified", ""),
+        ]
         assert rig.rebuilt() == {b"shop/a": again}
         rig.assert_hashes()
 
@@ -87,7 +110,9 @@ def test_an_object_refused_while_it_is_queued_once_more_is_said_alike_both_times
             await asyncio.sleep(30)
             rig.say(rig.store.remove(b"shop/a"))
             await asyncio.sleep(30)
-        of_it = [(record.verb, record.trimmed) for record in rig.objects() if record.key == b"shop/a"]
+        of_it = [
+            (record.verb, record.trimmed) for record in rig.objects() if record.key == b"shop/a"
+        ]
         assert of_it == [("added", "fields"), ("read", "fields"), ("deleted", "")]
         rig.assert_hashes()
 
@@ -108,7 +133,13 @@ class RefusesOnce(FakeSink):
 def test_an_object_known_to_be_too_large_is_trimmed_before_it_is_queued_in_snapshots_too() -> None:
     async def body() -> None:
         rig = Rig(partitions=1, max_message_bytes=4000)
-        large = json.dumps({"kind": "Pod", "metadata": {"name": "a"}, "spec": random.Random(1).randbytes(4000).hex()}).encode()
+        large = json.dumps(
+            {
+                "kind": "Pod",
+                "metadata": {"name": "a"},
+                "spec": random.Random(1).randbytes(4000).hex(),
+            }
+        ).encode()
         rig.store.put(b"shop/a", large)
         async with rig.running():
             rig.sync()
@@ -123,6 +154,8 @@ def test_an_object_known_to_be_too_large_is_trimmed_before_it_is_queued_in_snaps
             (b"shop/b", "read", "stub"),
         ]
         assert all(replica.proven for replica in rig.replicas())
-        assert rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() == 4
+        assert (
+            rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() == 4
+        )
 
     run_virtually(body())

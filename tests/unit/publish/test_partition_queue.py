@@ -5,7 +5,13 @@ from __future__ import annotations
 import zlib
 
 from tests.support.relays import DictStore, spec_of
-from watchrelay.contract.records import CloudEvents, MarkerRecord, ObjectRecord, content_hash, decode
+from watchrelay.contract.records import (
+    CloudEvents,
+    MarkerRecord,
+    ObjectRecord,
+    content_hash,
+    decode,
+)
 from watchrelay.model.changes import Change, Entry
 from watchrelay.publish.partition_queue import Cut, Lane, Sequencer
 from watchrelay.publish.trim import trim
@@ -28,7 +34,9 @@ def push(sequencer: Sequencer, changes: list[Change]) -> None:
 
 
 def cut(lane: Lane, limit_bytes: int = 1 << 20) -> Cut:
-    lane.outstanding = lane.cut(ENCODER, lambda entry: zlib.decompress(entry.packed), limit_bytes=limit_bytes, seen_ms=None)
+    lane.outstanding = lane.cut(
+        ENCODER, lambda entry: zlib.decompress(entry.packed), limit_bytes=limit_bytes, seen_ms=None
+    )
     return lane.outstanding
 
 
@@ -38,7 +46,9 @@ def said(cut: Cut) -> list[ObjectRecord | MarkerRecord]:
 
 def ack(sequencer: Sequencer, lane: Lane, first: int = 0) -> None:
     assert lane.outstanding is not None
-    sequencer.settled(lane, lane.outstanding, list(range(first, first + len(lane.outstanding.records))))
+    sequencer.settled(
+        lane, lane.outstanding, list(range(first, first + len(lane.outstanding.records)))
+    )
 
 
 def test_a_marker_speaks_of_what_was_handed_over_before_it_and_of_nothing_behind_it() -> None:
@@ -60,8 +70,17 @@ def test_count_and_digest_follow_additions_changes_deletes_and_new_incarnations(
     push(sequencer, store.put(b"a/a", b"3", uid="u2"))
     push(sequencer, store.put(b"a/b", b"4"))
     records = said(cut(lane))
-    assert [record.verb for record in records if isinstance(record, ObjectRecord)] == ["added", "modified", "deleted", "added", "added"]
-    assert (lane.count, lane.digest) == (2, (content_hash(b"a/a", b"3") + content_hash(b"a/b", b"4")) % 2**64)
+    assert [record.verb for record in records if isinstance(record, ObjectRecord)] == [
+        "added",
+        "modified",
+        "deleted",
+        "added",
+        "added",
+    ]
+    assert (lane.count, lane.digest) == (
+        2,
+        (content_hash(b"a/a", b"3") + content_hash(b"a/b", b"4")) % 2**64,
+    )
     ack(sequencer, lane)
     push(sequencer, store.remove(b"a/a"))
     push(sequencer, store.remove(b"a/b"))
@@ -89,7 +108,9 @@ def test_a_deep_queue_keeps_packed_bytes_and_still_says_the_value_of_the_moment(
         push(sequencer, store.put(b"a/a", b"%d" % number))
     kept = [item.value for item in sequencer.lanes[0].queue]  # type: ignore[union-attr]
     assert kept == [b"0", b"1", None, None, None]
-    values = [record.value for record in said(cut(sequencer.lanes[0])) if isinstance(record, ObjectRecord)]
+    values = [
+        record.value for record in said(cut(sequencer.lanes[0])) if isinstance(record, ObjectRecord)
+    ]
     assert values == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -128,7 +149,11 @@ def test_a_replaced_record_is_what_the_next_one_of_its_key_replaces() -> None:
     lane.replace(0, b"less", content_hash(b"a/a", b"less"), "stub")
     records = said(cut(lane))
     assert isinstance(records[0], ObjectRecord)
-    assert (records[0].value, records[0].trimmed, records[0].value_hash) == (b"less", "stub", content_hash(b"a/a", b"less"))
+    assert (records[0].value, records[0].trimmed, records[0].value_hash) == (
+        b"less",
+        "stub",
+        content_hash(b"a/a", b"less"),
+    )
     assert lane.digest == (content_hash(b"a/a", b"small") + content_hash(b"a/b", b"other")) % 2**64
 
 
@@ -144,7 +169,10 @@ def test_a_split_batch_counts_as_the_whole_one() -> None:
     head = lane.split(2)
     tail = lane.outstanding
     assert tail is not None
-    assert (head.held_bytes + tail.held_bytes, head.payload_bytes + tail.payload_bytes) == (held, payload)
+    assert (head.held_bytes + tail.held_bytes, head.payload_bytes + tail.payload_bytes) == (
+        held,
+        payload,
+    )
     assert tail.before == (2, 1, content_hash(b"a/a", b"1"))
     assert [handed.index for handed in tail.markers] == [1]
     sequencer.settled(lane, head, [0, 1])
@@ -169,7 +197,10 @@ def test_the_delete_of_what_the_log_never_held_is_said_but_not_counted() -> None
     push(sequencer, store.remove(b"a/a"))
     push(sequencer, store.put(b"a/a", b"2", uid="u2"))
     records = said(cut(sequencer.lanes[0]))
-    assert [record.verb for record in records if isinstance(record, ObjectRecord)] == ["deleted", "added"]
+    assert [record.verb for record in records if isinstance(record, ObjectRecord)] == [
+        "deleted",
+        "added",
+    ]
     assert sequencer.lanes[0].count == 1
 
 
@@ -184,10 +215,18 @@ def test_too_large_an_object_is_queued_in_part_with_the_hash_of_that_part() -> N
     assert record.value_hash == content_hash(b"a/a", record.value) == store.entries[b"a/a"].hash
 
 
-def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> None:
+def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> (  # noqa: E501
+    None
+):
     sequencer, store = queues(packed_max=20), DictStore(1)
     lane, stub = sequencer.lanes[0], b'{"kind":"Pod"}'
-    push(sequencer, store.put(b"a/a", b'{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":"%s"}}' % bytes(range(97, 123))))
+    push(
+        sequencer,
+        store.put(
+            b"a/a",
+            b'{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":"%s"}}' % bytes(range(97, 123)),
+        ),
+    )
     lane.replace(0, stub, content_hash(b"a/a", stub), "stub")
     cut(lane)
     ack(sequencer, lane)
@@ -195,4 +234,9 @@ def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_th
     record = said(cut(lane))[0]
     assert isinstance(record, ObjectRecord)
     assert record.value is not None
-    assert record.value_hash == content_hash(b"a/a", record.value) == lane.digest == store.entries[b"a/a"].hash
+    assert (
+        record.value_hash
+        == content_hash(b"a/a", record.value)
+        == lane.digest
+        == store.entries[b"a/a"].hash
+    )

@@ -1,4 +1,5 @@
-"""Whole processes in virtual time: how a writer learns that the watch has passed what the log holds, or that it never will."""
+"""Whole processes in virtual time: how a writer learns that the watch has passed what the log
+holds, or that it never will."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def requested(life: Life) -> bool:
 
 
 async def missed(world: World) -> ObjectRecord:
-    """A watch misses a delete and the list that compares finds it; returns its record as soon as it is on the log."""
+    """A watch misses a delete and the list that compares finds it; returns its record as soon as it
+    is on the log."""
     at, server = ends(world), world.server
     server.delete("a")
     server.history.pop()
@@ -33,7 +35,9 @@ async def missed(world: World) -> ObjectRecord:
     return deleted[0]
 
 
-def test_snapshots_go_on_after_a_crash_behind_a_relist_of_an_idle_resource_without_bookmarks() -> None:
+def test_snapshots_go_on_after_a_crash_behind_a_relist_of_an_idle_resource_without_bookmarks() -> (
+    None
+):
     async def body() -> None:
         world = filled(bookmarks=False)
         world.shape.relist_interval_s = 7.0
@@ -55,7 +59,9 @@ def test_snapshots_go_on_after_a_crash_behind_a_relist_of_an_idle_resource_witho
     run_virtually(body())
 
 
-def test_a_crash_behind_changes_that_the_watch_showed_needs_no_list_also_without_bookmarks() -> None:
+def test_a_crash_behind_changes_that_the_watch_showed_needs_no_list_also_without_bookmarks() -> (
+    None
+):
     async def body() -> None:
         world = filled(bookmarks=False)
         async with living(world) as first:
@@ -82,7 +88,8 @@ async def restored(world: World, life: Life, *, writes: int) -> None:
     await settled(life)
     server, frontier = world.server, world.server.version
     server.objects, server.version, server.history = backup, version, []
-    server.horizon = frontier + 1  # as a probe would have found: the watch from the frontier is not served
+    # as a probe would have found: the watch from the frontier is not served
+    server.horizon = frontier + 1
     server._wake()
     await asyncio.sleep(3)
     server.horizon = 0

@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: short logs, written out.  Out: what a new writer makes of each; cases are named as in the contract's reasons."""
+"""Room: unit tests.  In: short logs, written out.  Out: what a new writer makes of each; cases are
+named as in the contract's reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ OURS = "ours"
 
 
 class Log:
-    """Writes a log and keeps count, as a right writer does. Shape: `stale` writes without counting."""
+    """Writes a log and keeps count, as a right writer does. Shape: `stale` writes without
+    counting."""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch, self.sequence = epoch, 0
@@ -55,7 +57,11 @@ class Log:
             if value is not None:
                 self.live[name] = value_hash
         place = (epoch or self.epoch, sequence or self.sequence)
-        self.records.append(ObjectRecord("pods", *place, verb, name, value, value_hash, f"u-{key}", str(version), reason, "t"))
+        self.records.append(
+            ObjectRecord(
+                "pods", *place, verb, name, value, value_hash, f"u-{key}", str(version), reason, "t"
+            )
+        )
         return self
 
     def delete(self, key: str, version: int, reason: Reason = "watch") -> Log:
@@ -63,7 +69,14 @@ class Log:
         return self.say(key, version, "deleted", reason=reason)
 
     def mark(
-        self, kind: MarkerKind, frontier: str = "", *, config: str = OURS, off: int = 0, begin: int = 0, last: tuple[str, int] = ("", 0)
+        self,
+        kind: MarkerKind,
+        frontier: str = "",
+        *,
+        config: str = OURS,
+        off: int = 0,
+        begin: int = 0,
+        last: tuple[str, int] = ("", 0),
     ) -> Log:
         """A marker; `off` is added to what it counts."""
         self.sequence += 1
@@ -71,7 +84,7 @@ class Log:
         snapshot = f"{self.epoch}-1" if kind in {"begin", "end"} else ""
         self.records.append(
             MarkerRecord(
-                "pods", self.epoch, self.sequence, kind, 0, "t", config, 1, frontier, len(self.live) + off, digest, "", snapshot, begin,
+                "pods", self.epoch, self.sequence, kind, 0, "t", config, 1, frontier, len(self.live) + off, digest, "", snapshot, begin,  # noqa: E501
                 last_snapshot=last[0], last_snapshot_offset=last[1] if last[0] else None,
             )
         )  # fmt: skip
@@ -100,23 +113,34 @@ def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
 
 
 def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
-    log = Log().claim(1).mark("begin", "0").say("a", 1).say("b", 2).mark("end", "5", begin=2).say("a", 6, "modified").mark("heartbeat", "7")
+    log = (
+        Log()
+        .claim(1)
+        .mark("begin", "0")
+        .say("a", 1)
+        .say("b", 2)
+        .mark("end", "5", begin=2)
+        .say("a", 6, "modified")
+        .mark("heartbeat", "7")
+    )
     log.delete("b", 8).claim(2)
     assert decided(log) == WatchFrom("7")
     (fold,) = folded(log)
     result = found([fold], WatchFrom("7"))
-    assert {key: (entry.resource_version, entry.packed, entry.queued) for key, entry in result.states[0].items()} == {
-        b"a": ("6", b"a@6", 0)
-    }
+    assert {
+        key: (entry.resource_version, entry.packed, entry.queued)
+        for key, entry in result.states[0].items()
+    } == {b"a": ("6", b"a@6", 0)}
     assert (result.skip, result.newest, result.owed) == ({b"b": "8"}, "8", {})
     assert (result.lanes[0].count, result.lanes[0].digest) == (1, log.live[b"a"])
     assert result.lanes[0].last_snapshot == ("1-1", 0)
 
 
 def test_the_lowest_frontier_counts_and_numbers_are_compared_as_numbers() -> None:
-    assert decided(Log().claim(1).say("a", 1).mark("heartbeat", "100"), Log().claim(1).say("b", 2).mark("heartbeat", "99")) == WatchFrom(
-        "99"
-    )
+    assert decided(
+        Log().claim(1).say("a", 1).mark("heartbeat", "100"),
+        Log().claim(1).say("b", 2).mark("heartbeat", "99"),
+    ) == WatchFrom("99")
 
 
 def test_nothing_on_the_log_is_a_first_snapshot() -> None:
@@ -128,7 +152,9 @@ def test_nothing_on_the_log_is_a_first_snapshot() -> None:
 @pytest.mark.parametrize("frontier", ["0", ""])
 def test_a_partition_without_frontier_is_listed_for(frontier: str) -> None:
     whole = Log().claim(1).say("a", 1).mark("heartbeat", "9")
-    assert decided(whole, Log().claim(1).mark("heartbeat", frontier)) == ListAndDiff("a partition has no frontier")
+    assert decided(whole, Log().claim(1).mark("heartbeat", frontier)) == ListAndDiff(
+        "a partition has no frontier"
+    )
     assert decided(whole, Log().claim(1)) == ListAndDiff("a partition has no frontier")
 
 
@@ -140,9 +166,19 @@ def test_versions_that_cannot_be_compared_are_listed_for() -> None:
 
 @pytest.mark.parametrize("reason", ["relist", "resume", "conflated"])
 @pytest.mark.parametrize("verb", ["deleted", "modified"])
-def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(reason: Reason, verb: Verb) -> None:
+def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(
+    reason: Reason, verb: Verb
+) -> None:
     def log(version: int) -> Log:
-        return Log().claim(1).mark("begin", "5").say("a", 1).mark("end", "5", begin=2).say("a", version, verb, reason=reason).claim(2)
+        return (
+            Log()
+            .claim(1)
+            .mark("begin", "5")
+            .say("a", 1)
+            .mark("end", "5", begin=2)
+            .say("a", version, verb, reason=reason)
+            .claim(2)
+        )
 
     decision = decided(log(9), bookmarks=False)
     assert isinstance(decision, ListAndDiff)
@@ -152,7 +188,15 @@ def test_without_bookmarks_what_a_list_brought_above_the_frontier_is_listed_for(
 
 
 def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_none_yet() -> None:
-    back = Log().claim(1).say("a", 8).mark("heartbeat", "9").say("a", 4, "modified").mark("heartbeat", "5").claim(2)
+    back = (
+        Log()
+        .claim(1)
+        .say("a", 8)
+        .mark("heartbeat", "9")
+        .say("a", 4, "modified")
+        .mark("heartbeat", "5")
+        .claim(2)
+    )
     behind = Log().claim(1).say("b", 8).mark("heartbeat", "9").claim(2)
     for logs in ((back,), (back, behind), (behind, back)):
         decision = decided(*logs)
@@ -162,14 +206,29 @@ def test_a_marker_that_goes_back_is_listed_for_also_where_another_partition_has_
 
 
 def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
-    log = Log().claim(1).say("k", 2).mark("heartbeat", "2").say("k", 2, "read", reason="snapshot").claim(2)
+    log = (
+        Log()
+        .claim(1)
+        .say("k", 2)
+        .mark("heartbeat", "2")
+        .say("k", 2, "read", reason="snapshot")
+        .claim(2)
+    )
     (fold,) = folded(log)
     assert decide([fold], config=OURS, whole=()) == WatchFrom("2")
     assert fold.entries[b"k"].resource_version == "2", "the change at 3 is newer, and will be said"
 
 
 def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_them_here() -> None:
-    log = Log().claim(1).mark("heartbeat", "1").say("k", 3).claim(4).mark("heartbeat", "3").say("late", 9, epoch=1, sequence=77, stale=True)
+    log = (
+        Log()
+        .claim(1)
+        .mark("heartbeat", "1")
+        .say("k", 3)
+        .claim(4)
+        .mark("heartbeat", "3")
+        .say("late", 9, epoch=1, sequence=77, stale=True)
+    )
     (fold,) = folded(log)
     assert set(fold.entries) == {b"k"}
     assert fold.proven
@@ -177,7 +236,9 @@ def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_th
 
 def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None:
     log = Log().claim(1).say("k", 3).mark("heartbeat", "3").claim(2).delete("k", 5)
-    log.say("k", 3, "read", reason="snapshot", epoch=1, sequence=4, stale=True).mark("heartbeat", "6").claim(3)
+    log.say("k", 3, "read", reason="snapshot", epoch=1, sequence=4, stale=True).mark(
+        "heartbeat", "6"
+    ).claim(3)
     (fold,) = folded(log)
     assert (fold.entries, fold.gone, fold.proven) == ({}, {b"k": "5"}, True)
     assert found([fold], WatchFrom("6")).owed == {b"k": 0}
@@ -185,18 +246,44 @@ def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None
 
 @pytest.mark.parametrize(
     ("configs", "same"),
-    [(("ours", "ours"), True), (("other", "ours"), False), (("ours", "other"), False), (("other", "other"), False)],
+    [
+        (("ours", "ours"), True),
+        (("other", "ours"), False),
+        (("ours", "other"), False),
+        (("other", "other"), False),
+    ],
     ids=str,
 )
-def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be_ours(configs: tuple[str, str], same: bool) -> None:
+def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be_ours(
+    configs: tuple[str, str], same: bool
+) -> None:
     marker, claim = configs
-    log = Log().claim(1, config=marker).say("k", 1).mark("heartbeat", "5", config=marker).claim(2, config=claim).say("k", 6).claim(3)
-    assert decided(log) == (WatchFrom("5") if same else ListAndDiff("the stream's config is another", configured=True))
+    log = (
+        Log()
+        .claim(1, config=marker)
+        .say("k", 1)
+        .mark("heartbeat", "5", config=marker)
+        .claim(2, config=claim)
+        .say("k", 6)
+        .claim(3)
+    )
+    assert decided(log) == (
+        WatchFrom("5") if same else ListAndDiff("the stream's config is another", configured=True)
+    )
 
 
 def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> None:
     log = (
-        Log().claim(1).mark("heartbeat", "4").say("d", 6).delete("d", 7).say("d", 8).delete("d", 9).mark("claim").delete("old", 3).claim(2)
+        Log()
+        .claim(1)
+        .mark("heartbeat", "4")
+        .say("d", 6)
+        .delete("d", 7)
+        .say("d", 8)
+        .delete("d", 9)
+        .mark("claim")
+        .delete("old", 3)
+        .claim(2)
     )
     (fold,) = folded(log)
     result = found([fold], WatchFrom("4"))
@@ -207,13 +294,22 @@ def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
     log = Log().claim(1).say("a", 1).say("b", 2).delete("b", 3)
     again = [log.records[1], log.records[2], log.records[3]]
     (fold,) = folded([*log.records, *again])
-    assert list(fold.stale) == [b"a"], "a table is right, but compaction takes the true record for its copy, which readers pass over"
+    assert list(fold.stale) == [b"a"], (
+        "a table is right, but compaction takes the true record for its copy, which readers pass "
+        "over"
+    )
     (fold,) = folded([*log.records, again[1]])
     assert list(fold.stale) == [b"b"], "a late first copy shows a dead object"
     later = Log().claim(1).say("a", 1).say("a", 2, "modified")
     (fold,) = folded([*later.records, later.records[1]])
     assert list(fold.stale) == [b"a"]
-    (fold,) = folded([*later.records, later.records[1], *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records])
+    (fold,) = folded(
+        [
+            *later.records,
+            later.records[1],
+            *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records,
+        ]
+    )
     assert not fold.stale, "said again behind it already"
 
 
@@ -221,23 +317,35 @@ def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
     (fold,) = folded(log)
     assert (fold.gone, fold.newest) == ({}, "")
-    assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[0].gone == {b"k": "9"}
+    assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[
+        0
+    ].gone == {b"k": "9"}
 
 
 def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> None:
     bad = Log().claim(1).say("a", 1).mark("heartbeat", "5", off=1).claim(2)
     good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
     assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
-    assert decided(good, bad) == FirstSnapshot("the log does not agree with its own digests", doubted=True)
-    assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot("the log does not agree with its own digests", doubted=True)
+    assert decided(good, bad) == FirstSnapshot(
+        "the log does not agree with its own digests", doubted=True
+    )
+    assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot(
+        "the log does not agree with its own digests", doubted=True
+    )
 
 
 def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state() -> None:
     log = Log().claim(1).say("dead", 1).say("alive", 2)
     log.live.clear()
-    log.claim(2).mark("begin", "0").say("alive", 2, reason="snapshot").mark("end", "5", begin=2).claim(3)
+    log.claim(2).mark("begin", "0").say("alive", 2, reason="snapshot").mark(
+        "end", "5", begin=2
+    ).claim(3)
     (fold,) = folded(log)
-    assert (set(fold.entries), fold.proven, fold.digest) == ({b"alive"}, True, sum(log.live.values()) & DIGEST_MASK)
+    assert (set(fold.entries), fold.proven, fold.digest) == (
+        {b"alive"},
+        True,
+        sum(log.live.values()) & DIGEST_MASK,
+    )
     assert decided(log) == WatchFrom("5")
 
 
@@ -250,13 +358,27 @@ def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_our
 
 
 def test_objects_said_since_the_last_snapshot_are_counted() -> None:
-    log = Log().claim(1).say("a", 1).mark("begin", "1").say("a", 1, "read").mark("end", "2", begin=3).say("b", 3).say("c", 4)
+    log = (
+        Log()
+        .claim(1)
+        .say("a", 1)
+        .mark("begin", "1")
+        .say("a", 1, "read")
+        .mark("end", "2", begin=3)
+        .say("b", 3)
+        .say("c", 4)
+    )
     assert folded(log)[0].said == 3
 
 
 def test_entries_of_all_partitions_take_turns() -> None:
     folds = folded(Log().say("a", 1).say("b", 1).say("c", 1), Log().say("d", 1))
-    assert [key for key, _ in interleaved([fold.entries for fold in folds])] == [b"a", b"d", b"b", b"c"]
+    assert [key for key, _ in interleaved([fold.entries for fold in folds])] == [
+        b"a",
+        b"d",
+        b"b",
+        b"c",
+    ]
 
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -264,7 +386,11 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("say"), KEYS, st.integers(1, 9)),
         st.tuples(st.just("delete"), KEYS, st.integers(1, 9)),
-        st.tuples(st.sampled_from(["begin", "end", "heartbeat", "claim", "again", "lose", "zombie"]), KEYS, st.integers(0, 3)),
+        st.tuples(
+            st.sampled_from(["begin", "end", "heartbeat", "claim", "again", "lose", "zombie"]),
+            KEYS,
+            st.integers(0, 3),
+        ),
     ),
     max_size=40,
 )
@@ -294,7 +420,9 @@ def written(steps: list[tuple[str, str, int]]) -> Log:
 
 
 @given(STEPS)
-def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(steps: list[tuple[str, str, int]]) -> None:
+def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
+    steps: list[tuple[str, str, int]],
+) -> None:
     log = written(steps)
     (fold,) = folded(log)
     replica = Replica()
@@ -310,4 +438,8 @@ def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(steps: li
     assert {key: (entry.hash, entry.packed) for key, entry in fold.entries.items()} == {
         key: (held.value_hash, held.value) for key, held in shown.held.items()
     }
-    assert (fold.digest & DIGEST_MASK, fold.epoch, fold.last) == (shown.digest & DIGEST_MASK, shown.epoch, shown.last)
+    assert (fold.digest & DIGEST_MASK, fold.epoch, fold.last) == (
+        shown.digest & DIGEST_MASK,
+        shown.epoch,
+        shown.last,
+    )

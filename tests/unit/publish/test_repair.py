@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: offsets of acknowledgements, and what stands between them.  Out: the keys to heal."""
+"""Room: unit tests.  In: offsets of acknowledgements, and what stands between them.  Out: the keys
+to heal."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from watchrelay.publish.repair import PAUSE_MAX_S, SETTLE_S, Healer
 
 
 def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
-    return ObjectRecord("pods", epoch, sequence, "added", key.encode(), b"{}", 1, "u", "5", "watch", "t")
+    return ObjectRecord(
+        "pods", epoch, sequence, "added", key.encode(), b"{}", 1, "u", "5", "watch", "t"
+    )
 
 
 class Between:
@@ -30,7 +33,11 @@ class Between:
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         self.reads += 1
-        return [(offset, self.records[partition, offset]) for offset in range(start, stop) if (partition, offset) in self.records]
+        return [
+            (offset, self.records[partition, offset])
+            for offset in range(start, stop)
+            if (partition, offset) in self.records
+        ]
 
 
 def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_named() -> None:
@@ -70,7 +77,9 @@ def test_what_other_streams_of_this_process_wrote_is_not_read() -> None:
     run_virtually(body())
 
 
-def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_a_snapshot() -> None:
+def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_a_snapshot() -> (
+    None
+):
     async def body() -> None:
         healer = Healer("pods", 5, Between(), [0])
         now_s = asyncio.get_running_loop().time
@@ -97,13 +106,21 @@ def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
     run_virtually(body())
 
 
-@pytest.mark.parametrize(("sequence", "spoilt"), [(1, False), (4, False), (5, False), (6, True), (10**15, True)])
-def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(sequence: int, spoilt: bool) -> None:
+@pytest.mark.parametrize(
+    ("sequence", "spoilt"), [(1, False), (4, False), (5, False), (6, True), (10**15, True)]
+)
+def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
+    sequence: int, spoilt: bool
+) -> None:
     async def body() -> None:
         healer = Healer("pods", 5, Between((0, 10, said("a", 5, sequence))), [10])
         healer.acked(0, [11, 12], 4)
         if spoilt:
-            with pytest.raises(EpochSpoiled, match=f"partition 0 holds a record with sequence {sequence}, the newest of this relay has 5"):
+            with pytest.raises(
+                EpochSpoiled,
+                match=f"partition 0 holds a record with sequence {sequence}, the newest of this "
+                "relay has 5",
+            ):
                 await healer.found()
         else:
             assert await healer.found() == ({b"a": 0} if sequence < 4 else {})
@@ -112,7 +129,12 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(sequen
 
 
 def test_a_topic_of_two_clusters_is_told_as_such_and_not_as_a_newer_writer() -> None:
-    shared = ExceptionGroup("", [ExceptionGroup("", [Shared("two clusters")]), Fenced("a newer claim")])
+    shared = ExceptionGroup(
+        "", [ExceptionGroup("", [Shared("two clusters")]), Fenced("a newer claim")]
+    )
     assert isinstance(fenced_by(shared, "a newer writer"), Shared)
     assert str(fenced_by(shared, "a newer writer")) == "two clusters"
-    assert str(fenced_by(ExceptionGroup("", [Fenced("a newer claim")]), "a newer writer")) == "a newer writer"
+    assert (
+        str(fenced_by(ExceptionGroup("", [Fenced("a newer claim")]), "a newer writer"))
+        == "a newer writer"
+    )

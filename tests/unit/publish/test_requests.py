@@ -10,7 +10,11 @@ from watchrelay.publish.snapshots import REQUESTS_MAX
 
 def named(rig: Rig) -> list[list[str]]:
     """The requests that each index record names."""
-    found = [value["requests"] for kind, _, value in rig.control.written if kind == "snapshot" and value is not None]
+    found = [
+        value["requests"]
+        for kind, _, value in rig.control.written
+        if kind == "snapshot" and value is not None
+    ]
     return [each for each in found if isinstance(each, list)]
 
 

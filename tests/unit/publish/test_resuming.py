@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: whole processes in virtual time, one after another on one log.  Out: what each appends; the directed cases."""
+"""Room: unit tests.  In: whole processes in virtual time, one after another on one log.  Out: what
+each appends; the directed cases."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def log(world: World, partition: int) -> Log:
 
 
 def records(world: World, partition: int, since: int = 0) -> list[Decoded]:
-    return [each.said for each in log(world, partition).read(since, 1 << 60) if each.said is not None]
+    return [
+        each.said for each in log(world, partition).read(since, 1 << 60) if each.said is not None
+    ]
 
 
 def ends(world: World) -> list[int]:
@@ -52,12 +55,21 @@ def ends(world: World) -> list[int]:
 
 def appended(world: World, since: list[int]) -> list[ObjectRecord]:
     """Object records behind these places."""
-    return [each for partition, at in enumerate(since) for each in records(world, partition, at) if isinstance(each, ObjectRecord)]
+    return [
+        each
+        for partition, at in enumerate(since)
+        for each in records(world, partition, at)
+        if isinstance(each, ObjectRecord)
+    ]
 
 
 def check(world: World, *, restored: bool = False) -> None:
     """Every promise holds. `restored`: the server went back, and gives versions out once more."""
-    assert [line for line in world.judge() if not (restored and line.endswith(("was said before", "is said again")))] == []
+    assert [
+        line
+        for line in world.judge()
+        if not (restored and line.endswith(("was said before", "is said again")))
+    ] == []
 
 
 def filled(seed: int = 1, *, bookmarks: bool = True) -> World:
@@ -79,12 +91,20 @@ def test_a_second_life_appends_no_object_and_counts_on_from_the_same_snapshot() 
             await settled(second)
             assert second.decision == "WatchFrom"
             assert second.status.last_snapshot is not None
-            samples = {each.name: each.value for family in second.metrics.registry.collect() for each in family.samples}
-            assert samples["watchrelay_snapshot_last_success_timestamp_seconds"] * 1000 == parse_instant(
-                second.status.last_snapshot.encode()
-            )
+            samples = {
+                each.name: each.value
+                for family in second.metrics.registry.collect()
+                for each in family.samples
+            }
+            assert samples[
+                "watchrelay_snapshot_last_success_timestamp_seconds"
+            ] * 1000 == parse_instant(second.status.last_snapshot.encode())
         assert appended(world, at) == []
-        beats = [each for each in records(world, 0, at[0]) if isinstance(each, MarkerRecord) and each.kind == "heartbeat"]
+        beats = [
+            each
+            for each in records(world, 0, at[0])
+            if isinstance(each, MarkerRecord) and each.kind == "heartbeat"
+        ]
         assert beats[-1].last_snapshot == f"{first.epoch}-1"
         check(world)
 
@@ -106,8 +126,17 @@ def test_f5_no_snapshot_begins_before_the_frontier_has_passed_what_is_on_the_log
             await until(lambda: second.decision == "WatchFrom")
             second.relay.request_snapshot("asked")
             await until(lambda: bool((second.control.index("pods") or {}).get("requests")))
-        begins = [each for partition in range(PARTITIONS) for each in records(world, partition) if isinstance(each, MarkerRecord)]
-        frontiers = [int(each.frontier) for each in begins if each.kind == "begin" and each.snapshot == f"{second.epoch}-1"]
+        begins = [
+            each
+            for partition in range(PARTITIONS)
+            for each in records(world, partition)
+            if isinstance(each, MarkerRecord)
+        ]
+        frontiers = [
+            int(each.frontier)
+            for each in begins
+            if each.kind == "begin" and each.snapshot == f"{second.epoch}-1"
+        ]
         assert min(frontiers) >= newest > int(old)
         check(world)
 
@@ -143,11 +172,16 @@ def test_no_marker_stands_between_the_claim_and_the_difference_of_another_config
         async with living(world, REST) as other:
             await settled(other)
         for partition in range(PARTITIONS):
-            kinds = [each.kind if isinstance(each, MarkerRecord) else each.verb for each in records(world, partition, at[partition])]
+            kinds = [
+                each.kind if isinstance(each, MarkerRecord) else each.verb
+                for each in records(world, partition, at[partition])
+            ]
             deletes = kinds.count("deleted")
             assert kinds[: deletes + 1] == ["claim", *["deleted"] * deletes]
         assert records(world, 0)[-1].config == "rest"  # type: ignore[union-attr]  # a heartbeat is last
-        assert "snapshot" in {each.reason for each in appended(world, at)}, "a snapshot follows a change of config"
+        assert "snapshot" in {each.reason for each in appended(world, at)}, (
+            "a snapshot follows a change of config"
+        )
 
     run_virtually(body())
 
@@ -173,13 +207,21 @@ def test_a_log_that_lost_a_record_is_not_believed_and_said_anew_within_a_snapsho
         assert {each.verb for each in said if each.reason == "snapshot"} <= {"read", "added"}
         assert ("deleted", "resume") in {(each.verb, each.reason) for each in said}
         check(world)
-        begins = [each for each in records(world, 0, at[0]) if isinstance(each, MarkerRecord) and each.kind == "begin"]
-        assert [(each.frontier, each.count) for each in begins] == [("0", 0)], "what is not believed is not claimed again"
+        begins = [
+            each
+            for each in records(world, 0, at[0])
+            if isinstance(each, MarkerRecord) and each.kind == "begin"
+        ]
+        assert [(each.frontier, each.count) for each in begins] == [("0", 0)], (
+            "what is not believed is not claimed again"
+        )
 
     run_virtually(body())
 
 
-def test_a_log_of_markers_alone_does_not_pass_for_an_empty_stream_however_often_it_is_read() -> None:
+def test_a_log_of_markers_alone_does_not_pass_for_an_empty_stream_however_often_it_is_read() -> (
+    None
+):
     async def body() -> None:
         world = filled()
         async with living(world) as first:
@@ -213,7 +255,8 @@ def test_a_server_restored_from_a_backup_is_believed_and_the_frontier_goes_back(
             await settled(first)
         frontier = world.server.version
         world.server.objects, world.server.version, world.server.history = backup, frontier - 4, []
-        world.server.horizon = frontier + 1  # as a probe would have found: the watch from our frontier is not served
+        # as a probe would have found: the watch from our frontier is not served
+        world.server.horizon = frontier + 1
         async with living(world) as second:
             await asyncio.sleep(3)
             world.server.horizon = 0
@@ -234,7 +277,9 @@ def test_a_dead_object_that_a_former_writer_shows_again_is_buried_while_we_live(
             await settled(first)
             for partition in range(PARTITIONS):
                 copies: list[Raw] = [
-                    (each.key, each.value, each.headers) for each in log(world, partition).records if each.key == b"n/a" and each.value
+                    (each.key, each.value, each.headers)
+                    for each in log(world, partition).records
+                    if each.key == b"n/a" and each.value
                 ]
                 if copies:
                     log(world, partition).append(asyncio.get_running_loop().time(), copies)
@@ -276,14 +321,23 @@ def test_what_is_stale_before_a_begin_is_healed_before_its_end() -> None:
             await settled(life)
             world.server.delete("a")
             await settled(life)
-            partition = next(each for each in range(PARTITIONS) if any(one.key == b"n/a" for one in log(world, each).records))
+            partition = next(
+                each
+                for each in range(PARTITIONS)
+                if any(one.key == b"n/a" for one in log(world, each).records)
+            )
             stale: list[Raw] = [
-                (one.key, one.value, one.headers) for one in log(world, partition).records if one.key == b"n/a" and one.value
+                (one.key, one.value, one.headers)
+                for one in log(world, partition).records
+                if one.key == b"n/a" and one.value
             ]
             life.relay.request_snapshot("asked")
             log(world, partition).append(asyncio.get_running_loop().time(), stale)
             await until(lambda: bool((life.control.index("pods") or {}).get("requests")))
-        said = [each.reason if isinstance(each, ObjectRecord) else each.kind for each in records(world, partition)]
+        said = [
+            each.reason if isinstance(each, ObjectRecord) else each.kind
+            for each in records(world, partition)
+        ]
         assert "healed" in said[: len(said) - said[::-1].index("end")]
         check(world)
 
@@ -295,14 +349,33 @@ def test_a_stale_record_of_a_key_of_another_partition_is_buried_where_it_stands(
         world = filled()
         async with living(world) as life:
             await settled(life)
-            home = next(each for each in range(PARTITIONS) if any(one.key == b"n/a" for one in log(world, each).records))
+            home = next(
+                each
+                for each in range(PARTITIONS)
+                if any(one.key == b"n/a" for one in log(world, each).records)
+            )
             strange = (home + 1) % PARTITIONS
-            former = next(one for one in log(world, home).records if one.key == b"n/a" and one.value)
-            headers = tuple((name, b"0" if name == "ce_wrepoch" else value) for name, value in former.headers)
-            log(world, strange).append(asyncio.get_running_loop().time(), [(former.key, former.value, headers)])
-            await until(lambda: any(isinstance(each, ObjectRecord) and each.reason == "healed" for each in records(world, strange)))
+            former = next(
+                one for one in log(world, home).records if one.key == b"n/a" and one.value
+            )
+            headers = tuple(
+                (name, b"0" if name == "ce_wrepoch" else value) for name, value in former.headers
+            )
+            log(world, strange).append(
+                asyncio.get_running_loop().time(), [(former.key, former.value, headers)]
+            )
+            await until(
+                lambda: any(
+                    isinstance(each, ObjectRecord) and each.reason == "healed"
+                    for each in records(world, strange)
+                )
+            )
             await settled(life)
-        healed = [each for each in records(world, strange) if isinstance(each, ObjectRecord) and each.reason == "healed"]
+        healed = [
+            each
+            for each in records(world, strange)
+            if isinstance(each, ObjectRecord) and each.reason == "healed"
+        ]
         assert [(each.key, each.verb) for each in healed] == [(b"n/a", "deleted")]
         reader = Replica()
         for each in records(world, strange):

@@ -15,7 +15,9 @@ def entry(partition: int = 0, queued: int = 0) -> Entry:
 
 
 def snapshot(keys: list[bytes], *, begun_at: int = 10, partitions: int = 1) -> Snapshot:
-    return Snapshot("1-1", keys=keys, begun_at=begun_at, partitions=partitions, first=False, requests=("r",))
+    return Snapshot(
+        "1-1", keys=keys, begun_at=begun_at, partitions=partitions, first=False, requests=("r",)
+    )
 
 
 def test_a_key_that_is_gone_or_was_queued_since_begin_is_passed_over() -> None:

@@ -15,7 +15,9 @@ from watchrelay.publish.recovery import Fold
 
 def deleted(sequence: int, *, tombstone: bool = False) -> WireRecord:
     encoder = encoder_for(_spec(), 1)
-    return encoder.object(0, sequence, b"n/a", None, "deleted", "watch", "u", "7", 0, 1, "", tombstone)
+    return encoder.object(
+        0, sequence, b"n/a", None, "deleted", "watch", "u", "7", 0, 1, "", tombstone
+    )
 
 
 def _spec() -> StreamSpec:
@@ -31,7 +33,9 @@ def _spec() -> StreamSpec:
         ([deleted(1), deleted(2, tombstone=True), deleted(1), deleted(2, tombstone=True)], False),
     ],
 )
-def test_a_tombstone_is_owed_where_the_last_record_of_a_dead_key_is_a_value(records: list[WireRecord], owed: bool) -> None:
+def test_a_tombstone_is_owed_where_the_last_record_of_a_dead_key_is_a_value(
+    records: list[WireRecord], owed: bool
+) -> None:
     fold = Fold("pods", 0, pack=lambda _value, _version: b"")
     for record in records:
         said = decode(*record)

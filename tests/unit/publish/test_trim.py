@@ -24,7 +24,9 @@ def object_of(*, managed: int = 0, applied: int = 0, spec: int = 0, labels: int 
         "annotations": {LAST_APPLIED: noise(applied), "kept": "yes"},
         "managedFields": [noise(managed)],
     }
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"x": noise(spec)}}).encode()
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"x": noise(spec)}}
+    ).encode()
 
 
 def test_what_fits_compressed_is_left_alone() -> None:
@@ -43,8 +45,14 @@ def test_fields_go_before_the_object_does() -> None:
 
 @pytest.mark.parametrize("annotations", [b"null", b"[]", b'"x"'])
 def test_annotations_that_are_no_map_are_no_reason_to_stop(annotations: bytes) -> None:
-    value = b'{"metadata":{"name":"a","annotations":%b,"managedFields":"%b"}}' % (annotations, noise(8000).encode())
-    assert trim(value, 2000) == (b'{"metadata":{"name":"a","annotations":%b}}' % annotations, "fields")
+    value = b'{"metadata":{"name":"a","annotations":%b,"managedFields":"%b"}}' % (
+        annotations,
+        noise(8000).encode(),
+    )
+    assert trim(value, 2000) == (
+        b'{"metadata":{"name":"a","annotations":%b}}' % annotations,
+        "fields",
+    )
 
 
 def test_then_metadata_alone_is_left() -> None:
@@ -58,7 +66,12 @@ def test_then_metadata_alone_is_left() -> None:
 def test_metadata_that_is_itself_too_large_keeps_the_names() -> None:
     part, trimmed = trim(object_of(labels=8000), 2000)
     assert trimmed == "stub"
-    assert json.loads(part)["metadata"] == {"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "7"}
+    assert json.loads(part)["metadata"] == {
+        "name": "a",
+        "namespace": "shop",
+        "uid": "u",
+        "resourceVersion": "7",
+    }
 
 
 def test_step_by_step_there_is_always_less_until_there_is_nothing_to_leave_out() -> None:
@@ -71,7 +84,10 @@ def test_step_by_step_there_is_always_less_until_there_is_nothing_to_leave_out()
 
 
 def test_an_object_without_those_fields_skips_to_the_stub() -> None:
-    assert less(b'{"kind":"Pod","metadata":{"name":"a"},"spec":{}}', "") == (b'{"kind":"Pod","metadata":{"name":"a"}}', "stub")
+    assert less(b'{"kind":"Pod","metadata":{"name":"a"},"spec":{}}', "") == (
+        b'{"kind":"Pod","metadata":{"name":"a"}}',
+        "stub",
+    )
 
 
 def test_a_topic_with_a_tiny_limit_lets_nothing_through_untrimmed() -> None:

@@ -1,4 +1,5 @@
-"""When a restarted writer may say that Kafka holds the whole state: not before what tells it is acknowledged, and soon after that."""
+"""When a restarted writer may say that Kafka holds the whole state: not before what tells it is
+acknowledged, and soon after that."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ async def whole_soon(rig: Rig) -> None:
 
 
 async def beat_on_its_way(rig: Rig) -> None:
-    """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a second."""
+    """Kafka takes nothing, the history has run out, and the regular heartbeat comes in a tenth of a
+    second."""
     rig.relay.followed()
     rig.status.list_due = True
     rig.sink.up.clear()
@@ -91,7 +93,9 @@ def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> N
 
 
 @pytest.mark.parametrize("followed_s", [0.1, 2.0], ids=["in the first half second", "later"])
-def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_list(followed_s: float) -> None:
+def test_heartbeats_on_their_way_when_the_history_runs_out_do_not_stand_for_the_list(
+    followed_s: float,
+) -> None:
     async def body() -> None:
         async with restarted() as rig:
             rig.sink.up.clear()
@@ -114,7 +118,9 @@ def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> Non
         async with restarted() as rig:
             await beat_on_its_way(rig)
             await asyncio.sleep(0.2)
-            assert all(lane.outstanding for lane in rig.relay._queues.lanes), "heartbeats are on their way"
+            assert all(lane.outstanding for lane in rig.relay._queues.lanes), (
+                "heartbeats are on their way"
+            )
             list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
             rig.sink.faults.delay_s = 1.0
             rig.sink.up.set()
@@ -145,7 +151,9 @@ def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_d
         async with restarted() as rig:
             await beat_on_its_way(rig)
             await asyncio.sleep(HEARTBEAT_S + 0.2)
-            assert [len(lane.queue) for lane in rig.relay._queues.lanes] == [1, 1], "one is on its way, one waits"
+            assert [len(lane.queue) for lane in rig.relay._queues.lanes] == [1, 1], (
+                "one is on its way, one waits"
+            )
             list_done(rig, b"shop/a")
             rig.sink.up.set()
             await whole_soon(rig)

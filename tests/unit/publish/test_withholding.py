@@ -1,4 +1,5 @@
-"""A topic whose limit takes nothing of some records: what is withheld, and what waits. In virtual time."""
+"""A topic whose limit takes nothing of some records: what is withheld, and what waits. In virtual
+time."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class Strict(FakeSink):
 
 
 def size(record: WireRecord) -> int:
-    return len(record.key) + len(record.value or b"") + sum(len(name) + len(value) for name, value in record.headers)
+    return (
+        len(record.key)
+        + len(record.value or b"")
+        + sum(len(name) + len(value) for name, value in record.headers)
+    )
 
 
 def strict(most_bytes: int | None, **options: object) -> tuple[Rig, Strict]:
@@ -43,7 +48,9 @@ def pod(name: str, filling: int = 0) -> bytes:
 
 
 def withheld(rig: Rig) -> float:
-    return float(rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "withheld")._value.get())
+    return float(
+        rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "withheld")._value.get()
+    )
 
 
 def read(state: dict[bytes, bytes]) -> dict[bytes, object]:
@@ -55,7 +62,9 @@ FITS = 1200
 
 
 @pytest.mark.parametrize("format_", ["cloudevents", "structured", "debezium"])
-def test_an_object_of_which_nothing_fits_is_withheld_and_the_others_and_the_digests_are_right(format_: str) -> None:
+def test_an_object_of_which_nothing_fits_is_withheld_and_the_others_and_the_digests_are_right(
+    format_: str,
+) -> None:
     limit = FITS if format_ == "cloudevents" else 2 * FITS
 
     async def body() -> None:
@@ -65,14 +74,28 @@ def test_an_object_of_which_nothing_fits_is_withheld_and_the_others_and_the_dige
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
-            rig.say([*rig.store.put(b"shop/a", pod("a")), *rig.store.put(b"shop/b", pod("b", 5000)), *rig.store.put(b"shop/c", pod("c"))])
+            rig.say(
+                [
+                    *rig.store.put(b"shop/a", pod("a")),
+                    *rig.store.put(b"shop/b", pod("b", 5000)),
+                    *rig.store.put(b"shop/c", pod("c")),
+                ]
+            )
             await asyncio.sleep(30)
             assert set(rig.rebuilt()) == {b"shop/other", b"shop/a", b"shop/c"}
             assert rig.markers("heartbeat")[-1].count == 3
             rig.say(rig.store.put(b"shop/a", pod("a", 5000)))
             await asyncio.sleep(30)
-            assert set(rig.rebuilt()) == {b"shop/other", b"shop/c"}, "what the log held of it is deleted"
-            rig.say([*rig.store.put(b"shop/a", pod("a", 1)), *rig.store.put(b"shop/b", pod("b", 1)), *rig.store.remove(b"shop/first")])
+            assert set(rig.rebuilt()) == {b"shop/other", b"shop/c"}, (
+                "what the log held of it is deleted"
+            )
+            rig.say(
+                [
+                    *rig.store.put(b"shop/a", pod("a", 1)),
+                    *rig.store.put(b"shop/b", pod("b", 1)),
+                    *rig.store.remove(b"shop/first"),
+                ]
+            )
             await asyncio.sleep(30)
             assert set(rig.rebuilt()) == {b"shop/other", b"shop/a", b"shop/b", b"shop/c"}
             rig.say([*rig.store.remove(b"shop/a"), *rig.store.remove(b"shop/b")])
@@ -127,7 +150,9 @@ def test_an_object_whose_key_alone_does_not_fit_comes_and_goes_and_holds_up_noth
     run_virtually(body())
 
 
-def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def body() -> None:
         rig, sink = strict(100)
         async with asyncio.TaskGroup() as tasks:
@@ -154,11 +179,15 @@ def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_i
 
     with caplog.at_level(logging.ERROR):
         run_virtually(body())
-    assert [record.message for record in caplog.records if "takes no record" in record.message] != []
+    assert [
+        record.message for record in caplog.records if "takes no record" in record.message
+    ] != []
     assert len(caplog.records) < 10
 
 
-def test_each_object_that_is_published_in_part_is_one_line_and_its_updates_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_object_that_is_published_in_part_is_one_line_and_its_updates_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def body() -> None:
         rig = Rig(partitions=1)
         rig.sink.limit_bytes = 100
@@ -166,12 +195,17 @@ def test_each_object_that_is_published_in_part_is_one_line_and_its_updates_are_c
             rig.sync()
             await until(lambda: rig.status.complete)
             for number in range(300):
-                large = json.dumps({"kind": "Pod", "metadata": {"name": "a"}, "spec": "s" * (200 + number)}).encode()
+                large = json.dumps(
+                    {"kind": "Pod", "metadata": {"name": "a"}, "spec": "s" * (200 + number)}
+                ).encode()
                 rig.say(rig.store.put(b"shop/a", large))
                 await asyncio.sleep(0.1)
             await asyncio.sleep(30)
         assert len([record for record in rig.objects() if record.trimmed]) == 300
-        assert rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get() >= 300
+        assert (
+            rig.metrics.counter("records_trimmed").labels(rig.spec.topic, "stub")._value.get()
+            >= 300
+        )
 
     with caplog.at_level(logging.WARNING):
         run_virtually(body())
@@ -188,8 +222,14 @@ def test_nothing_is_remembered_of_objects_that_are_gone() -> None:
             await until(lambda: rig.status.complete)
             for number in range(50):
                 name = f"p{number}"
-                large = json.dumps({"kind": "Pod", "metadata": {"name": name}, "spec": "s" * 300}).encode()
-                rig.say(rig.store.put(b"shop/" + name.encode(), large if number % 2 else pod(name, 5000)))
+                large = json.dumps(
+                    {"kind": "Pod", "metadata": {"name": name}, "spec": "s" * 300}
+                ).encode()
+                rig.say(
+                    rig.store.put(
+                        b"shop/" + name.encode(), large if number % 2 else pod(name, 5000)
+                    )
+                )
             await asyncio.sleep(30)
             queues = rig.relay._queues
             assert len(queues.parts) >= 25

@@ -59,7 +59,12 @@ def test_the_first_snapshot_says_added_between_begin_and_end_and_completes_the_s
             begin, end = log[place["begin"]], log[place["end"]]
             assert isinstance(begin, MarkerRecord)
             assert isinstance(end, MarkerRecord)
-            assert (begin.kind, end.kind, end.begin_offset, end.begin_sequence) == ("begin", "end", place["begin"], begin.sequence)
+            assert (begin.kind, end.kind, end.begin_offset, end.begin_sequence) == (
+                "begin",
+                "end",
+                place["begin"],
+                begin.sequence,
+            )
 
     run_virtually(body())
 
@@ -106,9 +111,18 @@ def test_later_snapshots_say_read_and_heartbeats_then_name_the_newest() -> None:
         assert [record.verb for record in rig.objects()] == ["added"] * 3 + ["read"] * 3
         assert {record.reason for record in rig.objects()} == {"snapshot"}
         beats = rig.markers("heartbeat")
-        begins = {each.snapshot: at for at, each in enumerate(rig.records(0)) if isinstance(each, MarkerRecord) and each.kind == "begin"}
+        begins = {
+            each.snapshot: at
+            for at, each in enumerate(rig.records(0))
+            if isinstance(each, MarkerRecord) and each.kind == "begin"
+        }
         assert (beats[-1].last_snapshot, beats[-1].last_snapshot_offset) == ("1-2", begins["1-2"])
-        assert rig.metrics.registry.get_sample_value("watchrelay_snapshot_interval_seconds", {"stream": "pods"}) == 60.0
+        assert (
+            rig.metrics.registry.get_sample_value(
+                "watchrelay_snapshot_interval_seconds", {"stream": "pods"}
+            )
+            == 60.0
+        )
         assert all(replica.proven for replica in rig.replicas())
 
     run_virtually(body())
@@ -159,7 +173,9 @@ def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_not_kept
     run_virtually(body())
 
 
-def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> None:
+def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> (  # noqa: E501
+    None
+):
     async def body() -> None:
         rig = Rig(heartbeat_interval_s=5.0)
         filled(rig.store)
@@ -173,7 +189,10 @@ def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_s
             rig.relay.progressed("5000")
             await asyncio.sleep(5)
         assert len(rig.markers("heartbeat")) in {16, 17, 18}
-        newest = [rig.markers("heartbeat")[-1], next(m for m in reversed(rig.markers("heartbeat")) if m.partition == 0)]
+        newest = [
+            rig.markers("heartbeat")[-1],
+            next(m for m in reversed(rig.markers("heartbeat")) if m.partition == 0),
+        ]
         assert {marker.frontier for marker in newest} == {"5000"}
         assert sum(marker.count for marker in newest) == 40
         assert newest[0].seen == "2026-01-02T03:04:05.006Z"
@@ -342,7 +361,10 @@ def test_acknowledged_records_are_counted_by_kind() -> None:
             await asyncio.sleep(1)
             assert rig.metrics.gauge("queue_records").labels("pods")._value.get() <= 2
         acked = rig.metrics.counter("records_acked")
-        counts = {kind: acked.labels(rig.spec.topic, kind)._value.get() for kind in ("event", "snapshot", "tombstone", "marker")}
+        counts = {
+            kind: acked.labels(rig.spec.topic, kind)._value.get()
+            for kind in ("event", "snapshot", "tombstone", "marker")
+        }
         assert counts["snapshot"] == 2
         assert (counts["event"], counts["tombstone"]) == (1, 1)
         assert sum(rig.metrics.lag("pods").counts) == 2
@@ -363,7 +385,10 @@ def test_a_new_claim_starts_from_the_snapshot_of_the_newest_writer_only() -> Non
         third = Rig(control=control, sink=sink)
         async with third.running():
             pass
-        assert [origin for _, origin in control.claims] == [None, *[{"snapshot": "1-1", "begin": [1, 1]}] * 2]
+        assert [origin for _, origin in control.claims] == [
+            None,
+            *[{"snapshot": "1-1", "begin": [1, 1]}] * 2,
+        ]
 
     run_virtually(body())
 
@@ -382,8 +407,13 @@ def test_cancelled_at_any_moment_it_has_advanced_no_further_than_the_log(seed: i
             sequences = [record.sequence for record in rig.records(partition)]
             assert sequences == list(range(1, len(sequences) + 1))
         if rig.status.frontier is not None:
-            assert all(any(isinstance(record, ObjectRecord) for record in rig.records(partition)) for partition in range(2))
-            assert rig.status.frontier in {marker.frontier for marker in rig.markers("end") + rig.markers("heartbeat")}
+            assert all(
+                any(isinstance(record, ObjectRecord) for record in rig.records(partition))
+                for partition in range(2)
+            )
+            assert rig.status.frontier in {
+                marker.frontier for marker in rig.markers("end") + rig.markers("heartbeat")
+            }
 
     run_virtually(body())
 
@@ -393,7 +423,9 @@ def test_under_a_load_that_never_ends_a_snapshot_has_its_turns_and_ends() -> Non
 
     async def body() -> None:
         sink = FakeSink(faults=Faults(delay_s=0.2))
-        rig = Rig(partitions=1, queue_bytes=4 << 20, conflate=False, sink=sink, heartbeat_interval_s=1.0)
+        rig = Rig(
+            partitions=1, queue_bytes=4 << 20, conflate=False, sink=sink, heartbeat_interval_s=1.0
+        )
         filled(rig.store)
         async with rig.running():
             rig.sync()

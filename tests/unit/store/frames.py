@@ -15,13 +15,31 @@ WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 
 
 def frame(
-    name: str, version: int | str, kind: FrameType = "ADDED", *, uid: str = "", body: object = 0, namespace: str = "n", noise: object = None
+    name: str,
+    version: int | str,
+    kind: FrameType = "ADDED",
+    *,
+    uid: str = "",
+    body: object = 0,
+    namespace: str = "n",
+    noise: object = None,
 ) -> ObjectFrame:
-    """One object. Shape: uid is the name's own unless given; `noise` stands in managedFields, which are dropped."""
-    metadata = {"name": name, "namespace": namespace, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    """One object. Shape: uid is the name's own unless given; `noise` stands in managedFields, which
+    are dropped."""
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or f"uid-{name}",
+        "resourceVersion": str(version),
+    }
     if noise is not None:
         metadata["managedFields"] = noise  # type: ignore[assignment]  # of any shape
-    return frame_of(msgspec.json.encode({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata, "spec": body}), kind)
+    return frame_of(
+        msgspec.json.encode(
+            {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata, "spec": body}
+        ),
+        kind,
+    )
 
 
 def widgets(**options: object) -> Store:

@@ -1,4 +1,5 @@
-"""Frames and lists become changes, in the order to publish them. Cases T40 to T48 are those of the watch conformance list."""
+"""Frames and lists become changes, in the order to publish them. Cases T40 to T48 are those of the
+watch conformance list."""
 
 import hashlib
 
@@ -22,7 +23,13 @@ def told(changes: list[Change]) -> list[tuple[str, ...]]:
     short: list[tuple[str, ...]] = []
     for change in changes:
         if isinstance(change, Removed):
-            short.append(("observed" if change.observed else "inferred", change.key.decode(), change.resource_version))
+            short.append(
+                (
+                    "observed" if change.observed else "inferred",
+                    change.key.decode(),
+                    change.resource_version,
+                )
+            )
         else:
             verb = "added" if change.before is None else "modified"
             short.append((verb, change.key.decode(), change.entry.resource_version))
@@ -43,7 +50,9 @@ def test_the_hash_is_that_of_key_zero_value() -> None:
 
 def test_watch_events_are_upserts_whatever_their_type_says() -> None:
     store = widgets()
-    assert told(store.apply([frame("a", 1, "MODIFIED"), frame("a", 2, "ADDED", body=1)]).changes) == [
+    assert told(
+        store.apply([frame("a", 1, "MODIFIED"), frame("a", 2, "ADDED", body=1)]).changes
+    ) == [
         ("added", "n/a", "1"),
         ("modified", "n/a", "2"),
     ]
@@ -71,9 +80,13 @@ def test_T48_a_replay_of_what_is_held_is_counted_and_says_nothing() -> None:
 
 def test_T48_a_late_deletion_of_another_incarnation_is_ignored_unless_newer() -> None:
     store = listing(widgets(), [frame("a", 5, uid="new")])
-    late = store.apply([frame("a", 4, "DELETED", uid="old"), frame("a", "x9", "DELETED", uid="old")])
+    late = store.apply(
+        [frame("a", 4, "DELETED", uid="old"), frame("a", "x9", "DELETED", uid="old")]
+    )
     assert (late.changes, late.repeated) == ([], 2)
-    assert told(store.apply([frame("a", 9, "DELETED", uid="newest")]).changes) == [("inferred", "n/a", "9")]
+    assert told(store.apply([frame("a", 9, "DELETED", uid="newest")]).changes) == [
+        ("inferred", "n/a", "9")
+    ]
 
 
 def test_a_deletion_carries_its_own_version_even_when_that_is_the_held_one() -> None:
@@ -97,7 +110,10 @@ def test_a_replayed_deletion_older_than_what_is_held_does_not_remove_it() -> Non
 
 def test_a_new_uid_is_a_removal_dated_by_its_event_and_an_addition() -> None:
     store = listing(widgets(), [frame("a", 5)])
-    assert told(store.apply([frame("a", 8, "MODIFIED", uid="other")]).changes) == [("inferred", "n/a", "8"), ("added", "n/a", "8")]
+    assert told(store.apply([frame("a", 8, "MODIFIED", uid="other")]).changes) == [
+        ("inferred", "n/a", "8"),
+        ("added", "n/a", "8"),
+    ]
 
 
 def test_a_recreation_with_the_same_content_is_still_announced() -> None:
@@ -115,7 +131,9 @@ def test_T46_an_object_that_leaves_the_selector_and_returns_keeps_its_uid() -> N
 
 def test_T81_versions_that_cannot_be_compared_are_only_told_apart() -> None:
     store = listing(widgets(), [frame("a", "zz-9"), frame("b", "9" * 39)])
-    applied = store.apply([frame("a", "zz-1", body=1), frame("a", "zz-1", body=1), frame("b", "8" * 39, body=1)])
+    applied = store.apply(
+        [frame("a", "zz-1", body=1), frame("a", "zz-1", body=1), frame("b", "8" * 39, body=1)]
+    )
     assert told(applied.changes) == [("modified", "n/a", "zz-1"), ("modified", "n/b", "8" * 39)]
     assert applied.repeated == 1
 
@@ -126,7 +144,9 @@ def test_a_change_of_version_or_of_dropped_fields_alone_is_suppressed_and_touche
     applied = store.apply([frame("a", 6, "MODIFIED", noise=[2]), frame("a", 7, "MODIFIED")])
     assert (applied.changes, applied.suppressed) == ([], 2)
     assert store.get(b"n/a") is before
-    assert told(store.apply([frame("a", 8, "MODIFIED", body=1)]).changes) == [("modified", "n/a", "8")]
+    assert told(store.apply([frame("a", 8, "MODIFIED", body=1)]).changes) == [
+        ("modified", "n/a", "8")
+    ]
 
 
 def test_without_suppression_every_version_is_published() -> None:
@@ -137,15 +157,25 @@ def test_without_suppression_every_version_is_published() -> None:
 def test_where_values_are_hidden_every_version_is_published() -> None:
     store = Store(Transform.compile(WIDGETS, redact=["spec"]), partitions=1)
     listing(store, [frame("a", 5, body=1)])
-    assert told(store.apply([frame("a", 6, "MODIFIED", body=2)]).changes) == [("modified", "n/a", "6")]
+    assert told(store.apply([frame("a", 6, "MODIFIED", body=2)]).changes) == [
+        ("modified", "n/a", "6")
+    ]
 
 
 @pytest.mark.parametrize("label", ["7", "8", ""])
 def test_a_label_named_like_the_version_neither_hides_a_change_nor_invents_one(label: str) -> None:
     def tricky(version: str, marked: str) -> bytes:
         labels = {"resourceVersion": marked}
-        metadata = {"labels": labels, "name": "a", "namespace": "n", "resourceVersion": version, "uid": "u"}
-        return msgspec.json.encode({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata})
+        metadata = {
+            "labels": labels,
+            "name": "a",
+            "namespace": "n",
+            "resourceVersion": version,
+            "uid": "u",
+        }
+        return msgspec.json.encode(
+            {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata}
+        )
 
     store = listing(widgets(), [frame_of(tricky("7", "7"))])
     changes = store.apply([frame_of(tricky("8", label))]).changes
@@ -165,7 +195,16 @@ def test_objects_without_any_version_are_told_apart_by_content() -> None:
 
 
 def test_T40_a_relist_says_removals_first_then_upserts_in_list_order() -> None:
-    store = listing(widgets(), [frame("gone", 1), frame("same", 2), frame("new-uid", 3), frame("changed", 4), frame("gone-too", 5)])
+    store = listing(
+        widgets(),
+        [
+            frame("gone", 1),
+            frame("same", 2),
+            frame("new-uid", 3),
+            frame("changed", 4),
+            frame("gone-too", 5),
+        ],
+    )
     store.begin_list()
     store.stage([frame("fresh", 9), frame("changed", 8, body=1)])
     store.stage([frame("same", 2), frame("new-uid", 7, uid="other")])
@@ -225,15 +264,26 @@ def test_a_watch_that_goes_on_after_a_broken_list_voids_it() -> None:
 def test_in_a_streaming_list_later_frames_win_and_deletions_take_out() -> None:
     store = widgets()
     store.begin_list()
-    store.stage([frame("a", 1), frame("b", 2), frame("a", 3, "MODIFIED", body=1), frame("b", 4, "DELETED"), frame("c", 5, "DELETED")])
+    store.stage(
+        [
+            frame("a", 1),
+            frame("b", 2),
+            frame("a", 3, "MODIFIED", body=1),
+            frame("b", 4, "DELETED"),
+            frame("c", 5, "DELETED"),
+        ]
+    )
     store.replace("5")
     assert state(store) == {"n/a": ("uid-a", "3", 1)}
 
 
 @pytest.mark.parametrize(
-    ("held", "listed", "doubted"), [(99, 0, False), (100, 0, True), (100, 49, True), (100, 50, False), (101, 50, True)]
+    ("held", "listed", "doubted"),
+    [(99, 0, False), (100, 0, True), (100, 49, True), (100, 50, False), (101, 50, True)],
 )
-def test_a_list_that_lost_more_than_half_is_implausible_from_100_objects_on(held: int, listed: int, doubted: bool) -> None:
+def test_a_list_that_lost_more_than_half_is_implausible_from_100_objects_on(
+    held: int, listed: int, doubted: bool
+) -> None:
     store = listing(widgets(), [frame(f"w{n}", n + 1) for n in range(held)])
     store.begin_list()
     store.stage([frame(f"w{n}", n + 1) for n in range(listed)])
@@ -291,8 +341,12 @@ def test_a_dictionary_learnt_on_the_way_changes_nothing_that_can_be_seen(way: st
     else:
         for start in range(0, 400, 30):
             store.apply(frames[start : start + 30])
-    assert [store.unpack(entry) for entry in entries(store).values()] == [Transform.compile(PODS).apply(each) for each in frames]
-    quiet = store.apply([pod_frame(number, resource_version=95_000_000 + number) for number in range(400)])
+    assert [store.unpack(entry) for entry in entries(store).values()] == [
+        Transform.compile(PODS).apply(each) for each in frames
+    ]
+    quiet = store.apply(
+        [pod_frame(number, resource_version=95_000_000 + number) for number in range(400)]
+    )
     assert (quiet.changes, quiet.suppressed) == ([], 400)
     assert sum(len(entry.packed) for entry in entries(store).values()) < 400 * 600
 
@@ -307,7 +361,9 @@ def test_partitions_do_not_change_over_an_objects_life() -> None:
     assert first.partition == second.partition
 
 
-def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_what_it_does_not_show() -> None:
+def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_what_it_does_not_show() -> (  # noqa: E501
+    None
+):
     store = widgets()
     store.begin_list()
     store.stage([frame("a", 1), frame("b", 2)])
@@ -327,7 +383,9 @@ def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> Replaced
     return store.replace("77")
 
 
-def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> None:
+def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> (  # noqa: E501
+    None
+):
     store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])
     for _ in range(2):
         replaced = relisted(store, [frame("a", 1)], damaged=[("n", "b")])
@@ -341,8 +399,12 @@ def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_se
     assert relisted(store, [frame("a", 1)], unreadable=1).changes == []
     store.apply([frame("c", 4, body=1)])
     replaced = relisted(store, [frame("a", 1)], unreadable=1)
-    assert told(replaced.changes) == [("inferred", "n/b", "77")], "c was seen in between: one list alone does not show it"
-    assert told(relisted(store, [frame("a", 1)], unreadable=1).changes) == [("inferred", "n/c", "77")]
+    assert told(replaced.changes) == [("inferred", "n/b", "77")], (
+        "c was seen in between: one list alone does not show it"
+    )
+    assert told(relisted(store, [frame("a", 1)], unreadable=1).changes) == [
+        ("inferred", "n/c", "77")
+    ]
 
 
 def test_a_list_by_content_finds_what_a_restored_server_gave_the_same_uid_and_version() -> None:
@@ -351,4 +413,6 @@ def test_a_list_by_content_finds_what_a_restored_server_gave_the_same_uid_and_ve
     store.stage([frame("a", 5, body="other"), frame("b", 6)])
     assert told(store.replace("6").changes) == [("modified", "n/a", "5")]
     assert state(store)["n/a"] == ("uid-a", "5", "other")
-    assert listing_changes(store, [frame("a", 5, body="third"), frame("b", 6)]) == [], "later lists go by version again"
+    assert listing_changes(store, [frame("a", 5, body="third"), frame("b", 6)]) == [], (
+        "later lists go by version again"
+    )

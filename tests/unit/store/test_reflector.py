@@ -10,7 +10,15 @@ from watchrelay.contract.wire import Reason
 from watchrelay.core.errors import Interrupted
 from watchrelay.model.changes import Change
 from watchrelay.model.frames import ObjectFrame
-from watchrelay.model.watch_events import Gone, ListBegun, ListDone, Listed, Observed, Progressed, Troubled
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    ListDone,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+)
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.store.objects import Store
@@ -29,7 +37,15 @@ class Outbox:
         self.told.append(("room", len(self.store)))
 
     def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
-        self.told.append(("push", reason, received_s, [(type(c).__name__, c.key) for c in changes], len(self.store)))
+        self.told.append(
+            (
+                "push",
+                reason,
+                received_s,
+                [(type(c).__name__, c.key) for c in changes],
+                len(self.store),
+            )
+        )
 
     def synced(self, resource_version: str) -> None:
         self.told.append(("synced", resource_version, len(self.store)))
@@ -50,15 +66,24 @@ class Stream:
         self.metrics = Metrics()
         self.status = StreamStatus("widgets.example.com")
         metrics = self.metrics.stream("widgets.example.com", WIDGETS)
-        self.reflector = Reflector(self.store, self.outbox, metrics=metrics, status=self.status, resumed=resumed)
+        self.reflector = Reflector(
+            self.store, self.outbox, metrics=metrics, status=self.status, resumed=resumed
+        )
 
-    async def relist(self, frames: list[ObjectFrame], version: str, *, confirmed: bool = False, since: str = "") -> bool:
+    async def relist(
+        self, frames: list[ObjectFrame], version: str, *, confirmed: bool = False, since: str = ""
+    ) -> bool:
         assert await self.reflector.take(ListBegun())
         assert await self.reflector.take(Listed(frames))
         return await self.reflector.take(ListDone(version, confirmed=confirmed, since=since))
 
     def count(self, name: str, **labels: str) -> float:
-        named = {"stream": "widgets.example.com", "group": "example.com", "version": "v1", "resource": "widgets"}
+        named = {
+            "stream": "widgets.example.com",
+            "group": "example.com",
+            "version": "v1",
+            "resource": "widgets",
+        }
         return self.metrics.registry.get_sample_value(f"watchrelay_{name}", named | labels) or 0.0
 
     def pushed(self) -> list[tuple[object, ...]]:
@@ -78,13 +103,23 @@ async def test_the_first_list_is_announced_as_synced_and_pushes_nothing(stream: 
     assert stream.count("missed_changes_total") == 0
 
 
-async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_has_them(stream: Stream) -> None:
+async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_has_them(
+    stream: Stream,
+) -> None:
     await stream.relist([], "1")
     stream.outbox.told.clear()
-    assert await stream.reflector.take(Observed([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5))
+    assert await stream.reflector.take(
+        Observed([frame("a", 2), frame("a", 3, "DELETED"), frame("b", 4)], 12.5)
+    )
     assert stream.outbox.told == [
         ("room", 0),
-        ("push", "watch", 12.5, [("Upserted", b"n/a"), ("Removed", b"n/a"), ("Upserted", b"n/b")], 1),
+        (
+            "push",
+            "watch",
+            12.5,
+            [("Upserted", b"n/a"), ("Removed", b"n/a"), ("Upserted", b"n/b")],
+            1,
+        ),
     ]
     assert stream.status.last_event_ms is not None
     assert stream.status.objects == 1
@@ -92,7 +127,9 @@ async def test_watch_changes_are_pushed_once_there_is_room_and_after_the_store_h
 
 async def test_a_batch_that_changes_nothing_pushes_nothing_but_is_counted(stream: Stream) -> None:
     await stream.relist([frame("a", 1)], "1")
-    await stream.reflector.take(Observed([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0))
+    await stream.reflector.take(
+        Observed([frame("a", 1), frame("a", 2, noise=[1]), frame("x", 3, "DELETED")], 1.0)
+    )
     assert stream.pushed() == []
     assert stream.count("events_deduplicated_total") == 2
     assert stream.count("events_filtered_total", reason="suppressed") == 1
@@ -106,15 +143,27 @@ async def test_other_namespaces_are_counted_as_filtered_on_both_paths() -> None:
     assert list(state(stream.store)) == ["n/a"]
 
 
-async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(stream: Stream) -> None:
+async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(
+    stream: Stream,
+) -> None:
     await stream.relist([frame("a", 1), frame("b", 2)], "2")
     await stream.relist([frame("b", 5, body=1), frame("c", 6)], "7")
-    assert stream.pushed() == [("push", "relist", 0.0, [("Removed", b"n/a"), ("Upserted", b"n/b"), ("Upserted", b"n/c")], 2)]
+    assert stream.pushed() == [
+        (
+            "push",
+            "relist",
+            0.0,
+            [("Removed", b"n/a"), ("Upserted", b"n/b"), ("Upserted", b"n/c")],
+            2,
+        )
+    ]
     assert stream.outbox.told[-1] == ("synced", "7", 2)
     assert stream.count("missed_changes_total") == 3
 
 
-async def test_an_implausible_list_changes_nothing_until_a_second_one_confirms_it(stream: Stream) -> None:
+async def test_an_implausible_list_changes_nothing_until_a_second_one_confirms_it(
+    stream: Stream,
+) -> None:
     await stream.relist([frame(f"w{n}", n + 1) for n in range(120)], "200")
     stream.outbox.told.clear()
     assert not await stream.relist([frame("w1", 2)], "300")
@@ -135,11 +184,15 @@ async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> 
     assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
 
 
-async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(stream: Stream) -> None:
+async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(  # noqa: E501
+    stream: Stream,
+) -> None:
     await stream.relist([frame("a", 1), frame("b", 2)], "2")
     await stream.reflector.take(Progressed("8"))
     await stream.reflector.take(Gone())
-    assert stream.pushed() == [("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)]
+    assert stream.pushed() == [
+        ("push", "relist", 0.0, [("Removed", b"n/a"), ("Removed", b"n/b")], 0)
+    ]
     assert stream.status.objects == 0
     await stream.relist([frame("a", 11, uid="again")], "12")
     assert stream.pushed()[1:] == [("push", "relist", 0.0, [("Upserted", b"n/a")], 1)]
@@ -147,17 +200,31 @@ async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return
 
 
 async def compared(stream: Stream) -> None:
-    """A watch that stood at 10, and a list at 20 that shows of a, b and c: a as it was, b changed, c gone, and d."""
+    """A watch that stood at 10, and a list at 20 that shows of a, b and c: a as it was, b changed,
+    c gone, and d."""
     await stream.relist([frame("a", 1), frame("b", 2), frame("c", 3)], "10")
     stream.outbox.told.clear()
     await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12)], "20", since="10")
 
 
-async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_said_once(stream: Stream) -> None:
+async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_said_once(
+    stream: Stream,
+) -> None:
     await compared(stream)
-    found = ("push", "relist", 0.0, [("Removed", b"n/c"), ("Upserted", b"n/b"), ("Upserted", b"n/d")], 3)
+    found = (
+        "push",
+        "relist",
+        0.0,
+        [("Removed", b"n/c"), ("Upserted", b"n/b"), ("Upserted", b"n/d")],
+        3,
+    )
     assert stream.pushed() == [found]
-    replayed = [frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1), frame("c", 16, "DELETED")]
+    replayed = [
+        frame("d", 12),
+        frame("c", 14, body=1),
+        frame("b", 15, body=1),
+        frame("c", 16, "DELETED"),
+    ]
     await stream.reflector.take(Observed(replayed, 1.0))
     await stream.reflector.take(Progressed("16"))
     assert stream.outbox.told[-1][0] != "progressed", "the list said more already"
@@ -170,7 +237,9 @@ async def test_what_the_watch_shows_of_a_comparing_list_was_not_missed_and_is_sa
 
 
 @pytest.mark.parametrize("passed", ["bookmark", "event", "list"])
-async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_missed(stream: Stream, passed: str) -> None:
+async def test_what_the_watch_does_not_show_until_it_has_passed_the_list_was_missed(
+    stream: Stream, passed: str
+) -> None:
     await compared(stream)
     await stream.reflector.take(Observed([frame("d", 12)], 1.0))
     await stream.reflector.take(Progressed("12"))
@@ -194,11 +263,15 @@ async def test_a_comparing_list_that_finds_nothing_counts_nothing(stream: Stream
     assert (stream.pushed(), stream.count("missed_changes_total")) == ([], 0)
 
 
-async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_said_again(stream: Stream) -> None:
+async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_said_again(
+    stream: Stream,
+) -> None:
     await compared(stream)
     await stream.reflector.take(ListBegun())
     assert stream.count("missed_changes_total") == 0
-    await stream.reflector.take(Observed([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0))
+    await stream.reflector.take(
+        Observed([frame("d", 12), frame("c", 14, body=1), frame("b", 15, body=1)], 1.0)
+    )
     await stream.reflector.take(Progressed("15"))
     assert len(stream.pushed()) == 1
     await stream.reflector.take(Observed([frame("c", 16, "DELETED")], 2.0))
@@ -208,23 +281,38 @@ async def test_a_comparing_list_behind_which_another_one_failed_is_still_not_sai
 
 async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: Stream) -> None:
     await compared(stream)
-    await stream.relist([frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)], "30", since="10")
-    await stream.reflector.take(Observed([frame("d", 12), frame("b", 15, body=1), frame("c", 16, "DELETED"), frame("e", 25)], 1.0))
+    await stream.relist(
+        [frame("a", 1), frame("b", 15, body=1), frame("d", 12), frame("e", 25)], "30", since="10"
+    )
+    await stream.reflector.take(
+        Observed(
+            [frame("d", 12), frame("b", 15, body=1), frame("c", 16, "DELETED"), frame("e", 25)], 1.0
+        )
+    )
     await stream.reflector.take(Progressed("30"))
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (2, 0)
 
 
-async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> None:
+async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> (  # noqa: E501
+    None
+):
     stream = Stream(resumed=True)
     stream.store.resume([], skip={}, newest="10")
     await stream.relist([frame("b", 18)], "20", since="10")
-    await stream.reflector.take(Observed([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0))
+    await stream.reflector.take(
+        Observed([frame("a", 12), frame("a", 14, "DELETED"), frame("b", 18)], 1.0)
+    )
     await stream.reflector.take(Progressed("20"))
     assert stream.pushed() == [("push", "resume", 0.0, [("Upserted", b"n/b")], 1)]
-    assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (("progressed", "20"), 0)
+    assert (stream.outbox.told[-1], stream.count("missed_changes_total")) == (
+        ("progressed", "20"),
+        0,
+    )
 
 
-async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_objects_keep_their_state(stream: Stream) -> None:
+async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_objects_keep_their_state(  # noqa: E501
+    stream: Stream,
+) -> None:
     await stream.relist([frame("a", 5), frame("b", 6), frame("c", 7)], "10")
     await stream.reflector.take(ListBegun(by_content=True))
     await stream.reflector.take(Listed([frame("a", 5, body="other")], damaged=(("n", "b"),)))

@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: a store filled from a log, then a watch that replays, or a list.  Out: what counts as a change."""
+"""Room: unit tests.  In: a store filled from a log, then a watch that replays, or a list.  Out:
+what counts as a change."""
 
 from __future__ import annotations
 
@@ -14,23 +15,44 @@ def told(changes: list[Change]) -> list[tuple[str, str, str]]:
     return [
         ("deleted", each.key.decode(), each.resource_version)
         if isinstance(each, Removed)
-        else ("added" if each.before is None else "modified", each.key.decode(), each.entry.resource_version)
+        else (
+            "added" if each.before is None else "modified",
+            each.key.decode(),
+            each.entry.resource_version,
+        )
         for each in changes
     ]
 
 
-def published(store: Store, name: str, version: int, *, uid: str = "", body: object = 0) -> tuple[bytes, Entry]:
+def published(
+    store: Store, name: str, version: int, *, uid: str = "", body: object = 0
+) -> tuple[bytes, Entry]:
     """An entry as a read-back makes it, of the bytes that this object is published with."""
     shown = frame(name, version, uid=uid, body=body)
     value = Transform.compile(WIDGETS).apply(shown)
     key = f"n/{name}".encode()
-    return key, Entry(shown.uid, str(version), content_hash(key, value), partition_of(key, 3), store.pack(value, str(version)))
+    return key, Entry(
+        shown.uid,
+        str(version),
+        content_hash(key, value),
+        partition_of(key, 3),
+        store.pack(value, str(version)),
+    )
 
 
-def resumed(*objects: tuple[str, int], skip: dict[str, int] | None = None, newest: int = 0, **options: object) -> Store:
+def resumed(
+    *objects: tuple[str, int],
+    skip: dict[str, int] | None = None,
+    newest: int = 0,
+    **options: object,
+) -> Store:
     store = widgets(**options)
     gone = {f"n/{name}".encode(): str(version) for name, version in (skip or {}).items()}
-    store.resume([published(store, name, version) for name, version in objects], skip=gone, newest=str(newest or ""))
+    store.resume(
+        [published(store, name, version) for name, version in objects],
+        skip=gone,
+        newest=str(newest or ""),
+    )
     return store
 
 
@@ -53,13 +75,20 @@ def test_a_replay_says_nothing_and_what_is_newer_is_said() -> None:
     ]
     assert store.apply(replay).changes == []
     news = [frame("dead", 10), frame("a", 11, body=2), frame("c", 12, "DELETED")]
-    assert told(store.apply(news).changes) == [("added", "n/dead", "10"), ("modified", "n/a", "11"), ("deleted", "n/c", "12")]
+    assert told(store.apply(news).changes) == [
+        ("added", "n/dead", "10"),
+        ("modified", "n/a", "11"),
+        ("deleted", "n/c", "12"),
+    ]
 
 
 def test_the_successor_whose_event_implied_the_delete_is_no_replay() -> None:
-    """A new uid is a delete and an upsert of one version: a writer may have died between the two."""
+    """A new uid is a delete and an upsert of one version: a writer may have died between the
+    two."""
     store = resumed(skip={"a": 9}, newest=9)
-    assert told(store.apply([frame("a", 8), frame("a", 9, uid="second")]).changes) == [("added", "n/a", "9")]
+    assert told(store.apply([frame("a", 8), frame("a", 9, uid="second")]).changes) == [
+        ("added", "n/a", "9")
+    ]
 
 
 def test_behind_the_newest_version_of_the_log_nothing_is_a_replay() -> None:
@@ -73,7 +102,15 @@ def test_behind_the_newest_version_of_the_log_nothing_is_a_replay() -> None:
 def test_a_list_is_compared_by_uid_and_content_not_by_version() -> None:
     store = resumed(("same", 1), ("touched", 2), ("other", 3), ("gone", 4), ("anew", 5), newest=50)
     store.begin_list()
-    store.stage([frame("same", 1), frame("touched", 20), frame("other", 3, body="else"), frame("anew", 5, uid="second"), frame("new", 6)])
+    store.stage(
+        [
+            frame("same", 1),
+            frame("touched", 20),
+            frame("other", 3, body="else"),
+            frame("anew", 5, uid="second"),
+            frame("new", 6),
+        ]
+    )
     assert told(store.replace("60").changes) == [
         ("deleted", "n/gone", "60"),
         ("deleted", "n/anew", "5"),
@@ -110,5 +147,7 @@ def test_a_dictionary_is_learnt_while_loading_and_contents_stay_equal() -> None:
     assert store.pack(b"x", "") is not None
     assert max(len(each.packed) for held in states for each in held.values()) < 200
     store.begin_list()
-    store.stage([frame(f"o{number}", number, body={"text": text, "number": number}) for number in range(60)])
+    store.stage(
+        [frame(f"o{number}", number, body={"text": text, "number": number}) for number in range(60)]
+    )
     assert store.replace("99").changes == []

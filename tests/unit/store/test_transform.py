@@ -9,7 +9,7 @@ from watchrelay.store.transform import LAST_APPLIED, Transform
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-HEAD = b'{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"'
+HEAD = b'{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"'  # noqa: E501
 
 
 def published(raw: bytes, resource: Resource = WIDGETS, **options: object) -> bytes:
@@ -21,29 +21,47 @@ def widget(rest: bytes = b"", metadata: bytes = b"") -> bytes:
 
 
 def test_without_paths_every_byte_stays() -> None:
-    raw = widget(b',"spec":{"a":1.0,"b":-0,"c":1e400,"d":123456789012345678901234567890,"e":"\\u003c\\/ \xc3\xa4"},"status":null')
+    raw = widget(
+        b',"spec":{"a":1.0,"b":-0,"c":1e400,"d":123456789012345678901234567890,"e":"\\u003c\\/ '
+        b'\xc3\xa4"},"status":null'
+    )
     assert published(raw) == raw
 
 
 def test_managed_fields_and_last_applied_are_dropped_by_default() -> None:
-    noise = b',"annotations":{"%s":"{\\"a\\":1}","keep":"me"},"managedFields":[{"manager":"x"}]' % LAST_APPLIED.encode()
-    assert published(widget(b',"spec":{}', noise)) == widget(b',"spec":{}', b',"annotations":{"keep":"me"}')
-    assert published(widget(metadata=noise), keep_managed_fields=True, keep_last_applied=True) == widget(metadata=noise)
+    noise = (
+        b',"annotations":{"%s":"{\\"a\\":1}","keep":"me"},"managedFields":[{"manager":"x"}]'
+        % LAST_APPLIED.encode()
+    )
+    assert published(widget(b',"spec":{}', noise)) == widget(
+        b',"spec":{}', b',"annotations":{"keep":"me"}'
+    )
+    assert published(
+        widget(metadata=noise), keep_managed_fields=True, keep_last_applied=True
+    ) == widget(metadata=noise)
 
 
 def test_an_annotation_map_that_becomes_empty_stays() -> None:
-    assert published(widget(metadata=b',"annotations":{"%s":"{}"}' % LAST_APPLIED.encode())) == widget(metadata=b',"annotations":{}')
+    assert published(
+        widget(metadata=b',"annotations":{"%s":"{}"}' % LAST_APPLIED.encode())
+    ) == widget(metadata=b',"annotations":{}')
 
 
 def test_last_applied_is_found_when_its_key_is_written_with_escapes() -> None:
     key = LAST_APPLIED.encode().replace(b"/", b"\\/").replace(b"last", b"\\u006cast")
-    assert published(widget(metadata=b',"annotations":{"%s":"x"}' % key)) == widget(metadata=b',"annotations":{}')
+    assert published(widget(metadata=b',"annotations":{"%s":"x"}' % key)) == widget(
+        metadata=b',"annotations":{}'
+    )
 
 
 def test_api_version_and_kind_come_first_and_are_filled_in() -> None:
     transform = Transform.compile(WIDGETS)
     frame = frame_of(widget(b',"spec":1'))
-    for order in (("kind", "apiVersion", "metadata", "spec"), ("metadata", "spec"), ("metadata", "kind", "spec")):
+    for order in (
+        ("kind", "apiVersion", "metadata", "spec"),
+        ("metadata", "spec"),
+        ("metadata", "kind", "spec"),
+    ):
         frame.fields = {key: frame_of(widget(b',"spec":1')).fields[key] for key in order}
         assert transform.apply(frame) == widget(b',"spec":1')
 
@@ -54,18 +72,32 @@ def test_api_version_and_kind_come_first_and_are_filled_in() -> None:
         (["status.conditions"], b',"status":{"conditions":[1],"x":1.0}', b',"status":{"x":1.0}'),
         (["status.conditions"], b',"status":{"conditions":[1]}', b',"status":{}'),
         (["status"], b',"spec":1,"status":{}', b',"spec":1'),
-        (["spec.*.b"], b',"spec":{"x":{"b":1,"c":1e400},"y":2,"z":[{"b":3}]}', b',"spec":{"x":{"c":1e400},"y":2,"z":[{"b":3}]}'),
-        (["spec.list[*].b"], b',"spec":{"list":[{"a":-0,"b":1},7,{"b":2}]}', b',"spec":{"list":[{"a":-0},7,{}]}'),
+        (
+            ["spec.*.b"],
+            b',"spec":{"x":{"b":1,"c":1e400},"y":2,"z":[{"b":3}]}',
+            b',"spec":{"x":{"c":1e400},"y":2,"z":[{"b":3}]}',
+        ),
+        (
+            ["spec.list[*].b"],
+            b',"spec":{"list":[{"a":-0,"b":1},7,{"b":2}]}',
+            b',"spec":{"list":[{"a":-0},7,{}]}',
+        ),
         (["spec.list[*]"], b',"spec":{"list":[1,2]}', b',"spec":{"list":[]}'),
         (["spec.*"], b',"spec":{"a":1,"b":2}', b',"spec":{}'),
-        (["spec.a.b", "spec.*.c"], b',"spec":{"a":{"b":1,"c":2,"d":3},"e":{"b":4,"c":5}}', b',"spec":{"a":{"d":3},"e":{"b":4}}'),
+        (
+            ["spec.a.b", "spec.*.c"],
+            b',"spec":{"a":{"b":1,"c":2,"d":3},"e":{"b":4,"c":5}}',
+            b',"spec":{"a":{"d":3},"e":{"b":4}}',
+        ),
         (["spec.a", "spec.a.b"], b',"spec":{"a":{"b":1}}', b',"spec":{}'),
         (["spec.missing.x", "nothing"], b',"spec":{"a":1}', b',"spec":{"a":1}'),
         (["spec.a.b"], b',"spec":{"a":"text"}', b',"spec":{"a":"text"}'),
         (["*"], b',"spec":{},"status":{}', b""),
     ],
 )
-def test_dropped_paths_leave_every_other_value_byte_for_byte(drop: list[str], rest: bytes, left: bytes) -> None:
+def test_dropped_paths_leave_every_other_value_byte_for_byte(
+    drop: list[str], rest: bytes, left: bytes
+) -> None:
     assert published(widget(rest), drop=drop) == widget(left)
 
 
@@ -73,14 +105,16 @@ def test_wildcards_never_take_an_objects_identity() -> None:
     raw = widget(b',"spec":1', b',"labels":{"a":"b"},"generation":3')
     assert published(raw, drop=["metadata.*"]) == widget(b',"spec":1')
     assert published(raw, drop=["*.*"]) == widget(b',"spec":1')
-    assert published(raw, redact=["*"]) == widget(b',"spec":"<redacted>"', b',"labels":"<redacted>","generation":"<redacted>"')
+    assert published(raw, redact=["*"]) == widget(
+        b',"spec":"<redacted>"', b',"labels":"<redacted>","generation":"<redacted>"'
+    )
 
 
 def test_a_quoted_key_names_one_annotation() -> None:
     metadata = b',"annotations":{"example.com/x":"1","y":"2"}'
-    assert published(widget(metadata=metadata), drop=['metadata.annotations["example.com/x"]']) == widget(
-        metadata=b',"annotations":{"y":"2"}'
-    )
+    assert published(
+        widget(metadata=metadata), drop=['metadata.annotations["example.com/x"]']
+    ) == widget(metadata=b',"annotations":{"y":"2"}')
     both = metadata.replace(b'"y"', b'"%s":"3","y"' % LAST_APPLIED.encode())
     assert published(widget(metadata=both), redact=["metadata.annotations.y"]) == widget(
         metadata=b',"annotations":{"example.com/x":"1","y":"<redacted>"}'
@@ -120,10 +154,20 @@ def test_a_secrets_payload_leaves_only_when_asked_for_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'"hunter2"', b'["hunter2"]', b"17", b'{"a":{"b":"hunter2"}}', b'{"a":"hunter2","a":"hunter2"}', b'{"\xff":"hunter2"}']
+    "data",
+    [
+        b'"hunter2"',
+        b'["hunter2"]',
+        b"17",
+        b'{"a":{"b":"hunter2"}}',
+        b'{"a":"hunter2","a":"hunter2"}',
+        b'{"\xff":"hunter2"}',
+    ],
 )
 def test_a_secrets_payload_of_an_unexpected_shape_stays_home_too(data: bytes) -> None:
-    raw = SECRET.replace(b'{"password":"aHVudGVyMg==","empty":null}', data).replace(b'"token":"hunter2"', b"")
+    raw = SECRET.replace(b'{"password":"aHVudGVyMg==","empty":null}', data).replace(
+        b'"token":"hunter2"', b""
+    )
     assert b"hunter2" not in published(raw, SECRETS)
     assert b"17" not in published(raw, SECRETS)
 
@@ -134,7 +178,9 @@ def test_a_secret_without_payload_stays_without() -> None:
 
 
 def test_user_paths_do_not_loosen_what_is_said_of_secrets() -> None:
-    assert b"aHVudGVyMg==" not in published(SECRET, SECRETS, drop=["data.empty"], redact=["data.other.x", "*.token"])
+    assert b"aHVudGVyMg==" not in published(
+        SECRET, SECRETS, drop=["data.empty"], redact=["data.other.x", "*.token"]
+    )
 
 
 def test_metadata_only_publishes_metadata_even_of_a_full_object_under_its_own_kind() -> None:
@@ -158,7 +204,9 @@ def test_the_frame_is_left_as_it_came() -> None:
 
 def test_pods_keep_everything_but_managed_fields() -> None:
     tree = pod(5)
-    value = msgspec.json.decode(published(msgspec.json.encode(tree), Resource("", "v1", "pods", "Pod", namespaced=True)))
+    value = msgspec.json.decode(
+        published(msgspec.json.encode(tree), Resource("", "v1", "pods", "Pod", namespaced=True))
+    )
     del tree["metadata"]["managedFields"]
     assert value == tree
 
@@ -174,11 +222,19 @@ def test_the_description_tells_transforms_apart_and_ignores_spelling() -> None:
     ]
     described = [plain, *(other.describe() for other in others)]
     assert all(a != b for at, a in enumerate(described) for b in described[:at])
-    assert Transform.compile(WIDGETS, drop=["a.b", "c"]).describe() == Transform.compile(WIDGETS, drop=["c", 'a["b"]']).describe()
-    assert Transform.compile(SECRETS).describe() != Transform.compile(SECRETS, include_secret_data=True).describe()
+    assert (
+        Transform.compile(WIDGETS, drop=["a.b", "c"]).describe()
+        == Transform.compile(WIDGETS, drop=["c", 'a["b"]']).describe()
+    )
+    assert (
+        Transform.compile(SECRETS).describe()
+        != Transform.compile(SECRETS, include_secret_data=True).describe()
+    )
     msgspec.json.encode(plain)
 
 
 def test_a_wrong_path_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match="metadata and its name, namespace, uid, resourceVersion always stay"):
+    with pytest.raises(
+        ValueError, match="metadata and its name, namespace, uid, resourceVersion always stay"
+    ):
         Transform.compile(WIDGETS, drop=["metadata.uid"])

@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: streams at the turnstile, in virtual time.  Out: seats of lists, waits at the gate."""
+"""Room: unit tests.  In: streams at the turnstile, in virtual time.  Out: seats of lists, waits at
+the gate."""
 
 import asyncio
 import contextlib
@@ -42,7 +43,11 @@ def test_three_lists_at_once_and_of_large_ones_one() -> None:
 def test_a_stream_that_is_cancelled_while_it_waits_takes_no_seat_with_it() -> None:
     async def scene() -> None:
         turnstile = Turnstile(lists=1)
-        with turnstile.membership() as first, turnstile.membership() as second, turnstile.membership() as third:
+        with (
+            turnstile.membership() as first,
+            turnstile.membership() as second,
+            turnstile.membership() as third,
+        ):
             await first.sit(large=False)
             for large in (False, True):
                 with contextlib.suppress(TimeoutError):
@@ -96,7 +101,9 @@ def test_whoever_waits_at_the_gate_is_told_until_when_and_passes_when_it_opens()
     virtualtime.run(scene())
 
 
-def test_a_probe_without_a_credential_opens_nothing_and_the_next_stream_probes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_probe_without_a_credential_opens_nothing_and_the_next_stream_probes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     metrics = Metrics()
 
@@ -115,7 +122,10 @@ def test_a_probe_without_a_credential_opens_nothing_and_the_next_stream_probes(c
                 await asyncio.sleep(0)
                 first.failed(Misconfigured("the plugin failed with exit code 255"))
                 assert (turnstile.gate.closed_until_s or 0) >= asked_s + 1
-                assert (closed(), caplog.messages) == (1, ["api server in trouble, all streams stay away"])
+                assert (closed(), caplog.messages) == (
+                    1,
+                    ["api server in trouble, all streams stay away"],
+                )
                 async with asyncio.timeout(5):
                     await waiting
             assert loop.time() >= asked_s + 1

@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: requests and how they end.  Out: when the gate of an endpoint lets whom through."""
+"""Room: unit tests.  In: requests and how they end.  Out: when the gate of an endpoint lets whom
+through."""
 
 import math
 from itertools import pairwise
@@ -67,7 +68,9 @@ def test_a_probe_that_fails_closes_for_all_and_for_longer() -> None:
     assert 8 + 1.6 <= gate.state.until_s < 8 + 3.2
 
 
-def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_the_server_that_returns() -> None:
+def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_the_server_that_returns() -> (  # noqa: E501
+    None
+):
     gate, now_s = Gate(Random(1)), 0.0
     for _ in range(20):
         go = gate.ask(1, now_s)
@@ -86,7 +89,9 @@ def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_
 
 
 @pytest.mark.parametrize("reached", [True, False])
-def test_a_probe_that_nobody_could_answer_leaves_the_gate_shut_until_another_probes(reached: bool) -> None:
+def test_a_probe_that_nobody_could_answer_leaves_the_gate_shut_until_another_probes(
+    reached: bool,
+) -> None:
     gate = Gate(Random(1))
     go = gate.ask(1, 0.0)
     assert isinstance(go, Go)
@@ -105,7 +110,9 @@ def test_a_probe_that_nobody_could_answer_leaves_the_gate_shut_until_another_pro
     assert gate.closed_until_s is None
 
 
-def test_a_request_that_nobody_could_answer_neither_closes_an_open_gate_nor_opens_a_closed_one() -> None:
+def test_a_request_that_nobody_could_answer_neither_closes_an_open_gate_nor_opens_a_closed_one() -> (  # noqa: E501
+    None
+):
     gate = Gate(Random(1))
     early, other = gate.ask(1, 0.0), gate.ask(2, 0.0)
     assert isinstance(early, Go)
@@ -132,8 +139,12 @@ def test_a_probe_that_nobody_could_answer_takes_no_news_from_the_failure_that_fo
 ENDS = st.sampled_from(["failed", "not reached", "unanswered"])
 
 
-@given(seed=st.integers(0, 2**32), ends=st.lists(ENDS, min_size=2, max_size=12), broken=st.booleans())
-def test_a_server_that_is_away_is_asked_once_a_second_at_most(seed: int, ends: list[str], broken: bool) -> None:
+@given(
+    seed=st.integers(0, 2**32), ends=st.lists(ENDS, min_size=2, max_size=12), broken=st.booleans()
+)
+def test_a_server_that_is_away_is_asked_once_a_second_at_most(
+    seed: int, ends: list[str], broken: bool
+) -> None:
     gate, now_s, asked_s = Gate(Random(seed)), 0.0, list[float]()
     if broken:
         gate.broke(now_s)
@@ -164,7 +175,9 @@ def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
     gate.failed(1, early, 1.0, retry_after_s=60)
     assert not gate.answered(2, 2.0)
     assert gate.ask(2, 2.0) == Hold(61.0)
-    assert gate.failed(2, other, 3.0, retry_after_s=100), "a longer Retry-After counts from whomever it comes"
+    assert gate.failed(2, other, 3.0, retry_after_s=100), (
+        "a longer Retry-After counts from whomever it comes"
+    )
     assert (gate.level, gate.closed_until_s) == (1, 103.0)
 
 
@@ -199,7 +212,9 @@ def test_a_watch_that_breaks_holds_up_nobody_but_makes_the_next_request_a_probe(
     assert gate.level == 1
 
 
-def test_a_probe_after_a_broken_watch_that_fails_closes_as_a_second_failure_and_is_news_once() -> None:
+def test_a_probe_after_a_broken_watch_that_fails_closes_as_a_second_failure_and_is_news_once() -> (
+    None
+):
     gate = Gate(Random(1))
     gate.broke(0.0)
     gate.broke(0.1)
@@ -226,10 +241,17 @@ def test_the_spread_grows_with_the_streams_and_ends_at_half_a_minute() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 4), st.sampled_from(["ask", "answer", "fail", "lack", "break", "leave"]), st.floats(0, 40)), max_size=80
+        st.tuples(
+            st.integers(0, 4),
+            st.sampled_from(["ask", "answer", "fail", "lack", "break", "leave"]),
+            st.floats(0, 40),
+        ),
+        max_size=80,
     )
 )
-def test_at_most_one_stream_is_out_while_the_gate_is_not_open(steps: list[tuple[int, str, float]]) -> None:
+def test_at_most_one_stream_is_out_while_the_gate_is_not_open(
+    steps: list[tuple[int, str, float]],
+) -> None:
     gate, now_s, out = Gate(Random(5)), 0.0, dict[int, Go]()
     for stream, what, wait_s in steps:
         now_s += wait_s

@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: a source and an outlet that hang or raise.  Out: what a watcher that is cancelled or breaks leaves behind."""
+"""Room: unit tests.  In: a source and an outlet that hang or raise.  Out: what a watcher that is
+cancelled or breaks leaves behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +10,15 @@ import pytest
 
 from tests.support import virtualtime
 from watchrelay.core.errors import Expired, Interrupted
-from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page, WatchQuery
+from watchrelay.model.frames import (
+    Bookmark,
+    Failure,
+    Frame,
+    ListQuery,
+    ObjectFrame,
+    Page,
+    WatchQuery,
+)
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import Observed, Watched
@@ -50,7 +59,9 @@ class Source:
         await self.countdown.tick()
         return Page("100", None if query.continue_token else "more", [frame("a", "1")])
 
-    def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
+    def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[list[Frame]]]:
         return self._watch()
 
     @asynccontextmanager
@@ -90,7 +101,14 @@ async def served(_: Resource) -> bool | None:
     return True
 
 
-def watcher(source: loop.Source, outlet: Outlet, turnstile: Turnstile, *, cursor: str = "", status: StreamStatus | None = None) -> Watcher:
+def watcher(
+    source: loop.Source,
+    outlet: Outlet,
+    turnstile: Turnstile,
+    *,
+    cursor: str = "",
+    status: StreamStatus | None = None,
+) -> Watcher:
     metrics = Metrics()
     return Watcher(
         "pods",
@@ -107,7 +125,9 @@ def watcher(source: loop.Source, outlet: Outlet, turnstile: Turnstile, *, cursor
 
 
 @pytest.mark.parametrize("awaits", range(1, 20))
-def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_of_what_was_taken(awaits: int) -> None:
+def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_of_what_was_taken(
+    awaits: int,
+) -> None:
     async def scene() -> None:
         countdown, turnstile = Countdown(awaits), Turnstile()
         source, outlet = Source(countdown), Outlet(countdown)
@@ -144,7 +164,8 @@ def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -
 
 
 class Forgetful:
-    """A server that accepts a watch from a version it has forgotten, and cannot list for a while."""
+    """A server that accepts a watch from a version it has forgotten, and cannot list for a
+    while."""
 
     def __init__(self) -> None:
         self.lists_fail = True
@@ -155,7 +176,9 @@ class Forgetful:
         return Page("200", None, [])
 
     @asynccontextmanager
-    async def watch(self, selection: Selection, query: WatchQuery, *, stream: str) -> AsyncIterator[AsyncIterator[list[Frame]]]:
+    async def watch(
+        self, selection: Selection, query: WatchQuery, *, stream: str
+    ) -> AsyncIterator[AsyncIterator[list[Frame]]]:
         yield self._frames(query.resource_version)
 
     async def _frames(self, version: str) -> AsyncIterator[list[Frame]]:

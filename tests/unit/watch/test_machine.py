@@ -1,4 +1,5 @@
-"""Room: unit tests.  In: states and events as plain values.  Out: the next state and its commands, where sockets would add nothing."""
+"""Room: unit tests.  In: states and events as plain values.  Out: the next state and its commands,
+where sockets would add nothing."""
 
 from dataclasses import replace
 from random import Random
@@ -6,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from watchrelay.core.errors import Expired, Interrupted, NotFound, Unavailable, Undecodable, VersionTooLarge
+from watchrelay.core.errors import (
+    Expired,
+    Interrupted,
+    NotFound,
+    Unavailable,
+    Undecodable,
+    VersionTooLarge,
+)
 from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectFrame, Page
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
@@ -61,7 +69,9 @@ def watching(by: Rules, cursor: str = "100", **held: Any) -> Watching:
     return opened
 
 
-def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> None:
+def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> (  # noqa: E501
+    None
+):
     state, commands = start(rules(), now_s=0.0)
     assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
     by = rules()
@@ -89,7 +99,9 @@ def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_ho
     state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
     state, _ = step(by, state, Opened(), 1.0)
     state, commands = step(by, state, Received([Failure(Expired("too old"))], 1.1), 1.1)
-    assert commands[-1] == FetchPage(ListQuery(limit=500, resource_version="900", version_match="NotOlderThan"))
+    assert commands[-1] == FetchPage(
+        ListQuery(limit=500, resource_version="900", version_match="NotOlderThan")
+    )
 
 
 def test_a_start_that_is_spread_sleeps_first() -> None:
@@ -104,7 +116,11 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     by = rules()
     frames = [frame("a", "101"), frame("b", "102"), frame("a", "103")]
     state, commands = step(by, watching(by), Received(list(frames), 3.0), 3.0)
-    assert commands == (Deliver(Observed(list(frames), 3.0)), Deliver(Progressed("103")), Read(float("inf")))
+    assert commands == (
+        Deliver(Observed(list(frames), 3.0)),
+        Deliver(Progressed("103")),
+        Read(float("inf")),
+    )
     assert isinstance(state, Watching)
     assert (state.cursor, state.objects) == ("103", 3)
 
@@ -112,8 +128,17 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
 def test_what_came_before_an_error_in_the_same_chunk_is_taken_and_counts() -> None:
     by = rules()
     broken = Failure(Interrupted("500"))
-    state, commands = step(by, watching(by), Received([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0), 3.0)
-    assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [Observed, Progressed, Troubled]
+    state, commands = step(
+        by,
+        watching(by),
+        Received([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0),
+        3.0,
+    )
+    assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [
+        Observed,
+        Progressed,
+        Troubled,
+    ]
     assert isinstance(state, Waiting)
     assert (state.held.cursor, state.then) == ("105", ToWatch())
 
@@ -139,24 +164,31 @@ def test_the_first_bookmark_shortens_the_patience_with_silence_at_once() -> None
 
 
 def silent_from_its_start(by: Rules, *, late: bool = False) -> tuple[State, Read]:
-    """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its first read."""
+    """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its
+    first read."""
     state = watching(by, bookmarked=True, late=late)
     return state, Read(state.due_s)
 
 
-def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> None:
+def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> (  # noqa: E501
+    None
+):
     by = rules()
     state, read = silent_from_its_start(by)
     assert read.until_s == 65.0, "past the moment of the first bookmark"
     for now_s in (65.0, 130.0, 195.0):
         state, commands = step(by, state, Due(), now_s)
         assert isinstance(commands[-1], Vouch)
-        assert now_s < commands[-1].until_s <= now_s + 8.0, "a server that does not answer holds nothing up"
+        assert now_s < commands[-1].until_s <= now_s + 8.0, (
+            "a server that does not answer holds nothing up"
+        )
         state, commands = step(by, state, Vouched("100"), now_s)
         assert commands == (Read(now_s + 65.0),)
 
 
-def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> None:
+def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> (  # noqa: E501
+    None
+):
     by = rules()
     state, _ = silent_from_its_start(by)
     state, _ = step(by, state, Due(), 65.0)
@@ -175,7 +207,9 @@ def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_seconds(late: bool) -> None:
+def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_seconds(
+    late: bool,
+) -> None:
     by = rules()
     state, read = silent_from_its_start(by, late=late)
     state, _ = step(by, state, Due(), read.until_s)
@@ -217,7 +251,9 @@ def silent() -> Interrupted:
     return error
 
 
-def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_the_shortest() -> None:
+def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_the_shortest() -> (
+    None
+):
     by, now_s = rules(), 0.0
     state: State = watching(by)
     for _ in range(10):  # a proxy cuts what is silent for 35 s
@@ -230,13 +266,17 @@ def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_t
     for number in range(1, 5):
         state, commands = step(by, state, Failed(Unavailable("cut")), now_s + 20)
         assert isinstance(commands[-1], Sleep)
-        assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, "one that lives shorter is asked for ever more rarely"
+        assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, (
+            "one that lives shorter is asked for ever more rarely"
+        )
         now_s = commands[-1].until_s
         state, _ = step(by, state, Woke(), now_s)
         state, _ = step(by, state, Opened(), now_s)
 
 
-def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> None:
+def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> (  # noqa: E501
+    None
+):
     by = rules()
     _, commands = step(by, watching(by), Ended(), 0.5)
     assert isinstance(commands[-1], Sleep)
@@ -256,7 +296,12 @@ def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_broug
 def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
     by = rules()
     bad = Undecodable("?")
-    state, commands = step(by, watching(by, strikes=2, struck_s=0.0), Received([Failure(bad), frame("a", "101")], 3.0), 3.0)
+    state, commands = step(
+        by,
+        watching(by, strikes=2, struck_s=0.0),
+        Received([Failure(bad), frame("a", "101")], 3.0),
+        3.0,
+    )
     assert commands[0] == Skipped((bad,))
     assert isinstance(state, Watching)
     assert (state.cursor, state.held.strikes, state.held.struck_s) == ("101", 3, 3.0)
@@ -284,7 +329,9 @@ def test_a_no_of_discovery_counts_when_said_twice_half_a_minute_apart_and_is_sai
     assert isinstance(state, Absent)
 
 
-def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fails_in_between() -> None:
+def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fails_in_between() -> (
+    None
+):
     by = rules()
     state, _ = start(by, now_s=0.0)
     state, _ = step(by, state, Arrived(Page("5", None, [])), 0.0)
@@ -306,12 +353,19 @@ def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
 @pytest.mark.parametrize("odd", ["", "0", "abc", "1e9", "0200", "9" * 30, "2" * 5_000_000])
 def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd: str) -> None:
     by = rules()
-    idle: list[list[Frame]] = [[Bookmark(odd)], [frame("a", odd)], [Bookmark("90"), Bookmark(odd)], [frame("a", odd), frame("b", "99")]]
+    idle: list[list[Frame]] = [
+        [Bookmark(odd)],
+        [frame("a", odd)],
+        [Bookmark("90"), Bookmark(odd)],
+        [frame("a", odd), frame("b", "99")],
+    ]
     for frames in idle:
         state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
         assert isinstance(state, Watching)
         assert state.cursor == "100"
-        assert not any(isinstance(each, Deliver) and isinstance(each.event, Progressed) for each in commands)
+        assert not any(
+            isinstance(each, Deliver) and isinstance(each.event, Progressed) for each in commands
+        )
     moving: list[list[Frame]] = [
         [frame("a", "105"), frame("b", odd)],
         [frame("a", odd), Bookmark("105")],
@@ -327,13 +381,20 @@ def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd:
 
 def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> None:
     by = rules()
-    _, commands = step(by, watching(by, "v7"), Received([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0)
+    _, commands = step(
+        by, watching(by, "v7"), Received([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0
+    )
     assert Deliver(Progressed("v1")) in commands
 
 
 def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the_cursor() -> None:
     by = rules()
-    state, _ = step(by, watching(by), Received([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0), 1.0)
+    state, _ = step(
+        by,
+        watching(by),
+        Received([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
+        1.0,
+    )
     assert isinstance(state, Waiting)
     assert state.held.cursor == "101"
 
@@ -346,7 +407,9 @@ def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: st
     assert isinstance(commands[-1], Sleep)
 
 
-def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> None:
+def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> (  # noqa: E501
+    None
+):
     """Made again, it would count as missed what changed while the watch was closed for it."""
     by = rules(relist_interval_s=3600.0)
     state, commands = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
@@ -362,7 +425,9 @@ def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_o
     assert commands[-1].query.resource_version == "100"
 
 
-def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> None:
+def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> (  # noqa: E501
+    None
+):
     by = rules()
     state, _ = step(by, watching(by), Failed(VersionTooLarge("504")), 1.0)
     state, commands = step(by, state, Woke(), 2.0)

@@ -22,7 +22,9 @@ def bad(name: str, why: str = "deep") -> Undecodable:
     return Undecodable(f"a watch line cannot be decoded: {why}", about=("shop", name))
 
 
-def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = Metrics()
 
     async def scene() -> None:
@@ -36,10 +38,17 @@ def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and
         run(scene())
     lines = [(record.__dict__["object"], record.__dict__["count"]) for record in caplog.records]
     assert lines == [("shop/a", 1), ("shop/b", 1), ("shop/a", 300), ("shop/b", 300), ("shop/a", 1)]
-    assert metrics.counter("events_filtered").labels("pods", "", "v1", "pods", "quarantined")._value.get() == 1201
+    assert (
+        metrics.counter("events_filtered")
+        .labels("pods", "", "v1", "pods", "quarantined")
+        ._value.get()
+        == 1201
+    )
 
 
-def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scene() -> None:
         journal = Journal("pods", Metrics().stream("pods", PODS), StreamStatus("pods"))
         for number in range(5000):

@@ -1,1 +1,2 @@
-"""The one door to aiokafka: connections, metadata, batches, and each patch with the defect it is for."""
+"""The one door to aiokafka: connections, metadata, batches, and each patch with the defect it is
+for."""

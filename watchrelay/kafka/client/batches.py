@@ -1,11 +1,13 @@
 """What aiokafka's consumers hand on of a record batch, whoever wrote it and whatever is in it.
 
-Room: none, below all that read from Kafka. In: a consumer of aiokafka 0.14 (pinned), before its start. Out: the same consumer; what cannot
-be read of a topic comes from it as a record that says so (`model.headers.UNREADABLE`), and reading goes on behind it.
+Room: none, below all that read from Kafka. In: a consumer of aiokafka 0.14 (pinned), before its
+start. Out: the same consumer; what cannot be read of a topic comes from it as a record that says so
+(`model.headers.UNREADABLE`), and reading goes on behind it.
 
-Source: aiokafka 0.14 unpacks a batch whatever becomes of it, makes a list of as many headers as a record says it has, and ends at a header
-whose name is not UTF-8: the same record is fetched and fails for ever. Brokers look into none of these. A batch that its reader of C
-takes, and that is of an ordinary size, costs a comparison per record more than before.
+Source: aiokafka 0.14 unpacks a batch whatever becomes of it, makes a list of as many headers as a
+record says it has, and ends at a header whose name is not UTF-8: the same record is fetched and
+fails for ever. Brokers look into none of these. A batch that its reader of C takes, and that is of
+an ordinary size, costs a comparison per record more than before.
 """
 
 from __future__ import annotations
@@ -24,17 +26,21 @@ from watchrelay.core.text import counted, short
 from watchrelay.kafka.client.decompress import NAMES, Broken, TooLarge, Unpacker
 
 HEADERS_MAX: Final = 256
-"""Of one record. A header of two bytes becomes a pair of objects: unpacked, a batch of zeros would be a list of sixty million."""
+"""Of one record. A header of two bytes becomes a pair of objects: unpacked, a batch of zeros would
+be a list of sixty million."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Unpacked, of one fetch of one partition: when so many bytes were handed on, the rest is fetched again. A thousand batches that each
-are within the limit stand in a fetch of 1 MiB. An ordinary fetch of 4 MiB comes to about this much."""
+"""Unpacked, of one fetch of one partition: when so many bytes were handed on, the rest is fetched
+again. A thousand batches that each are within the limit stand in a fetch of 1 MiB. An ordinary
+fetch of 4 MiB comes to about this much."""
 _ORDINARY_BYTES = 1024 * 1024
-"""Unpacked, twice what a relay packs into a batch of several records. A larger one is taken apart here, with its counts in view."""
+"""Unpacked, twice what a relay packs into a batch of several records. A larger one is taken apart
+here, with its counts in view."""
 
 _LENGTH = struct.Struct(">qi")
 _HEAD = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and highest time, producer, its epoch, base
-sequence, number of records. Source: Kafka protocol guide, "Record Batch"."""
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and
+highest time, producer, its epoch, base sequence, number of records. Source: Kafka protocol guide,
+"Record Batch"."""
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
 _CODECS, _APPEND_TIME = 7, 8
 _LEAST_BYTES = 26
@@ -43,16 +49,20 @@ _VARINT_MAX = 10
 
 
 def guard(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
-    """Have `consumer`, an AIOKafkaConsumer that is not started yet, read batches through this module.
+    """Have `consumer`, an AIOKafkaConsumer that is not started yet, read batches through this
+    module.
 
-    There is no setting, so `start` runs with a maker of fetchers in place of the global one, and theirs with `Batches`.
+    There is no setting, so `start` runs with a maker of fetchers in place of the global one, and
+    theirs with `Batches`.
     """
     unpacker = unpacker or Unpacker()
     make = type(consumer).start.__globals__["Fetcher"]
 
     def made(*args: Any, **named: Any) -> Any:
         fetcher = make(*args, **named)
-        fetcher._proc_fetch_request = _with(fetcher, "_proc_fetch_request", MemoryRecords=lambda data: Batches(data, unpacker))
+        fetcher._proc_fetch_request = _with(
+            fetcher, "_proc_fetch_request", MemoryRecords=lambda data: Batches(data, unpacker)
+        )
         return fetcher
 
     consumer.start = _with(consumer, "start", Fetcher=made)
@@ -61,7 +71,9 @@ def guard(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
 def _with(owner: Any, name: str, **others: object) -> MethodType:
     """The method `name` of `owner`, with other globals."""
     plain = getattr(type(owner), name)
-    changed = FunctionType(plain.__code__, {**plain.__globals__, **others}, name, plain.__defaults__, plain.__closure__)
+    changed = FunctionType(
+        plain.__code__, {**plain.__globals__, **others}, name, plain.__defaults__, plain.__closure__
+    )
     changed.__kwdefaults__ = plain.__kwdefaults__
     return MethodType(changed, owner)
 
@@ -111,7 +123,10 @@ class Batches:
         """What is wrong with a batch that cannot be unpacked, and who can do something about it."""
         packed = f"of {size:,} bytes, {NAMES.get(codec, f'codec {codec}')},"
         if isinstance(error, Broken):
-            return f"{packed} cannot be unpacked ({short(str(error))}): passed over; find out who writes to this topic"
+            return (
+                f"{packed} cannot be unpacked ({short(str(error))}): passed over; find out "
+                "who writes to this topic"
+            )
         limit = self._unpacker.limit_bytes
         too_large = f"unpacks to more than {limit:,} bytes, and no relay writes that"
         return f"{packed} {too_large}: passed over; find out who else may write to this topic"
@@ -134,8 +149,15 @@ class Batch:
     def __init__(self, data: memoryview, batches: Batches) -> None:
         self._data, self._batches = data, batches
         self._packed = batch = DefaultRecordBatch(data)
-        self.base_offset, self.next_offset, self.producer_id = batch.base_offset, batch.next_offset, batch.producer_id
-        self.is_control_batch, self.is_transactional = batch.is_control_batch, batch.is_transactional
+        self.base_offset, self.next_offset, self.producer_id = (
+            batch.base_offset,
+            batch.next_offset,
+            batch.producer_id,
+        )
+        self.is_control_batch, self.is_transactional = (
+            batch.is_control_batch,
+            batch.is_transactional,
+        )
         self.validate_crc = batch.validate_crc
 
     def __next__(self) -> Any:
@@ -148,7 +170,11 @@ class Batch:
             body = self._batches.unpacked(codec, self._data[_HEAD.size :])
         except (TooLarge, Broken) as error:
             # At its last offset: whoever began to read in the middle of the batch is told, too.
-            yield stand_in(self.next_offset - 1, self._packed.max_timestamp, self._named(self._batches.why(error, codec, len(self._data))))
+            yield stand_in(
+                self.next_offset - 1,
+                self._packed.max_timestamp,
+                self._named(self._batches.why(error, codec, len(self._data))),
+            )
             return
         last = self.base_offset - 1
         try:
@@ -161,17 +187,25 @@ class Batch:
                 return
         except (CorruptRecordException, ValueError):
             pass
-        yield from self._taken_apart(body)  # once more from its first record: what was handed on already is passed over by its offset
+        # once more from its first record: what was handed on already is passed over by its offset
+        yield from self._taken_apart(body)
 
     def _read(self, body: bytes | memoryview) -> Any:
         """The records, by aiokafka's reader where the batch is of an ordinary size."""
         if len(body) > _ORDINARY_BYTES:
             return self._taken_apart(body)
-        return DefaultRecordBatch(self._plain(body)) if self._packed.attributes & _CODECS else self._packed
+        return (
+            DefaultRecordBatch(self._plain(body))
+            if self._packed.attributes & _CODECS
+            else self._packed
+        )
 
     def _named(self, what: str) -> str:
         first, last = self.base_offset, self.next_offset - 1
-        return f"a batch ({f'offset {first}' if first == last else f'offsets {first} to {last}'}) {what}"
+        return (
+            "a batch "
+            f"({f'offset {first}' if first == last else f'offsets {first} to {last}'}) {what}"
+        )
 
     def _plain(self, body: bytes | memoryview) -> bytes:
         """The batch as if it had not been compressed."""
@@ -180,7 +214,8 @@ class Batch:
         return b"".join((head, body))
 
     def _taken_apart(self, body: bytes | memoryview) -> Iterator[Any]:
-        """The records one by one: one that is broken hides none behind it, as long as it says where it ends."""
+        """The records one by one: one that is broken hides none behind it, as long as it says where
+        it ends."""
         head, view = _HEAD.unpack_from(self._data), memoryview(body)
         timed = first_ms, highest_ms, _ = head[7], head[8], bool(head[5] & _APPEND_TIME)
         offset, at = self.base_offset - 1, 0
@@ -189,7 +224,11 @@ class Batch:
             try:
                 start, at = _span(view, at)
             except Broken as error:
-                yield stand_in(self.next_offset - 1, highest_ms, self._named(f"cannot be read from offset {offset} on: {error}"))
+                yield stand_in(
+                    self.next_offset - 1,
+                    highest_ms,
+                    self._named(f"cannot be read from offset {offset} on: {error}"),
+                )
                 return
             try:
                 record = self._record(view[:at], start + 1, offset, *timed)
@@ -198,18 +237,29 @@ class Batch:
             offset = record.offset
             yield record
 
-    def _record(self, data: memoryview, at: int, least: int, first_ms: int, highest_ms: int, by_broker: bool) -> Any:
+    def _record(
+        self, data: memoryview, at: int, least: int, first_ms: int, highest_ms: int, by_broker: bool
+    ) -> Any:
         """The record that ends where `data` does. Raises: Broken, going on from "a record that"."""
         delta_ms, at = _varint(data, at)
         delta, at = _varint(data, at)
         offset = self.base_offset + delta
         if not least <= offset < self.next_offset:  # brokers put no uncompressed record right
-            raise Broken(f"says that its offset is {offset}, in a batch of offsets {self.base_offset} to {self.next_offset - 1}")
-        return DefaultRecord(offset, highest_ms if by_broker else first_ms + delta_ms, int(by_broker), *_content(data, at))
+            raise Broken(
+                f"says that its offset is {offset}, in a batch of offsets {self.base_offset} to "
+                f"{self.next_offset - 1}"
+            )
+        return DefaultRecord(
+            offset,
+            highest_ms if by_broker else first_ms + delta_ms,
+            int(by_broker),
+            *_content(data, at),
+        )
 
 
 class OldBatch:
-    """A message of a format before headers, perhaps with others inside: nothing of ours, in aiokafka's shape (`LegacyRecordBatch`)."""
+    """A message of a format before headers, perhaps with others inside: nothing of ours, in
+    aiokafka's shape (`LegacyRecordBatch`)."""
 
     is_control_batch = is_transactional = False
     producer_id = None
@@ -228,9 +278,17 @@ class OldBatch:
                 self._batches.unpacked(codec, self._data[place + 4 :])
             yield from self._packed
         except (TooLarge, Broken) as error:
-            yield stand_in(self.next_offset - 1, 0, f"a message {self._batches.why(error, codec, len(self._data))}")
+            yield stand_in(
+                self.next_offset - 1,
+                0,
+                f"a message {self._batches.why(error, codec, len(self._data))}",
+            )
         except (AssertionError, CorruptRecordException, ValueError, struct.error) as error:
-            yield stand_in(self.next_offset - 1, 0, f"a message of an old format cannot be read: {short(str(error))}")
+            yield stand_in(
+                self.next_offset - 1,
+                0,
+                f"a message of an old format cannot be read: {short(str(error))}",
+            )
 
 
 def _span(data: memoryview, at: int) -> tuple[int, int]:
@@ -241,7 +299,9 @@ def _span(data: memoryview, at: int) -> tuple[int, int]:
     return start, start + length
 
 
-def _content(record: memoryview, at: int) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+def _content(
+    record: memoryview, at: int
+) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
     """Key, value and headers. Raises: Broken, going on from "a record that"."""
     key, at = _bytes(record, at)
     value, at = _bytes(record, at)

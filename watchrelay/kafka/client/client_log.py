@@ -1,7 +1,8 @@
 """What the Kafka client library says to itself, kept for the moment when somebody asks why.
 
-Room: sink. In: the `aiokafka` logger. Out: the last lines of one client for an error message, and the debug log.
-aiokafka hides why it could not connect: its exception says "Unable to bootstrap", the reason (wrong password, unknown CA) is only logged.
+Room: sink. In: the `aiokafka` logger. Out: the last lines of one client for an error message, and
+the debug log. aiokafka hides why it could not connect: its exception says "Unable to bootstrap",
+the reason (wrong password, unknown CA) is only logged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _LINES_MAX = 8
 _LINE_LENGTH_MAX = 300
 _SECRET_LENGTH_MIN = 4
 _SECRETS_MAX = 16
-"""The newest: a token lives for minutes, and its successors come for as long as the process does."""
+"""The newest: a token lives for minutes, and its successors come for as long as the process
+does."""
 
 _NO_REASON = "Sending username and password in the clear"
 """Said on each connection that does so; it explains no failure."""
@@ -28,14 +30,16 @@ _log = logging.getLogger(__name__)
 
 
 class LogTail:
-    """The newest warnings and errors of one client, oldest first. Shape: at most 8 lines of 300 characters."""
+    """The newest warnings and errors of one client, oldest first. Shape: at most 8 lines of 300
+    characters."""
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=_LINES_MAX)
         self._secrets: deque[str] = deque(maxlen=_SECRETS_MAX)
 
     def hide(self, secret: str) -> None:
-        """From here on `secret` is cut out of every line. Of a word this short nobody could tell where it only happens to stand."""
+        """From here on `secret` is cut out of every line. Of a word this short nobody could tell
+        where it only happens to stand."""
         if len(secret) >= _SECRET_LENGTH_MIN and secret not in self._secrets:
             self._secrets.append(secret)
 
@@ -57,7 +61,8 @@ class LogTail:
 
     @property
     def reason(self) -> str:
-        """The newest error, else the newest warning, else ""; what only follows from another trouble stands behind both."""
+        """The newest error, else the newest warning, else ""; what only follows from another
+        trouble stands behind both."""
         for wanted in (False, True):
             for least in (logging.ERROR, logging.WARNING):
                 for level, line in reversed(self._lines):
@@ -86,16 +91,21 @@ class _Handler(logging.Handler):
         line = " ".join(record.getMessage().split())
         cause = record.args[-1] if isinstance(record.args, tuple) and record.args else None
         if line.endswith(":") and isinstance(cause, ConnectionError):
-            line += " connection closed"  # in the middle of a TLS handshake: asyncio raises it without a word
+            # in the middle of a TLS handshake: asyncio raises it without a word
+            line += " connection closed"
         tail = _current.get()
         line = without_secrets(line)
         if tail is not None and not line.startswith(_NO_REASON):
             tail.add(record.levelno, line)
-        _log.debug("kafka client said", extra={"said": line[:_LINE_LENGTH_MAX], "level_there": record.levelname})
+        _log.debug(
+            "kafka client said",
+            extra={"said": line[:_LINE_LENGTH_MAX], "level_there": record.levelname},
+        )
 
 
 def quiet_client_log() -> None:
-    """Turn the `aiokafka` logger into our debug log, once; nothing of it reaches the log above debug."""
+    """Turn the `aiokafka` logger into our debug log, once; nothing of it reaches the log above
+    debug."""
     logger = logging.getLogger("aiokafka")
     if not any(isinstance(handler, _Handler) for handler in logger.handlers):
         logger.addHandler(_Handler())
@@ -106,7 +116,8 @@ def quiet_client_log() -> None:
 
 @contextmanager
 def listening() -> Iterator[LogTail]:
-    """Within: what a client started here says goes to this tail; also later, since its tasks inherit the context."""
+    """Within: what a client started here says goes to this tail; also later, since its tasks
+    inherit the context."""
     quiet_client_log()
     tail = LogTail()
     token = _current.set(tail)

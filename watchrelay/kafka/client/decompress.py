@@ -1,7 +1,8 @@
 """Compressed bytes made plain, up to a size and no further, whatever they say of themselves.
 
-Room: none, below all that read from Kafka. In: the body of a record batch as it was fetched, and its codec. Out: the same records, plain.
-aiokafka 0.14 unpacks what it gets: a batch of 12 KB that was made for it becomes gigabytes, in its own memory and in one step.
+Room: none, below all that read from Kafka. In: the body of a record batch as it was fetched, and
+its codec. Out: the same records, plain. aiokafka 0.14 unpacks what it gets: a batch of 12 KB that
+was made for it becomes gigabytes, in its own memory and in one step.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Final
 import cramjam
 
 UNPACKED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Of one batch. A relay packs up to 512 KiB into a batch, or one record that is larger, and takes no object over 32 MiB: four times that.
-Whoever copies the topics may pack more into a batch, and compressed it still has to stay under `max.message.bytes`."""
+"""Of one batch. A relay packs up to 512 KiB into a batch, or one record that is larger, and takes
+no object over 32 MiB: four times that. Whoever copies the topics may pack more into a batch, and
+compressed it still has to stay under `max.message.bytes`."""
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 NAMES: Final = {_GZIP: "gzip", _SNAPPY: "snappy", _LZ4: "lz4", _ZSTD: "zstd"}
 _STEP_BYTES = 1024 * 1024
 _XERIAL = b"\x82SNAPPY\x00"
-"""Before blocks of snappy that each carry their length. Source: snappy-java, `SnappyCodec`, which the Java client of Kafka writes."""
+"""Before blocks of snappy that each carry their length. Source: snappy-java, `SnappyCodec`, which
+the Java client of Kafka writes."""
 _XERIAL_BYTES = 16
 _SKIPPED, _SKIPPED_MASK = 0x184D2A50, 0xFFFFFFF0
 """Frames with what is no data, of lz4 and of zstd."""
@@ -57,13 +60,21 @@ class Unpacker:
         }
 
     def unpack(self, codec: int, data: memoryview) -> bytes | memoryview:
-        """`data` made plain. Shape: at no time more than the limit, and a step of 4 MiB, is in memory. Raises: TooLarge, Broken."""
+        """`data` made plain. Shape: at no time more than the limit, and a step of 4 MiB, is in
+        memory. Raises: TooLarge, Broken."""
         way = self._ways.get(codec)
         if way is None:
             raise Broken(f"codec {codec} is not known")
         try:
             return way(data)
-        except (cramjam.DecompressionError, OSError, EOFError, zlib.error, struct.error, IndexError) as error:
+        except (
+            cramjam.DecompressionError,
+            OSError,
+            EOFError,
+            zlib.error,
+            struct.error,
+            IndexError,
+        ) as error:
             raise Broken(" ".join(str(error).split())) from error
 
     def _from_gzip(self, data: memoryview) -> bytes:
@@ -94,12 +105,18 @@ class Unpacker:
 
     @staticmethod
     def _snappy_block(data: memoryview, limit_bytes: int) -> bytes:
-        """Source: snappy's format description: a block begins with its size, and what does not become just that is refused."""
+        """Source: snappy's format description: a block begins with its size, and what does not
+        become just that is refused."""
         if cramjam.snappy.decompress_raw_len(data) > limit_bytes:
             raise TooLarge
         return bytes(cramjam.snappy.decompress_raw(data))
 
-    def _into(self, room_of: Callable[[memoryview], int], unpack: Callable[[memoryview, bytearray], int], data: memoryview) -> memoryview:
+    def _into(
+        self,
+        room_of: Callable[[memoryview], int],
+        unpack: Callable[[memoryview, bytearray], int],
+        data: memoryview,
+    ) -> memoryview:
         """Into room for as much as it can come to, or as may be: nothing is written behind it."""
         most = room_of(data)
         room = bytearray(min(most, self.limit_bytes))
@@ -113,7 +130,8 @@ class Unpacker:
 
 
 def _zstd_most(data: memoryview) -> int:
-    """What frames of zstd can come to: what they say, else by the heads of their blocks. Source: RFC 8878, 3.1.
+    """What frames of zstd can come to: what they say, else by the heads of their blocks. Source:
+    RFC 8878, 3.1.
 
     Raises: Broken, struct.error, IndexError.
     """
@@ -129,11 +147,17 @@ def _zstd_most(data: memoryview) -> int:
         single = flags >> 5 & 1
         at += 5 + (not single) + (0, 1, 2, 4)[flags & 3]
         size_bytes = (single, 2, 4, 8)[flags >> 6]
-        said = int.from_bytes(data[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+        said = int.from_bytes(data[at : at + size_bytes], "little") + (
+            256 if size_bytes == 2 else 0
+        )
         at += size_bytes
         last = blocks = 0
         while not last:
-            head = int.from_bytes(data[at : at + 3], "little") if at + 3 <= len(data) else _ZSTD_RESERVED << 1
+            head = (
+                int.from_bytes(data[at : at + 3], "little")
+                if at + 3 <= len(data)
+                else _ZSTD_RESERVED << 1
+            )
             last, kind, size = head & 1, head >> 1 & 3, head >> 3
             if kind == _ZSTD_RESERVED:
                 raise Broken("a frame of zstd that is cut off, or has a block of no kind")
@@ -145,7 +169,8 @@ def _zstd_most(data: memoryview) -> int:
 
 
 def _lz4_most(data: memoryview) -> int:
-    """What frames of LZ4 can come to at most, by the heads of their blocks. Source: LZ4 frame format 1.6. Raises: Broken, struct.error."""
+    """What frames of LZ4 can come to at most, by the heads of their blocks. Source: LZ4 frame
+    format 1.6. Raises: Broken, struct.error."""
     at = most = 0
     while at < len(data):
         (magic,) = struct.unpack_from("<I", data, at)

@@ -1,7 +1,9 @@
-"""The ids of topics, what tells a topic from one that was made anew under its name; and what its user may do with them.
+"""The ids of topics, what tells a topic from one that was made anew under its name; and what its
+user may do with them.
 
-Room: none, below all that ask. In: a client of aiokafka, which topics. Out: what brokers answer about them.
-aiokafka 0.14 asks for metadata up to version 5; topics have ids from version 10 on (Kafka 2.8), so that request is made here.
+Room: none, below all that ask. In: a client of aiokafka, which topics. Out: what brokers answer
+about them. aiokafka 0.14 asks for metadata up to version 5; topics have ids from version 10 on
+(Kafka 2.8), so that request is made here.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, f
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v4, MetadataRequest_v5
-from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
 
 NO_ID: Final = b""
 """Of a topic whose brokers tell no ids."""
@@ -83,7 +93,12 @@ class _MetadataRequest(RequestStruct):
     RESPONSE_TYPE = _MetadataResponse
     FLEXIBLE_VERSION = True
     SCHEMA = Schema(
-        ("topics", CompactArray(("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields))),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
         ("allow_auto_topic_creation", Boolean),
         ("include_cluster_authorized_operations", Boolean),
         ("include_topic_authorized_operations", Boolean),
@@ -102,12 +117,15 @@ class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _Metadata
 
     def build(self, request_struct_class: Any) -> Any:
         if request_struct_class is _MetadataRequest:
-            return _MetadataRequest([(bytes(16), topic, {}) for topic in self._topics], False, False, self._rights, {})
+            return _MetadataRequest(
+                [(bytes(16), topic, {}) for topic in self._topics], False, False, self._rights, {}
+            )
         return request_struct_class(self._topics, False)
 
 
 async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
-    """By topic its id, None where the brokers do not know it; left out is what they would not tell. `client` is an AIOKafkaClient.
+    """By topic its id, None where the brokers do not know it; left out is what they would not tell.
+    `client` is an AIOKafkaClient.
 
     Raises: KafkaError, OSError when nobody answers.
     """
@@ -130,10 +148,12 @@ _NOT_TOLD: Final = -(2**31)
 
 
 async def rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
-    """By topic which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has on it, whether it is there or not; left out is what
-    brokers would not tell: to a user who may not see the topic, or before Kafka 2.8. `client` is an AIOKafkaClient.
+    """By topic which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has on it,
+    whether it is there or not; left out is what brokers would not tell: to a user who may not see
+    the topic, or before Kafka 2.8. `client` is an AIOKafkaClient.
 
-    Source: KIP-430; the cluster's rights, by which one may create topics too, are told only to who may describe the cluster.
+    Source: KIP-430; the cluster's rights, by which one may create topics too, are told only to who
+    may describe the cluster.
     Raises: KafkaError, OSError when nobody answers.
     """
     answer = await _ask(client, _TopicsRequest(topics, rights=True))
@@ -141,7 +161,9 @@ async def rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]
         return {}
     told = {topic[1]: topic[5] for topic in answer.topics}
     return {
-        topic: frozenset(right for right, code in _CODES.items() if mask & 1 << code) for topic, mask in told.items() if mask != _NOT_TOLD
+        topic: frozenset(right for right, code in _CODES.items() if mask & 1 << code)
+        for topic, mask in told.items()
+        if mask != _NOT_TOLD
     }
 
 
@@ -152,6 +174,6 @@ async def _ask(client: Any, request: _TopicsRequest) -> Any:
     try:
         return await client.send(node, request)
     except (KeyError, NotImplementedError) as error:
-        # aiokafka 0.14 lets both out: the first where the connection to the node went meanwhile, the second where node and client know no
-        # version of the request in common.
+        # aiokafka 0.14 lets both out: the first where the connection to the node went meanwhile,
+        # the second where node and client know no version of the request in common.
         raise KafkaError(f"topics cannot be asked about: {error!r}") from error

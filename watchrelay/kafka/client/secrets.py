@@ -1,7 +1,7 @@
 """Secrets that others replace while we run.
 
-Room: sink. In: the files of a connection's secrets. Out: word that they changed, once they stand still; and, to whoever holds a client,
-that others were proven to work.
+Room: sink. In: the files of a connection's secrets. Out: word that they changed, once they stand
+still; and, to whoever holds a client, that others were proven to work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from watchrelay.core.files import Mark, mark_of
 
 
 class Rotation:
-    """Shared by all clients of one connection. Shape: `proven` counts the secrets that let a producer in after others had."""
+    """Shared by all clients of one connection. Shape: `proven` counts the secrets that let a
+    producer in after others had."""
 
     def __init__(self) -> None:
         self.proven = 0
@@ -49,7 +50,8 @@ class Secrets:
         return self._seen == self._used
 
     def changed(self) -> bool:
-        """They hold something else than is used, and did so at the call before: whoever replaces them may do it one by one."""
+        """They hold something else than is used, and did so at the call before: whoever replaces
+        them may do it one by one."""
         marks, before = self._marks(), self._seen
         self._seen = marks
         return marks != self._used and marks == before

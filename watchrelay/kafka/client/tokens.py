@@ -29,7 +29,8 @@ _OUTPUT_BYTES_MAX = 64 * 1024
 _WRITER_S = 1.0
 """For the writer of a named pipe: nothing else turns in the daemon meanwhile."""
 _EARLY_MS = 30_000
-"""A token that ends within half a minute is fetched anew: the broker would close the connection almost at once."""
+"""A token that ends within half a minute is fetched anew: the broker would close the connection
+almost at once."""
 
 
 _SIGNER = "aws_msk_iam_sasl_signer"
@@ -42,7 +43,8 @@ _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
 
 
 def read_secret(path: str) -> str:
-    """The text in a file of a secret. One without end, or a pipe that nobody writes to, is neither taken into memory nor waited for.
+    """The text in a file of a secret. One without end, or a pipe that nobody writes to, is neither
+    taken into memory nor waited for.
 
     Raises: OSError, UnicodeDecodeError; ValueError for what is longer than any secret.
     """
@@ -56,7 +58,8 @@ class TokenSource(Protocol):
     """Where tokens come from."""
 
     async def fetch(self) -> tuple[str, int]:
-        """A token and when it ends (wall milliseconds; 0: do not keep it). Raises: OSError or ValueError in one plain line."""
+        """A token and when it ends (wall milliseconds; 0: do not keep it). Raises: OSError or
+        ValueError in one plain line."""
 
 
 class FileTokens:
@@ -71,14 +74,17 @@ class FileTokens:
         except UnicodeDecodeError:
             raise ValueError(f"the token file {self._path} is not UTF-8") from None
         except OSError as error:
-            raise ValueError(f"the token file {self._path} cannot be read: {error.strerror or error}") from None
+            raise ValueError(
+                f"the token file {self._path} cannot be read: {error.strerror or error}"
+            ) from None
         if not token:
             raise ValueError(f"the token file {self._path} is empty")
         return token, 0
 
 
 class CommandTokens:
-    """The token that a program prints; it is run again when the token ends (its `exp`, when it is a JWT)."""
+    """The token that a program prints; it is run again when the token ends (its `exp`, when it is a
+    JWT)."""
 
     def __init__(self, command: Sequence[str], *, timeout_s: float = _COMMAND_TIMEOUT_S) -> None:
         self._command = tuple(command)
@@ -87,24 +93,34 @@ class CommandTokens:
     async def fetch(self) -> tuple[str, int]:
         name = self._command[0]
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         try:
             async with asyncio.timeout(self._timeout_s):
                 out, said = await _output(process)
         except TimeoutError as error:
-            raise ValueError(f"the token command {name} did not end within {self._timeout_s:g} s") from error
+            raise ValueError(
+                f"the token command {name} did not end within {self._timeout_s:g} s"
+            ) from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if len(out) > _OUTPUT_BYTES_MAX:
             raise ValueError(
-                f"the token command {name} printed more than {_OUTPUT_BYTES_MAX} bytes: it must print the token and nothing else"
+                f"the token command {name} printed more than {_OUTPUT_BYTES_MAX} bytes: it must "
+                "print the token and nothing else"
             )
         if process.returncode:
-            last = _LONG_WORD.sub("...", "".join(said.decode(errors="replace").strip().splitlines()[-1:]))
-            raise ValueError(f"the token command {name} ended with status {process.returncode}: {last[:200]}")
+            last = _LONG_WORD.sub(
+                "...", "".join(said.decode(errors="replace").strip().splitlines()[-1:])
+            )
+            raise ValueError(
+                f"the token command {name} ended with status {process.returncode}: {last[:200]}"
+            )
         token = out.decode(errors="replace").strip()
         if not token or len(token.split()) != 1:
             raise ValueError(f"the token command {name} must print the token and nothing else")
@@ -112,7 +128,8 @@ class CommandTokens:
 
 
 async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """What it printed, up to a bound and a piece, where it is ended; and the last of what it complained of."""
+    """What it printed, up to a bound and a piece, where it is ended; and the last of what it
+    complained of."""
     assert process.stdout is not None, "asked for when it was started"
     assert process.stderr is not None, "asked for when it was started"
     out, said = bytearray(), bytearray()
@@ -137,14 +154,18 @@ async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
 
 
 class MskTokens:
-    """Tokens signed with the pod's AWS identity. Source: aws-msk-iam-sasl-signer-python, `MSKAuthTokenProvider`.
+    """Tokens signed with the pod's AWS identity. Source: aws-msk-iam-sasl-signer-python,
+    `MSKAuthTokenProvider`.
 
     Raises: SinkMisconfigured naming the extra to install when the signer is missing.
     """
 
     def __init__(self, region: str) -> None:
         if importlib.util.find_spec(_SIGNER) is None:
-            message = "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS, which is not installed"
+            message = (
+                "kafka.security.mechanism AWS_MSK_IAM needs the signer of AWS, which is not "
+                "installed"
+            )
             raise SinkMisconfigured(f"{message}: pip install 'watchrelay[msk]'; the image has it")
         self._region = region
 
@@ -152,19 +173,22 @@ class MskTokens:
         return await asyncio.to_thread(self._sign)
 
     def _sign(self) -> tuple[str, int]:
-        """In a thread: the signer takes most of a second and 14 MiB to import, and asks services of AWS who we are."""
+        """In a thread: the signer takes most of a second and 14 MiB to import, and asks services of
+        AWS who we are."""
         signer = importlib.import_module(f"{_SIGNER}.MSKAuthTokenProvider")
         try:
             token, ends_ms = signer.generate_auth_token(self._region)
         except AttributeError as error:  # it looks for the key of no credentials (1.0.2)
             raise ValueError(f"AWS gave no identity to sign with: {_NO_IDENTITY}") from error
-        except Exception as error:  # botocore's errors share no base; each means that no token can be had
+        except Exception as error:
+            # botocore's errors share no base; each means that no token can be had
             raise ValueError(f"AWS gave no identity to sign with: {error}") from error
         return str(token), int(ends_ms)
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka carries no types
-    """What aiokafka asks for a token on each connection: the held one while it is good, else a new one, fetched once for all."""
+    """What aiokafka asks for a token on each connection: the held one while it is good, else a new
+    one, fetched once for all."""
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source
@@ -173,7 +197,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka ca
         self._fetching = asyncio.Lock()
 
     async def token(self) -> str:
-        """Raises: AuthenticationFailedError, the one kind that aiokafka takes for a failed connection rather than a bug."""
+        """Raises: AuthenticationFailedError, the one kind that aiokafka takes for a failed
+        connection rather than a bug."""
         async with self._fetching:
             if clock.wall_ms() >= self._ends_ms - _EARLY_MS:
                 try:
@@ -185,7 +210,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka ca
 
 
 def expiry_ms(token: str) -> int:
-    """When a JWT ends, in wall milliseconds; 0 when it is none or does not say. Nothing is verified: that is the broker's part."""
+    """When a JWT ends, in wall milliseconds; 0 when it is none or does not say. Nothing is
+    verified: that is the broker's part."""
     parts = token.split(".")
     if len(parts) != 3:
         return 0

@@ -1,7 +1,8 @@
 """Who we are to the API server, and whom we trust to be it.
 
-Room: kube. In: the in-cluster service account, or a kubeconfig. Out: the endpoint, headers and TLS context of the next request, kept
-fresh: tokens, client certificates and CAs are read again as they rotate, exec plugins run again as their answers expire.
+Room: kube. In: the in-cluster service account, or a kubeconfig. Out: the endpoint, headers and TLS
+context of the next request, kept fresh: tokens, client certificates and CAs are read again as they
+rotate, exec plugins run again as their answers expire.
 Source: WATCH 7; client-go rest/config.go, transport/, tools/clientcmd.
 """
 
@@ -22,24 +23,40 @@ from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.exec_plugin import TIMEOUT_S, ExecCredentials
 from watchrelay.kube.auth.hostname import check_host
-from watchrelay.kube.auth.kubeconfig import FILE_BYTES_MAX, WRITER_S, Cluster, Impersonation, Secret, User, read_kubeconfig
+from watchrelay.kube.auth.kubeconfig import (
+    FILE_BYTES_MAX,
+    WRITER_S,
+    Cluster,
+    Impersonation,
+    Secret,
+    User,
+    read_kubeconfig,
+)
 from watchrelay.kube.auth.proxy import choose_proxy
 from watchrelay.kube.auth.reread import Reread
-from watchrelay.kube.auth.tls import ClientCertificate, build_context, check_authorities, check_client
+from watchrelay.kube.auth.tls import (
+    ClientCertificate,
+    build_context,
+    check_authorities,
+    check_client,
+)
 from watchrelay.kube.client import Endpoint
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_INTERVAL_S = 50.0  # a minute, less the 10 s of leeway that client-go takes: a rotated token is used within 60 s
+# a minute, less the 10 s of leeway that client-go takes: a rotated token is used within 60 s
+TOKEN_INTERVAL_S = 50.0
 CERTIFICATE_INTERVAL_S = 300.0
 
-# RFC 7230 token characters, less "%": it escapes the others. Source: client-go transport/round_trippers.go headerKeyEscape.
+# RFC 7230 token characters, less "%": it escapes the others. Source: client-go
+# transport/round_trippers.go headerKeyEscape.
 _HEADER_KEY = frozenset((string.ascii_letters + string.digits + "!#$&'*+-.^_`|~").encode())
 
 T = TypeVar("T")
 
 
 class ClusterCredentials:
-    """The credentials of one cluster and user. Files are read where they stand; what they hold is never logged or shown.
+    """The credentials of one cluster and user. Files are read where they stand; what they hold is
+    never logged or shown.
 
     Raises: ConfigError from the constructor for files that are missing or unusable at the start.
     """
@@ -54,18 +71,44 @@ class ClusterCredentials:
         wall_ms: Callable[[], int] = clock.wall_ms,
         exec_timeout_s: float = TIMEOUT_S,
     ) -> None:
-        proxy = choose_proxy(cluster.server, proxy_url=cluster.proxy_url, environ=environ, where=cluster.where)
-        if cluster.tls_server_name and proxy is not None and proxy.startswith("socks"):  # the connector has no place for it
+        proxy = choose_proxy(
+            cluster.server, proxy_url=cluster.proxy_url, environ=environ, where=cluster.where
+        )
+        # the connector has no place for it
+        if cluster.tls_server_name and proxy is not None and proxy.startswith("socks"):
             cure = "give server the name that its certificate carries: the proxy resolves it"
-            raise ConfigError([Problem("cannot be used through a socks5 proxy", "tls-server-name", cluster.where, hint=cure)])
-        self._endpoint = Endpoint(cluster.server, cluster.tls_server_name, proxy, not cluster.disable_compression)
+            raise ConfigError(
+                [
+                    Problem(
+                        "cannot be used through a socks5 proxy",
+                        "tls-server-name",
+                        cluster.where,
+                        hint=cure,
+                    )
+                ]
+            )
+        self._endpoint = Endpoint(
+            cluster.server, cluster.tls_server_name, proxy, not cluster.disable_compression
+        )
         self._cluster = cluster
         self._user = user
         self._secure = urlsplit(cluster.server).scheme == "https"
         self._now_s = now_s
-        self._token = self._reread(lambda: _read_token(user), "token file", TOKEN_INTERVAL_S) if user.token_file else None
-        self._authorities = self._reread(lambda: _read_authorities(cluster.authority), "certificate authority", CERTIFICATE_INTERVAL_S)
-        self._client = self._reread(lambda: _read_client(user), "client certificate", CERTIFICATE_INTERVAL_S) if user.certificate else None
+        self._token = (
+            self._reread(lambda: _read_token(user), "token file", TOKEN_INTERVAL_S)
+            if user.token_file
+            else None
+        )
+        self._authorities = self._reread(
+            lambda: _read_authorities(cluster.authority),
+            "certificate authority",
+            CERTIFICATE_INTERVAL_S,
+        )
+        self._client = (
+            self._reread(lambda: _read_client(user), "client certificate", CERTIFICATE_INTERVAL_S)
+            if user.certificate
+            else None
+        )
         self._impersonation = impersonation_headers(user.impersonation)
         self._exec = self._plugin(environ, wall_ms, exec_timeout_s)
         self._context: tuple[bytes | None, ClientCertificate | None, ssl.SSLContext] | None = None
@@ -77,15 +120,21 @@ class ClusterCredentials:
         return self._endpoint
 
     async def headers(self) -> list[tuple[str, str]]:
-        """Authorization and Impersonate-* headers of the next request; Impersonate-Group and -Extra-* may repeat.
+        """Authorization and Impersonate-* headers of the next request; Impersonate-Group and
+        -Extra-* may repeat.
 
         Raises: Misconfigured when a plugin gives no credential; retry slowly, a person must act.
         """
         authorization = await self._authorization()
-        return [("Authorization", authorization), *self._impersonation] if authorization else list(self._impersonation)
+        return (
+            [("Authorization", authorization), *self._impersonation]
+            if authorization
+            else list(self._impersonation)
+        )
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The context of the next connection; another object exactly when a CA or client certificate changed. None: plain http.
+        """The context of the next connection; another object exactly when a CA or client
+        certificate changed. None: plain http.
 
         Raises: Misconfigured when a plugin gives no certificate.
         """
@@ -97,14 +146,18 @@ class ClusterCredentials:
             client = (await self._exec.current()).client or client
         held = self._context
         if held is None or (held[0], held[1]) != (authorities, client):
-            context = build_context(authorities=authorities or None, insecure=self._cluster.insecure, client=client)
+            context = build_context(
+                authorities=authorities or None, insecure=self._cluster.insecure, client=client
+            )
             self._context = held = (authorities, client, context)
         return held[2]
 
     async def rejected(self, asked_s: float) -> None:
-        """The server answered 401: files are read, and the plugin is run, again with the next request; once, however many call.
+        """The server answered 401: files are read, and the plugin is run, again with the next
+        request; once, however many call.
 
-        Units: `asked_s` is when the refused request got its credentials, monotonic: what was read since then it did not have.
+        Units: `asked_s` is when the refused request got its credentials, monotonic: what was read
+        since then it did not have.
         """
         self.distrusted(asked_s)
         for source in (self._token, self._client):
@@ -114,7 +167,8 @@ class ClusterCredentials:
             self._exec.rejected()
 
     def distrusted(self, asked_s: float) -> None:
-        """The server's certificate did not verify: the CA may have been replaced, read it again before the next connection."""
+        """The server's certificate did not verify: the CA may have been replaced, read it again
+        before the next connection."""
         self._authorities.expire(asked_s)
 
     async def _authorization(self) -> str:
@@ -124,16 +178,22 @@ class ClusterCredentials:
         if user.token:
             return f"Bearer {user.token}"
         if user.username:
-            return "Basic " + base64.b64encode(f"{user.username}:{user.password}".encode()).decode("ascii")
+            return "Basic " + base64.b64encode(f"{user.username}:{user.password}".encode()).decode(
+                "ascii"
+            )
         if self._exec:
             token = (await self._exec.current()).token
             return f"Bearer {token}" if token else ""
         return ""
 
-    def _plugin(self, environ: Mapping[str, str], wall_ms: Callable[[], int], timeout_s: float) -> ExecCredentials | None:
+    def _plugin(
+        self, environ: Mapping[str, str], wall_ms: Callable[[], int], timeout_s: float
+    ) -> ExecCredentials | None:
         user = self._user
         if user.exec_plugin is None or self._token or user.token or user.username:
-            return None  # what is written in the kubeconfig goes before what a plugin says (client-go, exec round tripper)
+            # what is written in the kubeconfig goes before what a plugin says (client-go, exec
+            # round tripper)
+            return None
         return ExecCredentials(
             user.exec_plugin,
             self._cluster,
@@ -150,9 +210,16 @@ class ClusterCredentials:
     def _read_all(self) -> None:
         """Reads every file once, so that a mistake is said at the start."""
         user, cluster = self._user, self._cluster
-        _first_read(self._authorities, "certificate-authority", cluster.authority.file, cluster.where)
+        _first_read(
+            self._authorities, "certificate-authority", cluster.authority.file, cluster.where
+        )
         if self._client:
-            _first_read(self._client, "client-certificate", user.certificate.file or user.key.file, user.where)
+            _first_read(
+                self._client,
+                "client-certificate",
+                user.certificate.file or user.key.file,
+                user.where,
+            )
         if self._token:
             _first_read(self._token, "tokenFile", user.token_file, user.where)
 
@@ -168,7 +235,8 @@ def load_credentials(
     exec_timeout_s: float = TIMEOUT_S,
     act_as: str = "",
 ) -> ClusterCredentials:
-    """The credentials to use: `kubeconfig` if given, else in-cluster, then $KUBECONFIG, then ~/.kube/config.
+    """The credentials to use: `kubeconfig` if given, else in-cluster, then $KUBECONFIG, then
+    ~/.kube/config.
 
     `act_as` names a user to impersonate, in place of one that the kubeconfig names.
 
@@ -179,29 +247,57 @@ def load_credentials(
     if act_as:
         user = replace(user, impersonation=Impersonation(act_as))
     return ClusterCredentials(
-        _with_scheme(cluster, user), user, environ=environ, now_s=now_s, wall_ms=wall_ms, exec_timeout_s=exec_timeout_s
+        _with_scheme(cluster, user),
+        user,
+        environ=environ,
+        now_s=now_s,
+        wall_ms=wall_ms,
+        exec_timeout_s=exec_timeout_s,
     )
 
 
-def _choose(kubeconfig: str | None, context: str | None, environ: Mapping[str, str], account: Path) -> tuple[Cluster, User]:
+def _choose(
+    kubeconfig: str | None, context: str | None, environ: Mapping[str, str], account: Path
+) -> tuple[Cluster, User]:
     if kubeconfig:
         return read_kubeconfig([_expanded(kubeconfig)]).resolve(context)
     if not context and environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").exists():
         return _in_cluster(environ, account)
     if listed := environ.get("KUBECONFIG"):
         named = [Path(part) for part in listed.split(os.pathsep) if part]
-        if files := [file for file in named if file.exists()]:  # client-go passes over the missing ones, too
+        # client-go passes over the missing ones, too
+        if files := [file for file in named if file.exists()]:
             return read_kubeconfig(files).resolve(context)
-        raise ConfigError([Problem(f"no such file: {', '.join(map(str, named))}", path="$KUBECONFIG", source="environment")])
+        raise ConfigError(
+            [
+                Problem(
+                    f"no such file: {', '.join(map(str, named))}",
+                    path="$KUBECONFIG",
+                    source="environment",
+                )
+            ]
+        )
     home = _expanded(f"{environ.get('HOME') or '~'}/.kube/config")
     if home.exists():
         return read_kubeconfig([home]).resolve(context)
-    tried = f"there is no service account at {account}, $KUBECONFIG is not set, and {home} does not exist"
-    raise ConfigError([Problem(f"no way to the API server is configured: {tried}", path="kubernetes", hint="set kubernetes.kubeconfig")])
+    tried = (
+        f"there is no service account at {account}, $KUBECONFIG is not set, and {home} does "
+        "not exist"
+    )
+    raise ConfigError(
+        [
+            Problem(
+                f"no way to the API server is configured: {tried}",
+                path="kubernetes",
+                hint="set kubernetes.kubeconfig",
+            )
+        ]
+    )
 
 
 def _expanded(path: str) -> Path:
-    """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has one, such as a container's uid."""
+    """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has
+    one, such as a container's uid."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -227,28 +323,49 @@ def _with_scheme(cluster: Cluster, user: User) -> Cluster:
         server = f"{'https' if cluster.authority or cluster.insecure or user.certificate else 'http'}://{server}"
     try:
         parts = urlsplit(server)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.query
+        usable = (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not parts.query
+        )
         usable = usable and server.isprintable() and " " not in server
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError([Problem("is not the URL of an API server", "server", cluster.where, hint="https://host:6443")])
+        raise ConfigError(
+            [
+                Problem(
+                    "is not the URL of an API server",
+                    "server",
+                    cluster.where,
+                    hint="https://host:6443",
+                )
+            ]
+        )
     try:
         check_host(parts.hostname or "")
     except ValueError as error:
-        raise ConfigError([Problem(str(error), "server", cluster.where, hint="https://host:6443")]) from None
+        raise ConfigError(
+            [Problem(str(error), "server", cluster.where, hint="https://host:6443")]
+        ) from None
     return replace(cluster, server=server)
 
 
 def impersonation_headers(impersonation: Impersonation | None) -> list[tuple[str, str]]:
-    """The Impersonate-* headers, in the order user, uid, groups, extra; keys of extra escaped as client-go does."""
+    """The Impersonate-* headers, in the order user, uid, groups, extra; keys of extra escaped as
+    client-go does."""
     if impersonation is None:
         return []
     headers = [("Impersonate-User", impersonation.user)]
     if impersonation.uid:
         headers.append(("Impersonate-Uid", impersonation.uid))
     headers += [("Impersonate-Group", group) for group in impersonation.groups]
-    headers += [(f"Impersonate-Extra-{_escaped(key)}", value) for key, values in impersonation.extra for value in values]
+    headers += [
+        (f"Impersonate-Extra-{_escaped(key)}", value)
+        for key, values in impersonation.extra
+        for value in values
+    ]
     return headers
 
 
@@ -263,7 +380,9 @@ def _first_read(source: Reread[T], key: str, file: Path | None, where: str) -> N
         source.current()
     except OSError as error:
         missing = error.filename or file
-        raise ConfigError([Problem(f"{missing}: {error.strerror or 'cannot be read'}", path, where)]) from None
+        raise ConfigError(
+            [Problem(f"{missing}: {error.strerror or 'cannot be read'}", path, where)]
+        ) from None
     except ValueError as error:
         raise ConfigError([Problem(f"{named}{error}", path, where)]) from None
 

@@ -1,7 +1,8 @@
 """Credentials that a program hands out.
 
-Room: kube. In: the `exec` part of a kubeconfig user, the cluster it is for. Out: a token, a client certificate, or both; kept until
-they expire or are refused, and asked for by one caller on behalf of all.
+Room: kube. In: the `exec` part of a kubeconfig user, the cluster it is for. Out: a token, a client
+certificate, or both; kept until they expire or are refused, and asked for by one caller on behalf
+of all.
 Source: client.authentication.k8s.io/v1 and v1beta1; client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
@@ -32,7 +33,8 @@ SETTLED_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """What the plugin answered. Units: `expires_ms` is wall time; None: good until the server refuses it."""
+    """What the plugin answered. Units: `expires_ms` is wall time; None: good until the server
+    refuses it."""
 
     token: str = field(repr=False)
     client: ClientCertificate | None
@@ -40,7 +42,8 @@ class ExecCredential:
 
 
 class ExecCredentials:
-    """One plugin's newest answer; `current` runs it when there is none, when it expires within 10 s, or when it was refused."""
+    """One plugin's newest answer; `current` runs it when there is none, when it expires within 10
+    s, or when it was refused."""
 
     def __init__(
         self,
@@ -69,29 +72,36 @@ class ExecCredentials:
     async def current(self) -> ExecCredential:
         """A credential that has not expired.
 
-        Raises: Misconfigured when the plugin does not give one; while the former one is still good, that is used instead.
+        Raises: Misconfigured when the plugin does not give one; while the former one is still good,
+        that is used instead.
         """
         if self._fresh(LEEWAY_MS):
             assert self._held is not None
             return self._held
         runs_seen = self._runs
         async with self._lock:
-            # Whoever waited for the lock shares the outcome of the run that ended meanwhile, good or bad.
+            # Whoever waited for the lock shares the outcome of the run that ended meanwhile, good
+            # or bad.
             if self._runs == runs_seen:
                 await self._run()
             if self._held is not None and self._fresh(0):
                 return self._held
-            raise self._failure or self._refuse("gave a credential that has expired already", "check this machine's clock")
+            raise self._failure or self._refuse(
+                "gave a credential that has expired already", "check this machine's clock"
+            )
 
     def rejected(self) -> None:
-        """The server refused the credential: the next `current` runs the plugin. Refusals of a credential held for under 5 s are not
-        heard, since they answer requests that carried the one before."""
+        """The server refused the credential: the next `current` runs the plugin. Refusals of a
+        credential held for under 5 s are not heard, since they answer requests that carried the one
+        before."""
         if self._now_s() - self._held_since_s >= SETTLED_S:
             self._held = None
 
     def _fresh(self, leeway_ms: int) -> bool:
         held = self._held
-        return held is not None and (held.expires_ms is None or self._wall_ms() + leeway_ms < held.expires_ms)
+        return held is not None and (
+            held.expires_ms is None or self._wall_ms() + leeway_ms < held.expires_ms
+        )
 
     async def _run(self) -> None:
         try:
@@ -100,8 +110,12 @@ class ExecCredentials:
         except Misconfigured as failure:
             self._failure = failure
             if self._fresh(0):
-                log.warning("exec plugin failed, the former credential is used until it expires", extra={"plugin": self._plugin.where})
-        # Not reached when we are cancelled: then there is no outcome to share, and the next caller runs the plugin.
+                log.warning(
+                    "exec plugin failed, the former credential is used until it expires",
+                    extra={"plugin": self._plugin.where},
+                )
+        # Not reached when we are cancelled: then there is no outcome to share, and the next caller
+        # runs the plugin.
         self._runs += 1
 
     async def _output(self) -> bytes:
@@ -111,18 +125,31 @@ class ExecCredentials:
         if program is None:
             if shutil.which(plugin.command, mode=os.F_OK, path=env.get("PATH", "")):
                 raise self._refuse("may not be executed, or is no program", plugin.install_hint)
-            raise self._refuse("was not found" + ("" if Path(plugin.command).is_absolute() else " in $PATH"), plugin.install_hint)
+            raise self._refuse(
+                "was not found" + ("" if Path(plugin.command).is_absolute() else " in $PATH"),
+                plugin.install_hint,
+            )
         env["KUBERNETES_EXEC_INFO"] = exec_info(plugin, self._cluster, self._authorities())
         try:
-            code, output = await run_program([program, *plugin.args], env=env, timeout_s=self._timeout_s)
+            code, output = await run_program(
+                [program, *plugin.args], env=env, timeout_s=self._timeout_s
+            )
         except TimeoutError:
-            raise self._refuse(f"gave no answer within {self._timeout_s:g} s and was killed", plugin.install_hint) from None
+            raise self._refuse(
+                f"gave no answer within {self._timeout_s:g} s and was killed", plugin.install_hint
+            ) from None
         except TooMuchOutput:
-            raise self._refuse("wrote far more than a credential to stdout", plugin.install_hint) from None
+            raise self._refuse(
+                "wrote far more than a credential to stdout", plugin.install_hint
+            ) from None
         except OSError as error:
-            raise self._refuse(f"cannot be started: {error.strerror}", plugin.install_hint) from None
+            raise self._refuse(
+                f"cannot be started: {error.strerror}", plugin.install_hint
+            ) from None
         except ValueError:  # its text may quote the environment
-            raise self._refuse("cannot be started: its args or env hold what no program can be given") from None
+            raise self._refuse(
+                "cannot be started: its args or env hold what no program can be given"
+            ) from None
         if code != 0:
             how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
             raise self._refuse(how, plugin.install_hint or "run it by hand to see why")
@@ -133,20 +160,27 @@ class ExecCredentials:
 
 
 def exec_info(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> str:
-    """The JSON of KUBERNETES_EXEC_INFO: never interactive; the cluster's part only where the plugin asked for it."""
+    """The JSON of KUBERNETES_EXEC_INFO: never interactive; the cluster's part only where the plugin
+    asked for it."""
     spec: dict[str, object] = {"interactive": False}
     if plugin.provide_cluster_info:
         facts: dict[str, object] = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure,
-            "certificate-authority-data": base64.b64encode(authorities).decode("ascii") if authorities else None,
+            "certificate-authority-data": base64.b64encode(authorities).decode("ascii")
+            if authorities
+            else None,
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
             "config": cluster.exec_config,
         }
-        spec["cluster"] = {name: value for name, value in facts.items() if value is not None and value is not False}
-    return json.dumps({"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}, default=str)
+        spec["cluster"] = {
+            name: value for name, value in facts.items() if value is not None and value is not False
+        }
+    return json.dumps(
+        {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}, default=str
+    )
 
 
 def parse_credential(output: bytes, plugin: ExecPlugin) -> ExecCredential:
@@ -161,16 +195,26 @@ def parse_credential(output: bytes, plugin: ExecPlugin) -> ExecCredential:
     if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
         raise _refusal(plugin, "did not write an ExecCredential to stdout")
     if answer.get("apiVersion") != plugin.api_version:
-        raise _refusal(plugin, f"answered with another apiVersion than {plugin.api_version}", "correct exec.apiVersion, or the plugin")
+        raise _refusal(
+            plugin,
+            f"answered with another apiVersion than {plugin.api_version}",
+            "correct exec.apiVersion, or the plugin",
+        )
     status = answer.get("status")
     if not isinstance(status, dict):
         raise _refusal(plugin, "answered without a status")
-    token, certificate, key = (_text(status, name, plugin) for name in ("token", "clientCertificateData", "clientKeyData"))
+    token, certificate, key = (
+        _text(status, name, plugin) for name in ("token", "clientCertificateData", "clientKeyData")
+    )
     if bool(certificate) != bool(key):
         raise _refusal(plugin, "answered with only one of clientCertificateData and clientKeyData")
     if not token and not certificate:
         raise _refusal(plugin, "answered with neither a token nor a client certificate")
-    return ExecCredential(token, _client(certificate, key, plugin), _expiry(_text(status, "expirationTimestamp", plugin), plugin))
+    return ExecCredential(
+        token,
+        _client(certificate, key, plugin),
+        _expiry(_text(status, "expirationTimestamp", plugin), plugin),
+    )
 
 
 def _text(status: Mapping[str, object], name: str, plugin: ExecPlugin) -> str:

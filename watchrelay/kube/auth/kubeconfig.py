@@ -1,8 +1,10 @@
 """Kubeconfig files, read, merged and checked.
 
-Room: kube. In: paths, and a context's name. Out: one cluster and one user as typed values, paths absolute, data decoded.
-A mistake is a `ConfigError` of one line that names the file and the key; no value of a credential is ever part of it.
-Source: kubernetes.io "Organizing Cluster Access Using kubeconfig Files"; client-go tools/clientcmd (loader, validation).
+Room: kube. In: paths, and a context's name. Out: one cluster and one user as typed values, paths
+absolute, data decoded. A mistake is a `ConfigError` of one line that names the file and the key; no
+value of a credential is ever part of it.
+Source: kubernetes.io "Organizing Cluster Access Using kubeconfig Files"; client-go tools/clientcmd
+(loader, validation).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Bytes from a file or from the kubeconfig itself (`data`, which wins). Both None: not given. Never shown."""
+    """Bytes from a file or from the kubeconfig itself (`data`, which wins). Both None: not given.
+    Never shown."""
 
     file: Path | None = None
     data: bytes | None = field(default=None, repr=False)
@@ -48,7 +51,8 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The `cluster` part of a kubeconfig entry. `exec_config` is the extension that plugins asking for cluster info are given."""
+    """The `cluster` part of a kubeconfig entry. `exec_config` is the extension that plugins asking
+    for cluster info are given."""
 
     server: str = field(repr=False)  # may hold a user and a password
     authority: Secret = Secret()
@@ -62,7 +66,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """The `exec` part of a user: which program gives us credentials, and how it wants to be called."""
+    """The `exec` part of a user: which program gives us credentials, and how it wants to be
+    called."""
 
     command: str
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -85,7 +90,8 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The `user` part of a kubeconfig entry. Shape: at most one of token/token_file, basic, exec decides the Authorization header."""
+    """The `user` part of a kubeconfig entry. Shape: at most one of token/token_file, basic, exec
+    decides the Authorization header."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
@@ -107,11 +113,14 @@ class _Section:
     path: str
     lines: Mapping[Place, int] = field(default_factory=dict)
     at: Place = ()
-    """Where the mapping stands in the file, as `lines` has it; `path` is what people call the same place."""
+    """Where the mapping stands in the file, as `lines` has it; `path` is what people call the same
+    place."""
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
         path = ".".join(part for part in (self.path, key) if part)
-        raise ConfigError([Problem(message, path=path, source=str(self.file), line=self.line(key), hint=hint)])
+        raise ConfigError(
+            [Problem(message, path=path, source=str(self.file), line=self.line(key), hint=hint)]
+        )
 
     @property
     def where(self) -> str:
@@ -122,8 +131,18 @@ class _Section:
     def line(self, key: str = "") -> int | None:
         """The line of `key`, else of what stands around it."""
         steps = key.replace("[", ".").replace("]", "").split(".")
-        at = (*self.at, *((int(part) if _INDEX.fullmatch(part) else part) for part in steps if part))
-        return next((self.lines[at[:length]] for length in range(len(at), -1, -1) if at[:length] in self.lines), None)
+        at = (
+            *self.at,
+            *((int(part) if _INDEX.fullmatch(part) else part) for part in steps if part),
+        )
+        return next(
+            (
+                self.lines[at[:length]]
+                for length in range(len(at), -1, -1)
+                if at[:length] in self.lines
+            ),
+            None,
+        )
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -151,7 +170,9 @@ class _Section:
         value = self.values.get(key)
         if value is None:
             return None
-        return _Section(self.mapping(key, value), self.file, self._inner(key), self.lines, (*self.at, key))
+        return _Section(
+            self.mapping(key, value), self.file, self._inner(key), self.lines, (*self.at, key)
+        )
 
     def sections(self, key: str) -> list[_Section]:
         value = self.values.get(key)
@@ -160,7 +181,13 @@ class _Section:
         if not isinstance(value, list):
             self.refuse(key, f"must be a list, not {_kind(value)}")
         return [
-            _Section(self.mapping(f"{key}[{i}]", item), self.file, self._inner(f"{key}[{i}]"), self.lines, (*self.at, key, i))
+            _Section(
+                self.mapping(f"{key}[{i}]", item),
+                self.file,
+                self._inner(f"{key}[{i}]"),
+                self.lines,
+                (*self.at, key, i),
+            )
             for i, item in enumerate(value)
         ]
 
@@ -188,13 +215,21 @@ class _Section:
 
 
 def _kind(value: object) -> str:
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    names = {
+        dict: "a mapping",
+        list: "a list",
+        str: "a string",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+    }
     return "empty" if value is None else names.get(type(value), "a date")
 
 
 @dataclass(slots=True)
 class Kubeconfig:
-    """Several files as one: of two entries with one name the first file's counts, whole; so does the first current-context."""
+    """Several files as one: of two entries with one name the first file's counts, whole; so does
+    the first current-context."""
 
     files: tuple[Path, ...]
     current_context: str = ""
@@ -203,15 +238,30 @@ class Kubeconfig:
     contexts: dict[str, _Section] = field(default_factory=dict)
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
-        """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with the names that there are."""
+        """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with
+        the names that there are."""
         name = context or self.current_context
         where = ", ".join(str(file) for file in self.files)
         if not name:
             if not self.contexts:
-                raise ConfigError([Problem("holds no context at all", source=where, hint="is this the kubeconfig?")])
+                raise ConfigError(
+                    [
+                        Problem(
+                            "holds no context at all", source=where, hint="is this the kubeconfig?"
+                        )
+                    ]
+                )
             known = f"no context is chosen; there are: {', '.join(self.contexts)}"
-            raise ConfigError([Problem(known, "current-context", where, hint="set kubernetes.context")])
-        chosen = _named(self.contexts, name, what="context", path="current-context" if not context else "contexts", source=where)
+            raise ConfigError(
+                [Problem(known, "current-context", where, hint="set kubernetes.context")]
+            )
+        chosen = _named(
+            self.contexts,
+            name,
+            what="context",
+            path="current-context" if not context else "contexts",
+            source=where,
+        )
         cluster = self._member(chosen, "cluster", self.clusters)
         user = self._member(chosen, "user", self.users) if chosen.text("user") else None
         return _cluster(cluster), (_user(user) if user else User())
@@ -220,16 +270,28 @@ class Kubeconfig:
         name = context.text(key)
         if not name:
             context.refuse(key, "is missing")
-        return _named(entries, name, what=key, path=f"{context.path}.{key}", source=str(context.file), line=context.line(key))
+        return _named(
+            entries,
+            name,
+            what=key,
+            path=f"{context.path}.{key}",
+            source=str(context.file),
+            line=context.line(key),
+        )
 
 
 def read_kubeconfig(files: Iterable[Path]) -> Kubeconfig:
-    """The files merged, in the order given. Raises: ConfigError for a file that cannot be read or is not a kubeconfig."""
+    """The files merged, in the order given. Raises: ConfigError for a file that cannot be read or
+    is not a kubeconfig."""
     merged = Kubeconfig(tuple(files))
     for file in merged.files:
         root = _read(file)
         merged.current_context = merged.current_context or root.text("current-context")
-        for plural, entries in (("clusters", merged.clusters), ("users", merged.users), ("contexts", merged.contexts)):
+        for plural, entries in (
+            ("clusters", merged.clusters),
+            ("users", merged.users),
+            ("contexts", merged.contexts),
+        ):
             for name, section in _entries(root, plural).items():
                 entries.setdefault(name, section)
     return merged
@@ -240,9 +302,19 @@ def _read(file: Path) -> _Section:
         raw = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError([Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]) from None
+        raise ConfigError(
+            [Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]
+        ) from None
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError([Problem(f"is larger than {FILE_BYTES_MAX >> 20} MiB", source=str(file), hint="is this the kubeconfig?")])
+        raise ConfigError(
+            [
+                Problem(
+                    f"is larger than {FILE_BYTES_MAX >> 20} MiB",
+                    source=str(file),
+                    hint="is this the kubeconfig?",
+                )
+            ]
+        )
     try:
         tree = read_yaml(raw.decode("utf-8-sig"), str(file))
     except Unreadable as error:
@@ -253,7 +325,14 @@ def _read(file: Path) -> _Section:
         raise ConfigError(tree.problems)
     content = {} if tree.value is None else tree.value
     if not isinstance(content, dict):
-        raise ConfigError([Problem(f"is not a kubeconfig: the file is {_kind(content)}, not a mapping", source=str(file))])
+        raise ConfigError(
+            [
+                Problem(
+                    f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
+                    source=str(file),
+                )
+            ]
+        )
     root = _Section({}, file, "")
     return _Section(root.mapping("", content), file, "", tree.lines)
 
@@ -270,16 +349,34 @@ def _entries(root: _Section, plural: str) -> dict[str, _Section]:
         path = f"{plural}[{name}].{singular}"
         values = item.values.get(singular)
         found[name] = _Section(
-            item.mapping(singular, values if values is not None else {}), root.file, path, item.lines, (*item.at, singular)
+            item.mapping(singular, values if values is not None else {}),
+            root.file,
+            path,
+            item.lines,
+            (*item.at, singular),
         )
     return found
 
 
-def _named(entries: Mapping[str, _Section], name: str, *, what: str, path: str, source: str, line: int | None = None) -> _Section:
+def _named(
+    entries: Mapping[str, _Section],
+    name: str,
+    *,
+    what: str,
+    path: str,
+    source: str,
+    line: int | None = None,
+) -> _Section:
     if found := entries.get(name):
         return found
     near = difflib.get_close_matches(name, entries, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(entries)}" if entries else f"there is no {what} at all"
+    hint = (
+        f'did you mean "{near[0]}"?'
+        if near
+        else f"there are: {', '.join(entries)}"
+        if entries
+        else f"there is no {what} at all"
+    )
     raise ConfigError([Problem(f'{what} "{name}" does not exist', path, source, line, hint)])
 
 
@@ -287,15 +384,26 @@ def _cluster(section: _Section) -> Cluster:
     server = section.text("server").rstrip("/")
     if not server:
         section.refuse("server", "is missing")
-    authority, insecure = section.secret("certificate-authority"), section.flag("insecure-skip-tls-verify")
+    authority, insecure = (
+        section.secret("certificate-authority"),
+        section.flag("insecure-skip-tls-verify"),
+    )
     if authority and insecure:
-        section.refuse("insecure-skip-tls-verify", "cannot be true together with a certificate-authority", "remove one of them")
+        section.refuse(
+            "insecure-skip-tls-verify",
+            "cannot be true together with a certificate-authority",
+            "remove one of them",
+        )
     server_name = section.text("tls-server-name")
     try:
         check_host(server_name)
     except ValueError as error:
-        section.refuse("tls-server-name", str(error), "write the name that the server's certificate carries")
-    extensions = {item.text("name"): item.values.get("extension") for item in section.sections("extensions")}
+        section.refuse(
+            "tls-server-name", str(error), "write the name that the server's certificate carries"
+        )
+    extensions = {
+        item.text("name"): item.values.get("extension") for item in section.sections("extensions")
+    }
     return Cluster(
         server=server,
         authority=authority,
@@ -319,10 +427,15 @@ def _user(section: _Section) -> User:
         )
     certificate, key = section.secret("client-certificate"), section.secret("client-key")
     if bool(certificate) != bool(key):
-        section.refuse("client-key" if certificate else "client-certificate", "is missing: a certificate and its key come together")
+        section.refuse(
+            "client-key" if certificate else "client-certificate",
+            "is missing: a certificate and its key come together",
+        )
     token, token_file = section.text("token").strip(), section.local("tokenFile")
     if not token.isprintable():
-        section.refuse("token", "holds more than one line, or a control character", "write the token alone")
+        section.refuse(
+            "token", "holds more than one line, or a control character", "write the token alone"
+        )
     if section.text("username") and (token or token_file):
         section.refuse("username", "cannot be given together with a token", "remove one of them")
     plugin = section.section("exec")
@@ -345,23 +458,43 @@ def _exec(section: _Section) -> ExecPlugin:
         section.refuse("command", "is missing")
     if version not in EXEC_VERSIONS:
         known = " or ".join(EXEC_VERSIONS)
-        section.refuse("apiVersion", f'"{version}" is not supported' if version else "is missing", f"use {known}")
+        section.refuse(
+            "apiVersion",
+            f'"{version}" is not supported' if version else "is missing",
+            f"use {known}",
+        )
     mode = section.text("interactiveMode")
     if not mode and version == EXEC_VERSIONS[0]:
-        section.refuse("interactiveMode", f"is missing; {version} requires it", "Never or IfAvailable")
+        section.refuse(
+            "interactiveMode", f"is missing; {version} requires it", "Never or IfAvailable"
+        )
     if mode == "Always":
-        section.refuse("interactiveMode", "is Always, but nobody sits at a daemon's terminal", "use a plugin that can do without")
+        section.refuse(
+            "interactiveMode",
+            "is Always, but nobody sits at a daemon's terminal",
+            "use a plugin that can do without",
+        )
     if mode not in {"", "Never", "IfAvailable"}:
         section.refuse("interactiveMode", f'"{mode}" is unknown', "Never, IfAvailable or Always")
-    args, env = section.texts("args"), tuple((item.text("name"), item.text("value")) for item in section.sections("env"))
+    args, env = (
+        section.texts("args"),
+        tuple((item.text("name"), item.text("value")) for item in section.sections("env")),
+    )
     if not all(name for name, _ in env):
         section.refuse("env", "has an entry without a name")
     if any("=" in name for name, _ in env):
-        section.refuse("env", "has an entry with a = in its name", "name and value are keys of their own")
-    for key, texts in (("command", (command,)), ("args", args), ("env", tuple(chain.from_iterable(env)))):
+        section.refuse(
+            "env", "has an entry with a = in its name", "name and value are keys of their own"
+        )
+    for key, texts in (
+        ("command", (command,)),
+        ("args", args),
+        ("env", tuple(chain.from_iterable(env))),
+    ):
         if any("\0" in text for text in texts):
             section.refuse(key, "holds a NUL character, which no program can be given")
-    # A bare name is looked up in $PATH; anything with a separator is a path, relative to the kubeconfig file (client-go does so).
+    # A bare name is looked up in $PATH; anything with a separator is a path, relative to the
+    # kubeconfig file (client-go does so).
     local = str(section.local("command")) if os.sep in command else command
     return ExecPlugin(
         command=local,
@@ -384,5 +517,7 @@ def _impersonation(section: _Section) -> Impersonation | None:
         return None
     for value in (user, uid, *groups, *(value for _, values in extra for value in values)):
         if not value.isprintable():
-            section.refuse("as", "or one of its groups, uid or extra values holds a control character")
+            section.refuse(
+                "as", "or one of its groups, uid or extra values holds a control character"
+            )
     return Impersonation(user, groups, uid, extra)

@@ -1,8 +1,8 @@
 """One short-lived program, run without ever being left behind.
 
-Room: kube. In: a command, its environment, a deadline. Out: its exit code and what it wrote to stdout.
-Both pipes are read as they fill, so a program that floods stderr is not stopped by it; on the deadline, and when we are cancelled,
-the whole process group is killed.
+Room: kube. In: a command, its environment, a deadline. Out: its exit code and what it wrote to
+stdout. Both pipes are read as they fill, so a program that floods stderr is not stopped by it; on
+the deadline, and when we are cancelled, the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class TooMuchOutput(Exception):
 
 
 class _Collector(asyncio.SubprocessProtocol):
-    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and says when the program and its pipes are done."""
+    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and says when the program and
+    its pipes are done."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
@@ -48,10 +49,14 @@ class _Collector(asyncio.SubprocessProtocol):
         self.closed.set()
 
 
-async def run_program(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-    """Exit code (negative: the signal that ended it) and stdout. stdin is empty, stderr is drained and dropped.
+async def run_program(
+    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
+) -> tuple[int, bytes]:
+    """Exit code (negative: the signal that ended it) and stdout. stdin is empty, stderr is drained
+    and dropped.
 
-    Raises: OSError if it cannot be started; TimeoutError after `timeout_s`, its process group then being dead; TooMuchOutput.
+    Raises: OSError if it cannot be started; TimeoutError after `timeout_s`, its process group then
+    being dead; TooMuchOutput.
     """
     loop = asyncio.get_running_loop()
     transport, collector = await loop.subprocess_exec(
@@ -64,7 +69,8 @@ async def run_program(command: Sequence[str], *, env: Mapping[str, str], timeout
     try:
         async with asyncio.timeout(timeout_s):
             await collector.exited.wait()
-        # A helper that the program left running may hold the pipes open; what the program itself wrote is read within the grace.
+        # A helper that the program left running may hold the pipes open; what the program itself
+        # wrote is read within the grace.
         with suppress(TimeoutError):
             async with asyncio.timeout(_PIPES_GRACE_S):
                 await collector.closed.wait()
@@ -78,7 +84,8 @@ async def run_program(command: Sequence[str], *, env: Mapping[str, str], timeout
 
 
 async def _kill_group(pid: int, collector: _Collector) -> None:
-    # The group bears the program's own pid (a session of its own), which is not free for others until the program is reaped.
+    # The group bears the program's own pid (a session of its own), which is not free for others
+    # until the program is reaped.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with suppress(TimeoutError):

@@ -1,6 +1,7 @@
 """Which proxy, if any, leads to the API server.
 
-Room: kube. In: the server's URL, `proxy-url` of the kubeconfig, the environment. Out: a proxy URL or None.
+Room: kube. In: the server's URL, `proxy-url` of the kubeconfig, the environment. Out: a proxy URL
+or None.
 Source: Go golang.org/x/net/http/httpproxy, which client-go uses for HTTP(S)_PROXY and NO_PROXY.
 """
 
@@ -21,10 +22,14 @@ _PORTS = {"http": 80, "https": 443}
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
-def choose_proxy(server: str, *, proxy_url: str | None, environ: Mapping[str, str], where: str) -> str | None:
-    """The proxy for `server`: the kubeconfig's, which NO_PROXY does not touch, else the environment's.
+def choose_proxy(
+    server: str, *, proxy_url: str | None, environ: Mapping[str, str], where: str
+) -> str | None:
+    """The proxy for `server`: the kubeconfig's, which NO_PROXY does not touch, else the
+    environment's.
 
-    Raises: ConfigError for a proxy that cannot be used; its URL is not repeated, it may hold a password.
+    Raises: ConfigError for a proxy that cannot be used; its URL is not repeated, it may hold a
+    password.
     """
     if proxy_url:
         return _usable(proxy_url, path="proxy-url", where=where)
@@ -33,7 +38,9 @@ def choose_proxy(server: str, *, proxy_url: str | None, environ: Mapping[str, st
     found = environ.get(name.upper()) or environ.get(name)
     if not found or _bypassed(target, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
-    return _usable(found if "://" in found else f"http://{found}", path=f"${name.upper()}", where="environment")
+    return _usable(
+        found if "://" in found else f"http://{found}", path=f"${name.upper()}", where="environment"
+    )
 
 
 def _usable(url: str, *, path: str, where: str) -> str:
@@ -50,8 +57,11 @@ def _usable(url: str, *, path: str, where: str) -> str:
         raise ConfigError([Problem(str(error), path, where, hint=_FORM)]) from None
     if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
         cure = "pip install 'watchrelay[socks]'; the image has it"
-        raise ConfigError([Problem("a socks5 proxy needs an extra package", path, where, hint=cure)])
-    return url.replace("socks5h://", "socks5://", 1)  # names are resolved by the proxy in either case
+        raise ConfigError(
+            [Problem("a socks5 proxy needs an extra package", path, where, hint=cure)]
+        )
+    # names are resolved by the proxy in either case
+    return url.replace("socks5h://", "socks5://", 1)
 
 
 def _bypassed(target: SplitResult, no_proxy: str) -> bool:
@@ -59,10 +69,19 @@ def _bypassed(target: SplitResult, no_proxy: str) -> bool:
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    return any(_matches(rule, host, port, address) for rule in (entry.strip().lower() for entry in no_proxy.split(",")) if rule)
+    return any(
+        _matches(rule, host, port, address)
+        for rule in (entry.strip().lower() for entry in no_proxy.split(","))
+        if rule
+    )
 
 
-def _matches(rule: str, host: str, port: int | None, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+def _matches(
+    rule: str,
+    host: str,
+    port: int | None,
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address | None,
+) -> bool:
     if rule == "*":
         return True
     if "/" in rule:
@@ -85,7 +104,11 @@ def _split_port(rule: str) -> tuple[str, int | None]:
     if _address(rule) is not None:
         return rule, None
     name, colon, port = rule.rpartition(":")
-    return (name.strip("[]"), int(port)) if colon and _PORT.fullmatch(port) else (rule.strip("[]"), None)
+    return (
+        (name.strip("[]"), int(port))
+        if colon and _PORT.fullmatch(port)
+        else (rule.strip("[]"), None)
+    )
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -1,7 +1,8 @@
 """Connections through a SOCKS proxy.
 
-Room: kube. In: the proxy's URL. Out: aiohttp's connector whose failures are of aiohttp's own family, as those of every other one.
-Imported only where such a proxy is named: the package is an extra.
+Room: kube. In: the proxy's URL. Out: aiohttp's connector whose failures are of aiohttp's own
+family, as those of every other one. Imported only where such a proxy is named: the package is an
+extra.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 
 class SocksConnector(ProxyConnector):
-    """Raises: SocksFailed where the library has errors of its own, which know no common base (aiohttp-socks 0.12)."""
+    """Raises: SocksFailed where the library has errors of its own, which know no common base
+    (aiohttp-socks 0.12)."""
 
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
+    async def connect(
+        self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout
+    ) -> Connection:
         try:
             return await super().connect(req, traces, timeout)
         except ProxyConnectionError as error:

@@ -1,7 +1,8 @@
 """TLS contexts from certificates in memory.
 
-Room: kube. In: PEM bytes of authorities, of a client certificate and of its key. Out: `ssl.SSLContext`.
-Private keys never lie in a file that others could read: `ssl` is given a memory file, or a private file that is gone at once.
+Room: kube. In: PEM bytes of authorities, of a client certificate and of its key. Out:
+`ssl.SSLContext`. Private keys never lie in a file that others could read: `ssl` is given a memory
+file, or a private file that is gone at once.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def check_client(pair: ClientCertificate) -> ClientCertificate:
     return pair
 
 
-def build_context(*, authorities: bytes | None, insecure: bool, client: ClientCertificate | None) -> ssl.SSLContext:
+def build_context(
+    *, authorities: bytes | None, insecure: bool, client: ClientCertificate | None
+) -> ssl.SSLContext:
     """A context for connections to one API server.
 
     Shape: `authorities` None trusts what the system trusts; `insecure` trusts anyone.
@@ -62,8 +65,9 @@ def build_context(*, authorities: bytes | None, insecure: bool, client: ClientCe
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _trust(context, authorities)
-        # Go neither wants an Authority Key Identifier nor a self-signed root of the CAs an operator configures, and clusters are
-        # made for Go's rules; Python 3.13 made the strict ones its default, and EKS fails them (kubernetes_asyncio#349).
+        # Go neither wants an Authority Key Identifier nor a self-signed root of the CAs an operator
+        # configures, and clusters are made for Go's rules; Python 3.13 made the strict ones its
+        # default, and EKS fails them (kubernetes_asyncio#349).
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if client is not None:
@@ -72,10 +76,13 @@ def build_context(*, authorities: bytes | None, insecure: bool, client: ClientCe
 
 
 def _trust(context: ssl.SSLContext, pem: bytes) -> None:
-    # Only the certificates themselves are handed on: bundles carry comments in any encoding, which `cadata` would refuse.
+    # Only the certificates themselves are handed on: bundles carry comments in any encoding, which
+    # `cadata` would refuse.
     blocks = _CERTIFICATE.findall(pem)
     if not blocks or len(blocks) != pem.count(b"-----BEGIN CERTIFICATE-----"):
-        raise ValueError("holds no PEM certificate" if not blocks else "holds a broken PEM certificate")
+        raise ValueError(
+            "holds no PEM certificate" if not blocks else "holds a broken PEM certificate"
+        )
     try:
         context.load_verify_locations(cadata=b"\n".join(blocks).decode("ascii"))
     except ssl.SSLError:
@@ -87,10 +94,16 @@ def _present(context: ssl.SSLContext, pair: ClientCertificate) -> None:
         try:
             context.load_cert_chain(path, password=_no_passphrase)
         except _EncryptedKey:
-            raise ValueError("the private key is encrypted; only keys without a passphrase can be used") from None
+            raise ValueError(
+                "the private key is encrypted; only keys without a passphrase can be used"
+            ) from None
         except ssl.SSLError as error:
             mismatch = error.reason == "KEY_VALUES_MISMATCH"
-            raise ValueError("the key does not belong to the certificate" if mismatch else "is not a PEM certificate and key") from None
+            raise ValueError(
+                "the key does not belong to the certificate"
+                if mismatch
+                else "is not a PEM certificate and key"
+            ) from None
 
 
 def _no_passphrase() -> NoReturn:

@@ -1,7 +1,9 @@
 """Discovery documents -> what the server serves.
 
-Room: kube (pure). In: bodies of `/api`, `/apis` and `/apis/GROUP/VERSION`, in any of the three forms. Out: a `Catalog`.
-Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group. WATCH 8.1, 8.2.
+Room: kube (pure). In: bodies of `/api`, `/apis` and `/apis/GROUP/VERSION`, in any of the three
+forms. Out: a `Catalog`.
+Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group.
+WATCH 8.1, 8.2.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')}
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-"""What may stand in a URL path, a topic's name, a header and a metric's label. An aggregated API server names what it likes: anything else
-is passed over, and so is as good as not served."""
+"""What may stand in a URL path, a topic's name, a header and a metric's label. An aggregated API
+server names what it likes: anything else is passed over, and so is as good as not served."""
 
 
 class NotDiscovery(ValueError):
@@ -33,7 +35,8 @@ class NotDiscovery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One resource as one version serves it. Shape: all names but the resource's kind are lower-case."""
+    """One resource as one version serves it. Shape: all names but the resource's kind are
+    lower-case."""
 
     resource: Resource
     singular: str
@@ -44,7 +47,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a group. `fresh` False: the server behind it does not answer now, so what it serves is unknown."""
+    """One version of a group. `fresh` False: the server behind it does not answer now, so what it
+    serves is unknown."""
 
     name: str
     fresh: bool
@@ -53,7 +57,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group; "" is the core group. Shape: versions in the server's order, the preferred one first."""
+    """One group; "" is the core group. Shape: versions in the server's order, the preferred one
+    first."""
 
     name: str
     versions: tuple[Version, ...]
@@ -75,14 +80,20 @@ class Catalog:
         return next((group for group in self.groups if group.name == name), None)
 
     def serves(self, resource: Resource) -> bool | None:
-        """Whether this very version of the resource is served with the same scope; None when that is unknown now."""
+        """Whether this very version of the resource is served with the same scope; None when that
+        is unknown now."""
         group = self.group(resource.group)
-        version = next((v for v in group.versions if v.name == resource.version), None) if group else None
+        version = (
+            next((v for v in group.versions if v.name == resource.version), None) if group else None
+        )
         if version is None:
             return False
         if not version.fresh:
             return None
-        return any((s.resource.plural, s.resource.namespaced) == (resource.plural, resource.namespaced) for s in version.served)
+        return any(
+            (s.resource.plural, s.resource.namespaced) == (resource.plural, resource.namespaced)
+            for s in version.served
+        )
 
 
 def is_aggregated(content_type: str) -> bool:
@@ -90,7 +101,7 @@ def is_aggregated(content_type: str) -> bool:
     return "as=apigroupdiscoverylist" in content_type.lower().replace(" ", "")
 
 
-# ---- the aggregated form --------------------------------------------------------------------------------------------
+# ---- the aggregated form -------------------------------------------------------------------------
 
 
 class _Name(msgspec.Struct):
@@ -128,7 +139,9 @@ class _GroupList(msgspec.Struct):
 def parse_aggregated(body: bytes) -> tuple[Group, ...]:
     """The groups of an APIGroupDiscoveryList, v2 or v2beta1. Raises: NotDiscovery."""
     found = _decode(body, _GroupList)
-    named = [((item.metadata or _Name()).name or "", item.versions or ()) for item in found.items or ()]
+    named = [
+        ((item.metadata or _Name()).name or "", item.versions or ()) for item in found.items or ()
+    ]
     return tuple(_group(name, versions) for name, versions in named if not name or _usable(name))
 
 
@@ -139,7 +152,11 @@ def _group(name: str, versions: Iterable[_Version]) -> Group:
             Version(
                 v.version,
                 v.freshness != "Stale",
-                tuple(_served(name, v.version, r) for r in v.resources or () if _usable(r.resource, _kind(r))),
+                tuple(
+                    _served(name, v.version, r)
+                    for r in v.resources or ()
+                    if _usable(r.resource, _kind(r))
+                ),
             )
             for v in versions
             if _usable(v.version)
@@ -157,11 +174,14 @@ def _kind(found: _Resource) -> str:
 
 
 def _usable(name: str, kind: str = "") -> bool:
-    """Whether names are such that nothing can be smuggled in by them. Shape: a kind may be unknown."""
+    """Whether names are such that nothing can be smuggled in by them. Shape: a kind may be
+    unknown."""
     return _NAME.fullmatch(name) is not None and (not kind or _NAME.fullmatch(kind) is not None)
 
 
-def _entry(resource: Resource, singular: str | None, short_names: list[str] | None, verbs: list[str] | None) -> Served:
+def _entry(
+    resource: Resource, singular: str | None, short_names: list[str] | None, verbs: list[str] | None
+) -> Served:
     return Served(
         resource,
         (singular or resource.kind).lower(),
@@ -170,7 +190,7 @@ def _entry(resource: Resource, singular: str | None, short_names: list[str] | No
     )
 
 
-# ---- the older form -------------------------------------------------------------------------------------------------
+# ---- the older form ------------------------------------------------------------------------------
 
 
 class _Legacy(msgspec.Struct, rename="camel"):
@@ -206,11 +226,14 @@ class _CoreVersions(msgspec.Struct):
 
 def parse_core_versions(body: bytes) -> list[tuple[str, list[str]]]:
     """Of the legacy `/api`: the core group's name and versions. Raises: NotDiscovery."""
-    return [("", [version for version in _decode(body, _CoreVersions).versions if _usable(version)])]
+    return [
+        ("", [version for version in _decode(body, _CoreVersions).versions if _usable(version)])
+    ]
 
 
 def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
-    """Of the legacy `/apis`: each group with its versions, the preferred one first. Raises: NotDiscovery."""
+    """Of the legacy `/apis`: each group with its versions, the preferred one first. Raises:
+    NotDiscovery."""
     found = _decode(body, _LegacyGroups)
     if found.groups is msgspec.UNSET:
         raise NotDiscovery("it lists no groups")
@@ -225,13 +248,19 @@ def parse_group_versions(body: bytes) -> list[tuple[str, list[str]]]:
 
 
 def parse_resources(group: str, version: str, body: bytes) -> Version:
-    """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises: NotDiscovery."""
+    """Of the legacy `/apis/GROUP/VERSION`: what it serves, subresources left out. Raises:
+    NotDiscovery."""
     found = _decode(body, _LegacyResources)
     return Version(
         version,
         fresh=True,
         served=tuple(
-            _entry(Resource(group, version, r.name, r.kind, r.namespaced), r.singular_name, r.short_names, r.verbs)
+            _entry(
+                Resource(group, version, r.name, r.kind, r.namespaced),
+                r.singular_name,
+                r.short_names,
+                r.verbs,
+            )
             for r in found.resources or ()
             if _usable(r.name, r.kind)
         ),

@@ -13,7 +13,14 @@ from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import Document
 from watchrelay.kube.discovery import catalog as documents
 from watchrelay.kube.discovery.catalog import Catalog, Group, NotDiscovery, Version
-from watchrelay.kube.discovery.resolve import Found, Impossible, Missing, Resolution, Unknown, resolve
+from watchrelay.kube.discovery.resolve import (
+    Found,
+    Impossible,
+    Missing,
+    Resolution,
+    Unknown,
+    resolve,
+)
 from watchrelay.kube.status import WHOSE
 
 __all__ = ["Catalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
@@ -34,7 +41,8 @@ class _Known:
 
 
 class Discovery:
-    """The newest catalog; `refresh` costs two small requests while nothing changed (ETag, WATCH 8.1)."""
+    """The newest catalog; `refresh` costs two small requests while nothing changed (ETag, WATCH
+    8.1)."""
 
     def __init__(self, client: Fetch) -> None:
         self._client = client
@@ -66,7 +74,9 @@ class Discovery:
     async def _root(self, path: str) -> tuple[Group, ...]:
         """The groups below `/api` or `/apis`."""
         known = self._known.get(path)
-        headers = {"Accept": documents.ACCEPT_AGGREGATED} | ({"If-None-Match": known.etag} if known and known.etag else {})
+        headers = {"Accept": documents.ACCEPT_AGGREGATED} | (
+            {"If-None-Match": known.etag} if known and known.etag else {}
+        )
         document = await self._client.get_json(path, headers)
         if document.unchanged and known is not None:
             return known.groups
@@ -75,9 +85,13 @@ class Discovery:
                 groups = documents.parse_aggregated(document.body)
                 self._known[path] = _Known(document.etag, groups)
                 return groups
-            listed = (documents.parse_core_versions if path == "/api" else documents.parse_group_versions)(document.body)
+            listed = (
+                documents.parse_core_versions if path == "/api" else documents.parse_group_versions
+            )(document.body)
         except NotDiscovery as error:
-            raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}") from error
+            raise Unavailable(
+                f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+            ) from error
         self._known.pop(path, None)
         return tuple([await self._walk(name, versions) for name, versions in listed])
 
@@ -85,14 +99,17 @@ class Discovery:
         return Group(name, tuple([await self._version(name, version) for version in versions]))
 
     async def _version(self, name: str, version: str) -> Version:
-        """One version the old way. If only its own server is in trouble, it is unknown, and the others do not suffer."""
+        """One version the old way. If only its own server is in trouble, it is unknown, and the
+        others do not suffer."""
         path = f"/apis/{name}/{version}" if name else f"/api/{version}"
         try:
             document = await self._client.get_json(path)
             return documents.parse_resources(name, version, document.body)
         except NotDiscovery as error:
             if not name:
-                raise Unavailable(f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}") from error
+                raise Unavailable(
+                    f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+                ) from error
         except (Unavailable, NotFound) as error:
             if not name or error.status == 0:
                 raise  # it is the API server itself that is in trouble

@@ -1,8 +1,10 @@
 """A resource as the operator wrote it -> the resources it means.
 
-Room: kube (pure). In: a `Catalog` and a name as in kubectl. Out: one of `Found`, `Missing`, `Unknown`, `Impossible`.
+Room: kube (pure). In: a `Catalog` and a name as in kubectl. Out: one of `Found`, `Missing`,
+`Unknown`, `Impossible`.
 
-Forms: `pods`, `pod`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`, `widgets.example.com/v1`, `*.example.com`.
+Forms: `pods`, `pod`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`,
+`widgets.example.com/v1`, `*.example.com`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from watchrelay.model.resources import Resource
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the name means. `complete` False: a part of the group is unknown now, so what is not here may yet exist."""
+    """What the name means. `complete` False: a part of the group is unknown now, so what is not
+    here may yet exist."""
 
     resources: tuple[Resource, ...]
     warnings: tuple[str, ...] = ()
@@ -49,7 +52,9 @@ class Impossible:
 Resolution = Found | Missing | Unknown | Impossible
 
 _LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-_NAME = re.compile(rf"(?P<name>[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?|\*)(\.(?P<group>{_LABEL}(\.{_LABEL})*))?(/(?P<version>{_LABEL}))?")
+_NAME = re.compile(
+    rf"(?P<name>[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?|\*)(\.(?P<group>{_LABEL}(\.{_LABEL})*))?(/(?P<version>{_LABEL}))?"
+)
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 
 _BUILT_IN = frozenset(
@@ -60,7 +65,8 @@ _BUILT_IN = frozenset(
         "scheduling", "storage", "storagemigration",
     )
 )  # fmt: skip
-"""Groups that kube-apiserver serves itself. A CRD's group has a dot, so those without one are the server's own too."""
+"""Groups that kube-apiserver serves itself. A CRD's group has a dot, so those without one are the
+server's own too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,10 @@ def resolve(written: str, catalog: Catalog) -> Resolution:
     """What `written` means to this server. Source: WATCH 8.3; order and preference as kubectl's."""
     parsed = _NAME.fullmatch(written.strip())
     if parsed is None:
-        return Impossible(f"{written!r} is no resource name; write pods, deployments.apps, widgets.example.com/v1 or *.example.com")
+        return Impossible(
+            f"{written!r} is no resource name; write pods, deployments.apps, "
+            "widgets.example.com/v1 or *.example.com"
+        )
     wanted = _Wanted(written.strip(), parsed["name"].lower(), parsed["group"], parsed["version"])
     if wanted.name == "*":
         return _wildcard(wanted, catalog)
@@ -94,7 +103,8 @@ def resolve(written: str, catalog: Catalog) -> Resolution:
 
 
 def _readings(wanted: _Wanted, catalog: Catalog) -> Iterator[_Wanted]:
-    """`a.v1.b` may mean version v1 of group b, or group v1.b; `pods.v1` the core group. The fuller reading first, as kubectl does."""
+    """`a.v1.b` may mean version v1 of group b, or group v1.b; `pods.v1` the core group. The fuller
+    reading first, as kubectl does."""
     if wanted.group is not None and wanted.version is None:
         version, _, group = wanted.group.partition(".")
         if _VERSION.fullmatch(version):
@@ -122,8 +132,11 @@ def _named(wanted: _Wanted, catalog: Catalog) -> Resolution | None:
     return None
 
 
-def _matches(wanted: _Wanted, catalog: Catalog, fits: Callable[[Served, str], bool]) -> list[_Match]:
-    """One match per group: in the first fresh version that has it. Those in their group's preferred version come first, as in kubectl."""
+def _matches(
+    wanted: _Wanted, catalog: Catalog, fits: Callable[[Served, str], bool]
+) -> list[_Match]:
+    """One match per group: in the first fresh version that has it. Those in their group's preferred
+    version come first, as in kubectl."""
     ranked: list[tuple[bool, _Match]] = []
     for group in catalog.groups:
         if wanted.group is not None and group.name != wanted.group:
@@ -144,11 +157,17 @@ def _choose(wanted: _Wanted, matches: list[_Match]) -> Resolution:
     others = [match.served for match in matches[1:] if match.served.watchable]
     if not chosen.watchable:
         hint = f"; {_listed(others)} can" if others else ""
-        return Impossible(f"{chosen.resource.qualified} cannot be watched: the server does not offer the verbs list and watch for it{hint}")
+        return Impossible(
+            f"{chosen.resource.qualified} cannot be watched: the server does not offer the verbs "
+            f"list and watch for it{hint}"
+        )
     warnings: tuple[str, ...] = ()
     if others:
         warnings = (
-            f"{wanted.written} is served by several groups; {chosen.resource} is taken, as kubectl does (others: {_listed(others)})",
+            (
+                f"{wanted.written} is served by several groups; {chosen.resource} is taken, as "
+                f"kubectl does (others: {_listed(others)})"
+            ),
         )
     return Found((chosen.resource,), warnings)
 
@@ -158,7 +177,8 @@ def _listed(served: list[Served]) -> str:
 
 
 def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
-    """Every watchable resource of a group, each in the most preferred version that has it; never Secrets."""
+    """Every watchable resource of a group, each in the most preferred version that has it; never
+    Secrets."""
     if wanted.group is None:
         return Impossible(f"{wanted.written!r} names no group; write *.apps or *.example.com")
     name = "" if wanted.group == "core" and catalog.group("core") is None else wanted.group
@@ -174,37 +194,71 @@ def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
     for version in versions:
         for served in version.served if version.fresh else ():
             chosen.setdefault(served.resource.plural, served)
-    resources = tuple(s.resource for s in chosen.values() if s.watchable and not (name == "" and s.resource.plural == "secrets"))
+    resources = tuple(
+        s.resource
+        for s in chosen.values()
+        if s.watchable and not (name == "" and s.resource.plural == "secrets")
+    )
     complete = all(version.fresh for version in versions)
     if not resources:
-        return Missing(f"the group {wanted.group} serves nothing that can be watched") if complete else Unknown(_stale(group))
+        return (
+            Missing(f"the group {wanted.group} serves nothing that can be watched")
+            if complete
+            else Unknown(_stale(group))
+        )
     return Found(resources, () if complete else (_stale(group),), complete)
 
 
 def _stale(group: Group) -> str:
     stale = ", ".join(version.name for version in group.versions if not version.fresh)
-    return f"what {group.name} serves in {stale} is unknown: the server behind it does not answer now"
+    return (
+        f"what {group.name} serves in {stale} is unknown: the server behind it does not answer now"
+    )
 
 
 def _absent(wanted: _Wanted, catalog: Catalog) -> Resolution:
     """Why nothing was found, and whether waiting can help."""
     readings = list(_readings(wanted, catalog))
-    named = {reading.group for reading in readings if reading.group is not None} if wanted.group is not None else set()
-    groups = [group for group in catalog.groups if group.name in named] if named else list(catalog.groups)
-    stale = [group for group in groups if any(not v.fresh and wanted.version in {None, v.name} for v in group.versions)]
+    named = (
+        {reading.group for reading in readings if reading.group is not None}
+        if wanted.group is not None
+        else set()
+    )
+    groups = (
+        [group for group in catalog.groups if group.name in named]
+        if named
+        else list(catalog.groups)
+    )
+    stale = [
+        group
+        for group in groups
+        if any(not v.fresh and wanted.version in {None, v.name} for v in group.versions)
+    ]
     if stale:
-        return Unknown(f"{wanted.written} may be served by {', '.join(group.name for group in stale)}, whose server does not answer now")
+        return Unknown(
+            f"{wanted.written} may be served by {', '.join(group.name for group in stale)}, "
+            "whose server does not answer now"
+        )
     near = _near(wanted.name, groups)
     hint = f"; did you mean {near}?" if near else ""
     elsewhere = _elsewhere(readings, catalog)
     if not named:
-        # A bare name with a version that the core group serves otherwise will not become another thing.
-        return Impossible(f"{elsewhere}, not as {wanted.written}") if elsewhere else Missing(f"no group serves {wanted.written} now{hint}")
+        # A bare name with a version that the core group serves otherwise will not become another
+        # thing.
+        return (
+            Impossible(f"{elsewhere}, not as {wanted.written}")
+            if elsewhere
+            else Missing(f"no group serves {wanted.written} now{hint}")
+        )
     if not groups:
         return Missing(f"no group {wanted.group} is served now")
     group = groups[0]
     label = group.name or "the core group"
-    reason = f"{elsewhere}, not as {wanted.written}" if elsewhere else f"{label} does not serve {wanted.name}{hint}"
+    reason = (
+        f"{elsewhere}, not as {wanted.written}"
+        if elsewhere
+        else f"{label} does not serve {wanted.name}{hint}"
+    )
     own = "." not in group.name or group.name in _BUILT_IN
     return Impossible(reason) if own else Missing(reason)
 
@@ -218,16 +272,29 @@ def _elsewhere(readings: list[_Wanted], catalog: Catalog) -> str:
         for fits in _LEVELS:
             matches = _matches(any_version, catalog, fits)
             if matches:
-                return f"{matches[0].served.resource.qualified} is served in {_versions(matches[0].group, reading.name)}"
+                return (
+                    f"{matches[0].served.resource.qualified} is served in "
+                    f"{_versions(matches[0].group, reading.name)}"
+                )
     return ""
 
 
 def _versions(group: Group, plural: str | None = None) -> str:
-    names = [v.name for v in group.versions if plural is None or any(fits(s, plural) for s in v.served for fits in _LEVELS)]
+    names = [
+        v.name
+        for v in group.versions
+        if plural is None or any(fits(s, plural) for s in v.served for fits in _LEVELS)
+    ]
     return ", ".join(names)
 
 
 def _near(name: str, groups: list[Group]) -> str:
-    known = {each.resource.plural: each for group in groups for version in group.versions for each in version.served if each.watchable}
+    known = {
+        each.resource.plural: each
+        for group in groups
+        for version in group.versions
+        for each in version.served
+        if each.watchable
+    }
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     return known[close[0]].resource.qualified if close else ""

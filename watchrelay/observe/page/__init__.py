@@ -1,6 +1,8 @@
-"""The status page's files, read from the package when somebody asks for one: nothing of them stays in memory.
+"""The status page's files, read from the package when somebody asks for one: nothing of them stays
+in memory.
 
-Room: observe. In: a file's name. Out: its text and kind, and the headers under which a browser may run it.
+Room: observe. In: a file's name. Out: its text and kind, and the headers under which a browser may
+run it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ FILES: Final = {
     "words.js": "text/javascript",
 }
 HEADERS: Final = {
-    # Nothing but our own files, no inline script or style, no HTML made of strings: names and messages come from clusters.
+    # Nothing but our own files, no inline script or style, no HTML made of strings: names and
+    # messages come from clusters.
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

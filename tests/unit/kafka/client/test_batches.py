@@ -1,4 +1,5 @@
-"""What clients may write is handed on as aiokafka hands it on; what nobody should write becomes a record that says so."""
+"""What clients may write is handed on as aiokafka hands it on; what nobody should write becomes a
+record that says so."""
 
 from __future__ import annotations
 
@@ -27,14 +28,21 @@ LEGAL: list[Raw] = [
     (b"shop/a", b"{}" * 300, [(b"ce_type", b"x"), ("ü€".encode(), None), (b"", b"")]),
     (None, None, []),
     (b"", b"", [(b"h", b"\xff\x00")]),
-    *((b"shop/%d" % number, bytes(range(256)) * 20, [(b"n", b"%d" % number)]) for number in range(200)),
+    *(
+        (b"shop/%d" % number, bytes(range(256)) * 20, [(b"n", b"%d" % number)])
+        for number in range(200)
+    ),
 ]
 MIB = 1 << 20
 
 
 def handed_on(data: bytes, make: Callable[[bytes], Any], *, start: int = 0) -> list[Any]:
     """The records that a consumer gets of one answer, fetched from offset `start` on."""
-    return list(PartitionRecords(TopicPartition("t", 0), make(data), [], start, None, None, True, READ_COMMITTED))
+    return list(
+        PartitionRecords(
+            TopicPartition("t", 0), make(data), [], start, None, None, True, READ_COMMITTED
+        )
+    )
 
 
 def guarded(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 0) -> list[Any]:
@@ -52,7 +60,11 @@ def why(record: Any) -> str:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("start", [0, 3])
 def test_what_clients_write_is_handed_on_as_before(codec: str, start: int) -> None:
-    data = batch(LEGAL, codec=codec) + batch(LEGAL[:1], codec=codec, base=len(LEGAL)) + batch(LEGAL, codec=codec, base=1000)[:-1]
+    data = (
+        batch(LEGAL, codec=codec)
+        + batch(LEGAL[:1], codec=codec, base=len(LEGAL))
+        + batch(LEGAL, codec=codec, base=1000)[:-1]
+    )
     expected = handed_on(data, MemoryRecords, start=start)
     assert len(expected) == len(LEGAL) + 1 - start
     assert guarded(data, start=start) == expected
@@ -86,13 +98,19 @@ def test_members_of_gzip_blocks_of_lz4_and_plain_snappy_are_read() -> None:
         "lz4": bytes(cramjam.lz4.compress(plain)),
         "snappy": bytes(cramjam.snappy.compress_raw(plain)),
     }
-    assert all(bytes(unpacker.unpack(CODECS[codec], memoryview(data))) == plain for codec, data in told.items())
+    assert all(
+        bytes(unpacker.unpack(CODECS[codec], memoryview(data))) == plain
+        for codec, data in told.items()
+    )
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_exactly_the_limit_is_unpacked_and_a_byte_more_is_not(codec: str) -> None:
     plain = bytes(3 * MIB)
-    assert len(Unpacker(3 * MIB).unpack(CODECS[codec], memoryview(compressed(plain, codec)))) == 3 * MIB
+    assert (
+        len(Unpacker(3 * MIB).unpack(CODECS[codec], memoryview(compressed(plain, codec))))
+        == 3 * MIB
+    )
     with pytest.raises(TooLarge):
         Unpacker(3 * MIB - 1).unpack(CODECS[codec], memoryview(compressed(plain, codec)))
 
@@ -129,31 +147,46 @@ def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(cod
     before, told, behind = guarded(data, limit_bytes=8 * MIB)
     assert (before.offset, told.offset, behind.offset) == (0, 1, 2)
     assert why(told) == (
-        f"a batch (offset 1) of {len(bombs):,} bytes, {codec}, unpacks to more than 8,388,608 bytes, and no relay writes that: "
+        f"a batch (offset 1) of {len(bombs):,} bytes, {codec}, unpacks to more than "
+        "8,388,608 bytes, and no relay writes that: "
         "passed over; find out who else may write to this topic"
     )
 
 
 def test_whoever_begins_in_the_middle_of_a_bomb_is_told_too() -> None:
     records: Sequence[Raw] = [(b"k", bytes(MIB), [])] * 12
-    told, behind = guarded(batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17), limit_bytes=8 * MIB, start=11)
+    told, behind = guarded(
+        batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17),
+        limit_bytes=8 * MIB,
+        start=11,
+    )
     assert (told.offset, behind.offset) == (16, 17)
     assert "(offsets 5 to 16)" in why(told)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_header_whose_name_is_not_utf_8_costs_its_record_alone(codec: str) -> None:
-    records: list[Raw] = [LEGAL[0], (b"shop/b", b"{}", [(b"ce_type", b"x"), (b"ce_\xff\x1b[2J", b"v")]), LEGAL[0]]
+    records: list[Raw] = [
+        LEGAL[0],
+        (b"shop/b", b"{}", [(b"ce_type", b"x"), (b"ce_\xff\x1b[2J", b"v")]),
+        LEGAL[0],
+    ]
     first, told, last = guarded(batch(records, codec=codec))
     assert why(told) == r"a record that has a header whose name is not UTF-8: b'ce_\xff\x1b[2J'"
     assert (told.key, told.offset) == (None, 1)
-    assert [first, last] == [record for record in guarded(batch([LEGAL[0]] * 3)) if record.offset != 1]
+    assert [first, last] == [
+        record for record in guarded(batch([LEGAL[0]] * 3)) if record.offset != 1
+    ]
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("padding", [b"", bytes(2 * MIB)], ids=["ordinary", "large"])
 def test_a_record_with_headers_without_measure_is_not_handed_on(codec: str, padding: bytes) -> None:
-    records: list[Raw] = [(b"k", padding, [(b"", b"")] * HEADERS_MAX), (b"k", b"", [(b"", b"")] * (HEADERS_MAX + 1)), LEGAL[0]]
+    records: list[Raw] = [
+        (b"k", padding, [(b"", b"")] * HEADERS_MAX),
+        (b"k", b"", [(b"", b"")] * (HEADERS_MAX + 1)),
+        LEGAL[0],
+    ]
     legal, told, last = guarded(batch(records, codec=codec))
     assert (len(legal.headers), last.key) == (HEADERS_MAX, b"shop/a")
     assert why(told) == "a record that has 257 headers: 256 are taken"
@@ -203,4 +236,7 @@ def test_a_record_with_the_offset_of_another_does_not_lead_readers_astray(delta:
     body = encoded(LEGAL[0], 0) + encoded((b"k", b"v", []), delta) + encoded(LEGAL[0], 2)
     first, told, last = guarded(framed(body, 3, base=5))
     assert (first.offset, told.offset, last.offset) == (5, 6, 7)
-    assert why(told) == f"a record that says that its offset is {5 + delta}, in a batch of offsets 5 to 7"
+    assert (
+        why(told)
+        == f"a record that says that its offset is {5 + delta}, in a batch of offsets 5 to 7"
+    )

@@ -1,4 +1,5 @@
-"""Room: sink.  In: lines of the client library's log.  Out: claims about which one is told as the reason."""
+"""Room: sink.  In: lines of the client library's log.  Out: claims about which one is told as the
+reason."""
 
 import logging
 
@@ -24,7 +25,10 @@ def test_what_only_follows_from_a_failed_connection_is_not_told_as_its_reason() 
     tail = LogTail()
     tail.add(logging.ERROR, "Unable to update metadata from [1]")
     assert tail.reason == "Unable to update metadata from [1]"
-    tail.add(logging.ERROR, "Unable connect to node with id 1: [Errno 111] Connect call failed ('127.0.0.1', 9092)")
+    tail.add(
+        logging.ERROR,
+        "Unable connect to node with id 1: [Errno 111] Connect call failed ('127.0.0.1', 9092)",
+    )
     tail.add(logging.ERROR, "Unable to update metadata from [1]")
     assert "Connect call failed" in tail.reason
 
@@ -38,7 +42,9 @@ def test_a_tail_is_bounded() -> None:
     assert tail.reason == "99"
 
 
-def test_each_client_hears_its_own_lines_and_the_debug_log_all(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_client_hears_its_own_lines_and_the_debug_log_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG, logger="watchrelay")
     log = logging.getLogger("aiokafka.client")
     with listening() as outer:
@@ -47,7 +53,11 @@ def test_each_client_hears_its_own_lines_and_the_debug_log_all(caplog: pytest.Lo
         log.error("outer trouble")
     log.error("nobody's trouble")
     assert (inner.reason, outer.reason) == ("inner trouble", "outer trouble")
-    said = [vars(record)["said"] for record in caplog.records if record.name == "watchrelay.kafka.client.client_log"]
+    said = [
+        vars(record)["said"]
+        for record in caplog.records
+        if record.name == "watchrelay.kafka.client.client_log"
+    ]
     assert said == ["inner trouble", "outer trouble", "nobody's trouble"]
 
 

@@ -1,4 +1,5 @@
-"""Room: sink.  In: settings and files.  Out: claims about what the client library is given, and what an operator is told."""
+"""Room: sink.  In: settings and files.  Out: claims about what the client library is given, and
+what an operator is told."""
 
 import logging
 import os
@@ -8,8 +9,17 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaConnectionError,
+    TopicAuthorizationFailedError,
+)
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from tests.support.certs import Authority
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
@@ -19,13 +29,17 @@ SERVERS = ("kafka-0:9092", "kafka-1:9092")
 
 
 def scram(**more: str) -> KafkaConnection:
-    return KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", **more)  # type: ignore[arg-type]  # strings, all of them
+    return KafkaConnection(
+        bootstrap_servers=SERVERS, protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", **more
+    )  # type: ignore[arg-type]  # strings, all of them
 
 
 def encrypted(key: Path, password: bytes) -> Path:
     loaded = load_pem_private_key(key.read_bytes(), None)
     path = key.with_suffix(".encrypted")
-    path.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password)))
+    path.write_bytes(
+        loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password))
+    )
     return path
 
 
@@ -45,7 +59,10 @@ def test_secrets_are_read_anew_each_time_without_the_line_end(tmp_path: Path) ->
     assert connection.arguments()["sasl_plain_password"] == "one"
     password.write_text(" two ")
     arguments = connection.arguments()
-    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("relay", " two ")
+    assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == (
+        "relay",
+        " two ",
+    )
 
 
 def test_a_password_is_in_no_message() -> None:
@@ -53,7 +70,10 @@ def test_a_password_is_in_no_message() -> None:
 
 
 def test_a_secret_that_cannot_be_read_is_named_by_its_setting(tmp_path: Path) -> None:
-    with pytest.raises(SinkUnavailable, match=r"kafka\.security\.passwordFile .*/absent cannot be read: No such file"):
+    with pytest.raises(
+        SinkUnavailable,
+        match=r"kafka\.security\.passwordFile .*/absent cannot be read: No such file",
+    ):
         scram(username="u", password_file=str(tmp_path / "absent")).arguments()
 
 
@@ -62,10 +82,14 @@ def test_sasl_without_user_or_password_is_told() -> None:
         scram(username="u").arguments()
 
 
-def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_otherwise(tmp_path: Path) -> None:
+def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
     ca = str(Authority(tmp_path).certificate)
     for check in (True, False):
-        context = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=ca, check_hostname=check).arguments()["ssl_context"]
+        context = KafkaConnection(
+            bootstrap_servers=SERVERS, protocol="SSL", ca_file=ca, check_hostname=check
+        ).arguments()["ssl_context"]
         assert isinstance(context, ssl.SSLContext)
         assert context.check_hostname is check
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -74,7 +98,12 @@ def test_tls_trusts_the_given_authority_alone_and_checks_names_unless_told_other
 
 def test_files_that_settings_leave_empty_are_not_looked_for() -> None:
     context = KafkaConnection(
-        bootstrap_servers=SERVERS, protocol="SSL", ca_file="", cert_file="", key_file="", key_password_file=""
+        bootstrap_servers=SERVERS,
+        protocol="SSL",
+        ca_file="",
+        cert_file="",
+        key_file="",
+        key_password_file="",
     ).arguments()["ssl_context"]
     assert context.verify_mode is ssl.CERT_REQUIRED
     with pytest.raises(SinkUnavailable, match="needs a mechanism, a user and a password"):
@@ -99,7 +128,9 @@ def test_a_client_certificate_is_loaded_also_with_an_encrypted_key(tmp_path: Pat
 
     assert "ssl_context" in with_password(str(password)).arguments()
     # Nobody is asked on the terminal for it.
-    with pytest.raises(SinkUnavailable, match=r"kafka\.security\.certFile .* keyPasswordFile must be right"):
+    with pytest.raises(
+        SinkUnavailable, match=r"kafka\.security\.certFile .* keyPasswordFile must be right"
+    ):
         with_password(None).arguments()
 
 
@@ -117,19 +148,33 @@ def test_files_that_hold_no_certificates_are_named(tmp_path: Path) -> None:
 )
 async def test_tokens_need_a_source(mechanism: Mechanism, said: str) -> None:
     with pytest.raises(SinkUnavailable, match=said):
-        KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism=mechanism).arguments()
+        KafkaConnection(
+            bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism=mechanism
+        ).arguments()
 
 
 async def test_a_missing_signer_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
-    with pytest.raises(SinkMisconfigured, match=r"pip install 'watchrelay\[msk\]'; the image has it"):
-        KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="AWS_MSK_IAM", aws_region="eu-west-1").arguments()
+    with pytest.raises(
+        SinkMisconfigured, match=r"pip install 'watchrelay\[msk\]'; the image has it"
+    ):
+        KafkaConnection(
+            bootstrap_servers=SERVERS,
+            protocol="SASL_SSL",
+            mechanism="AWS_MSK_IAM",
+            aws_region="eu-west-1",
+        ).arguments()
 
 
 async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
-    connection = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=str(token))
+    connection = KafkaConnection(
+        bootstrap_servers=SERVERS,
+        protocol="SASL_SSL",
+        mechanism="OAUTHBEARER",
+        token_file=str(token),
+    )
     provider = connection.arguments()["sasl_oauth_token_provider"]
     assert await provider.token() == "abc"
     token.unlink()
@@ -140,18 +185,36 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "cure"),
     [
-        ("certificate verify failed: unable to get local issuer certificate", "set kafka.security.caFile"),
+        (
+            "certificate verify failed: unable to get local issuer certificate",
+            "set kafka.security.caFile",
+        ),
         ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "check kafka.security.protocol"),
         ("[Error 58] SaslAuthenticationFailed: x", "the broker refused the credentials"),
-        ("[Error 34] IllegalSaslStateError: <AIOKafkaConnection host=b port=1>", "this port wants no user"),
-        ("IncompatibleBrokerVersion: SaslHandShakeRequest cannot be used if the API version is unknown", "this port wants no user"),
+        (
+            "[Error 34] IllegalSaslStateError: <AIOKafkaConnection host=b port=1>",
+            "this port wants no user",
+        ),
+        (
+            (
+                "IncompatibleBrokerVersion: SaslHandShakeRequest cannot be used if the API version "
+                "is unknown"
+            ),
+            "this port wants no user",
+        ),
         ("Hostname mismatch, certificate is not valid for 'x'", "correct kafka.bootstrapServers"),
         ("Connection at b:1 closed", "does this port speak TLS"),
         ("[Errno 104] Connection reset by peer", "does this port speak TLS"),
         ("Not authorized to read from topic t.", "grant READ on it"),
         (
-            "Unexpected error during InitProducerIdRequest: <class 'aiokafka.errors.ClusterAuthorizationFailedError'>",
-            "InitProducerIdRequest: ClusterAuthorizationFailedError (this user may write no topic at all: grant WRITE on the topic prefix)",
+            (
+                "Unexpected error during InitProducerIdRequest: <class "
+                "'aiokafka.errors.ClusterAuthorizationFailedError'>"
+            ),
+            (
+                "InitProducerIdRequest: ClusterAuthorizationFailedError (this user may write no "
+                "topic at all: grant WRITE on the topic prefix)"
+            ),
         ),
         ("[Error 29] TopicAuthorizationFailedError: t", "grant READ and WRITE on it or its prefix"),
         ('Unable connect to "b:1":', "no answer in time (most likely the broker is frozen"),
@@ -159,17 +222,35 @@ async def test_a_token_file_serves_oauthbearer(tmp_path: Path) -> None:
     ],
 )
 def test_the_reason_that_the_client_only_logged_is_told_with_a_cure(said: str, cure: str) -> None:
-    error = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+    error = unreachable(
+        KafkaConnection(bootstrap_servers=SERVERS),
+        KafkaConnectionError("Unable to bootstrap"),
+        said,
+    )
     assert str(error).startswith("kafka at kafka-0:9092,kafka-1:9092 is not usable: ")
     assert cure in str(error)
     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_a_silent_broker_is_told_with_its_likely_causes_first(protocol: Literal["PLAINTEXT", "SSL"]) -> None:
-    error = unreachable(KafkaConnection(bootstrap_servers=SERVERS, protocol=protocol), TimeoutError(), 'Unable connect to "b:1":')
+def test_a_silent_broker_is_told_with_its_likely_causes_first(
+    protocol: Literal["PLAINTEXT", "SSL"],
+) -> None:
+    error = unreachable(
+        KafkaConnection(bootstrap_servers=SERVERS, protocol=protocol),
+        TimeoutError(),
+        'Unable connect to "b:1":',
+    )
     places = [
-        str(error).index(word) for word in ("no answer in time", "frozen", "overloaded", "starting", "firewall", "kafka.security.protocol")
+        str(error).index(word)
+        for word in (
+            "no answer in time",
+            "frozen",
+            "overloaded",
+            "starting",
+            "firewall",
+            "kafka.security.protocol",
+        )
     ]
     assert places == sorted(places)
     assert not isinstance(error, SinkMisconfigured)
@@ -178,7 +259,9 @@ def test_a_silent_broker_is_told_with_its_likely_causes_first(protocol: Literal[
 def test_without_a_log_line_the_error_itself_is_told() -> None:
     connection = KafkaConnection(bootstrap_servers=SERVERS)
     assert "no answer in time" in str(unreachable(connection, TimeoutError(), ""))
-    assert "Unable to bootstrap" in str(unreachable(connection, KafkaConnectionError("Unable to bootstrap"), ""))
+    assert "Unable to bootstrap" in str(
+        unreachable(connection, KafkaConnectionError("Unable to bootstrap"), "")
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,8 +273,14 @@ def test_without_a_log_line_the_error_itself_is_told() -> None:
         ("[Errno -2] Name or service not known", False),
     ],
 )
-def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(said: str, person: bool) -> None:
-    told = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(
+    said: str, person: bool
+) -> None:
+    told = unreachable(
+        KafkaConnection(bootstrap_servers=SERVERS),
+        KafkaConnectionError("Unable to bootstrap"),
+        said,
+    )
     assert isinstance(told, SinkMisconfigured) is person
 
 
@@ -204,8 +293,14 @@ def test_what_only_a_person_can_mend_is_told_from_a_broker_that_is_away(said: st
         ("[Error 58] SaslAuthenticationFailed", False),
     ],
 )
-def test_a_right_that_is_missing_is_told_from_credentials_that_are_wrong(said: str, right: bool) -> None:
-    told = unreachable(KafkaConnection(bootstrap_servers=SERVERS), KafkaConnectionError("Unable to bootstrap"), said)
+def test_a_right_that_is_missing_is_told_from_credentials_that_are_wrong(
+    said: str, right: bool
+) -> None:
+    told = unreachable(
+        KafkaConnection(bootstrap_servers=SERVERS),
+        KafkaConnectionError("Unable to bootstrap"),
+        said,
+    )
     assert isinstance(told, SinkForbidden) is right
 
 
@@ -229,16 +324,33 @@ def _fail(line: str, error: SinkUnavailable) -> None:
 
 
 def test_what_a_client_of_the_consumer_only_logs_is_told_with_the_cure() -> None:
-    refused = failing(KafkaConnectionError("Unable to bootstrap"), "[Error 58] SaslAuthenticationFailed: x", scram())
+    refused = failing(
+        KafkaConnectionError("Unable to bootstrap"),
+        "[Error 58] SaslAuthenticationFailed: x",
+        scram(),
+    )
     assert isinstance(refused, SinkMisconfigured)
     assert "the broker refused the credentials" in str(refused)
-    away = failing(KafkaConnectionError("Unable to bootstrap"), "[Errno 111] Connect call failed", scram())
-    assert str(away) == "kafka at b:1 is not usable: no broker answers", "words that cure nothing are put over plain ones"
-    right = failing(TopicAuthorizationFailedError("k8s.c.pods"), "Topic k8s.c.pods is not authorized for this client", scram())
+    away = failing(
+        KafkaConnectionError("Unable to bootstrap"), "[Errno 111] Connect call failed", scram()
+    )
+    assert str(away) == "kafka at b:1 is not usable: no broker answers", (
+        "words that cure nothing are put over plain ones"
+    )
+    right = failing(
+        TopicAuthorizationFailedError("k8s.c.pods"),
+        "Topic k8s.c.pods is not authorized for this client",
+        scram(),
+    )
     assert isinstance(right, SinkMisconfigured)
-    assert str(right) == "topic k8s.c.pods may not be read by this user: grant READ on it or its prefix"
+    assert (
+        str(right)
+        == "topic k8s.c.pods may not be read by this user: grant READ on it or its prefix"
+    )
     told = failing(ValueError("x"), "[Error 58] of another time", scram())
-    assert str(told) == "kafka at b:1 is not usable: no broker answers", "what the consumer knows is put over"
+    assert str(told) == "kafka at b:1 is not usable: no broker answers", (
+        "what the consumer knows is put over"
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,16 +372,34 @@ async def test_a_secret_that_is_no_file_of_text_is_refused_and_neither_waited_fo
         file.symlink_to(content)
     else:
         file.write_bytes(content)
-    plain = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="PLAIN", username="u", password_file=str(file))
-    with pytest.raises(SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{said}") as refused:
+    plain = KafkaConnection(
+        bootstrap_servers=SERVERS,
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        username="u",
+        password_file=str(file),
+    )
+    with pytest.raises(
+        SinkMisconfigured, match=f"kafka.security.passwordFile {file} cannot be read: .*{said}"
+    ) as refused:
         plain.arguments()
     assert refused.value.__cause__ is None, "it holds the bytes that could not be read"
     if not isinstance(content, bytes):
         trusting = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", ca_file=str(file))
-        known = KafkaConnection(bootstrap_servers=SERVERS, protocol="SSL", cert_file=str(file), key_file=str(file))
+        known = KafkaConnection(
+            bootstrap_servers=SERVERS, protocol="SSL", cert_file=str(file), key_file=str(file)
+        )
         for name, connection in (("caFile", trusting), ("certFile", known)):
-            with pytest.raises(SinkMisconfigured, match=f"kafka.security.{name} {file} cannot be used: it is no regular file"):
+            with pytest.raises(
+                SinkMisconfigured,
+                match=f"kafka.security.{name} {file} cannot be used: it is no regular file",
+            ):
                 connection.arguments()
-    token = KafkaConnection(bootstrap_servers=SERVERS, protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=str(file))
+    token = KafkaConnection(
+        bootstrap_servers=SERVERS,
+        protocol="SASL_SSL",
+        mechanism="OAUTHBEARER",
+        token_file=str(file),
+    )
     with pytest.raises(AuthenticationFailedError, match="no token for OAUTHBEARER: "):
         await token.arguments()["sasl_oauth_token_provider"].token()

@@ -1,4 +1,5 @@
-"""Room: none, below them all.  In: clients that start, ask and end badly.  Out: claims about what is left and what the caller hears."""
+"""Room: none, below them all.  In: clients that start, ask and end badly.  Out: claims about what
+is left and what the caller hears."""
 
 import asyncio
 import contextlib
@@ -17,9 +18,15 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import BrokerMetadata
 
 from tests.support.virtualtime import run
-from watchrelay.kafka.client.patches import end_apart, plain_words, space_metadata_requests, stop_consumer, tame
+from watchrelay.kafka.client.patches import (
+    end_apart,
+    plain_words,
+    space_metadata_requests,
+    stop_consumer,
+    tame,
+)
 
-# ---- the end of a consumer ---------------------------------------------------------------------------------------------
+# ---- the end of a consumer -----------------------------------------------------------------------
 
 
 class Client:
@@ -58,7 +65,9 @@ async def never() -> None:
     await asyncio.sleep(3600.0)
 
 
-@pytest.mark.parametrize(("fetches_end", "within_s"), [(in_a_retry_pause, 60.0), (with_an_error, 60.0), (never, 0.0)])
+@pytest.mark.parametrize(
+    ("fetches_end", "within_s"), [(in_a_retry_pause, 60.0), (with_an_error, 60.0), (never, 0.0)]
+)
 def test_a_consumer_that_ends_badly_is_still_closed_and_its_owner_goes_on(
     fetches_end: Callable[[], Awaitable[None]], within_s: float
 ) -> None:
@@ -77,13 +86,15 @@ async def until_cancelled() -> None:
 
 
 async def cancel_and_await(task: asyncio.Task[None]) -> None:
-    """As aiokafka ends its tasks: a cancellation of the caller goes to the task that is awaited, and ends there."""
+    """As aiokafka ends its tasks: a cancellation of the caller goes to the task that is awaited,
+    and ends there."""
     task.cancel()
     await task
 
 
 def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]) -> bool:
-    """Whether the owner hears of its cancellation in whichever turn of the loop it comes while it ends something."""
+    """Whether the owner hears of its cancellation in whichever turn of the loop it comes while it
+    ends something."""
 
     async def heard(turns: int) -> bool:
         async with asyncio.TaskGroup() as group:
@@ -102,7 +113,9 @@ def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]
 
 def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_heard() -> None:
     assert not always_heard(cancel_and_await), "what is guarded against"
-    assert always_heard(lambda task: end_apart(lambda: cancel_and_await(task), within_s=60.0, what="producer"))
+    assert always_heard(
+        lambda task: end_apart(lambda: cancel_and_await(task), within_s=60.0, what="producer")
+    )
 
 
 def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
@@ -130,7 +143,7 @@ def test_the_owners_own_cancellation_is_kept() -> None:
     assert asyncio.run(main())
 
 
-# ---- metadata requests ---------------------------------------------------------------------------------------------------
+# ---- metadata requests ---------------------------------------------------------------------------
 
 
 class Asked:
@@ -172,20 +185,26 @@ def test_requests_that_fail_keep_their_distance_too() -> None:
     assert len(asked_in_two_seconds(client)) == 21
 
 
-# ---- a start that is given up --------------------------------------------------------------------------------------------
+# ---- a start that is given up --------------------------------------------------------------------
 
 API_VERSIONS = 18
 
 
 @asynccontextmanager
 async def half_a_broker() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
-    """It says which requests it knows and answers no other: its address, when it was asked more, when the client hung up."""
+    """It says which requests it knows and answers no other: its address, when it was asked more,
+    when the client hung up."""
     asked, left = asyncio.Event(), asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+        ):
             while True:
-                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                request = await reader.readexactly(
+                    int.from_bytes(await reader.readexactly(4), "big")
+                )
                 if int.from_bytes(request[:2], "big") != API_VERSIONS:
                     asked.set()
                     continue
@@ -202,7 +221,9 @@ async def half_a_broker() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Eve
 
 
 @pytest.mark.parametrize("kind", [AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer])
-async def test_a_start_that_is_cancelled_while_it_waits_for_the_first_metadata_leaves_no_connection(kind: Any) -> None:
+async def test_a_start_that_is_cancelled_while_it_waits_for_the_first_metadata_leaves_no_connection(
+    kind: Any,
+) -> None:
     async with half_a_broker() as (address, asked, left):
         client = kind(bootstrap_servers=address)
         tame(getattr(client, "_client", None) or client.client)
@@ -222,7 +243,7 @@ async def test_a_start_that_is_cancelled_while_it_waits_for_the_first_metadata_l
             gc.collect()
 
 
-# ---- connections that the client forgets ---------------------------------------------------------------------------------
+# ---- connections that the client forgets ---------------------------------------------------------
 
 
 class Line:
@@ -243,21 +264,33 @@ class Line:
 
 @asynccontextmanager
 async def client_with_a_broker() -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
-    """A client that was told of one broker, node 1, which takes connections and answers when allowed; the events: asked, allowed."""
+    """A client that was told of one broker, node 1, which takes connections and answers when
+    allowed; the events: asked, allowed."""
     asked, allowed = asyncio.Event(), asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+        ):
             request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             asked.set()
             await allowed.wait()
-            answer = request[4:8] + b"\0\0" + (1).to_bytes(4, "big") + API_VERSIONS.to_bytes(2, "big") + b"\0\0\0\0"
+            answer = (
+                request[4:8]
+                + b"\0\0"
+                + (1).to_bytes(4, "big")
+                + API_VERSIONS.to_bytes(2, "big")
+                + b"\0\0\0\0"
+            )
             writer.write(len(answer).to_bytes(4, "big") + answer)
             await reader.read()
 
     server = await asyncio.start_server(listen, "127.0.0.1", 0)
     client: Any = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
-    client.cluster._brokers[1] = BrokerMetadata(1, "127.0.0.1", server.sockets[0].getsockname()[1], None)
+    client.cluster._brokers[1] = BrokerMetadata(
+        1, "127.0.0.1", server.sockets[0].getsockname()[1], None
+    )
     tame(client)
     try:
         yield client, asked, allowed
@@ -267,7 +300,9 @@ async def client_with_a_broker() -> AsyncIterator[tuple[Any, asyncio.Event, asyn
         server.close()
 
 
-async def test_a_connection_that_the_broker_ended_is_closed_before_the_next_takes_its_place() -> None:
+async def test_a_connection_that_the_broker_ended_is_closed_before_the_next_takes_its_place() -> (
+    None
+):
     async with client_with_a_broker() as (client, _, allowed):
         allowed.set()
         ended = Line(at_end=True)
@@ -280,7 +315,9 @@ async def test_a_connection_that_the_broker_ended_is_closed_before_the_next_take
 
 async def test_a_connection_made_while_the_client_closes_is_closed_too() -> None:
     async with client_with_a_broker() as (client, asked, allowed):
-        making = asyncio.get_running_loop().create_task(client.ready(1, group=0), name="make a connection")
+        making = asyncio.get_running_loop().create_task(
+            client.ready(1, group=0), name="make a connection"
+        )
         await asked.wait()
         await client.close()
         allowed.set()
@@ -303,18 +340,25 @@ async def test_every_connection_is_closed_even_if_the_metadata_task_has_failed()
         assert line.closed
 
 
-# ---- words ---------------------------------------------------------------------------------------------------------------
+# ---- words ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (KafkaConnectionError("Unable to bootstrap from [('127.0.0.1', 1, <AddressFamily.AF_UNSPEC: 0>)]"), "no broker answers"),
+        (
+            KafkaConnectionError(
+                "Unable to bootstrap from [('127.0.0.1', 1, <AddressFamily.AF_UNSPEC: 0>)]"
+            ),
+            "no broker answers",
+        ),
         (TimeoutError(), "no answer in time"),
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (TopicAuthorizationFailedError("k8s.a"), "k8s.a"),
         (ValueError("two\nlines"), "two lines"),
     ],
 )
-def test_an_error_is_told_without_class_names_or_values_of_the_language(error: Exception, words: str) -> None:
+def test_an_error_is_told_without_class_names_or_values_of_the_language(
+    error: Exception, words: str
+) -> None:
     assert plain_words(error) == words

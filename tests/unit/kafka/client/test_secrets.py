@@ -23,7 +23,9 @@ def test_a_change_is_told_when_it_stands_still_and_until_it_is_taken(tmp_path: P
     assert not secrets.changed()
 
 
-def test_a_client_that_gets_in_is_told_from_the_first_and_from_one_of_the_same_secrets(tmp_path: Path) -> None:
+def test_a_client_that_gets_in_is_told_from_the_first_and_from_one_of_the_same_secrets(
+    tmp_path: Path,
+) -> None:
     password = tmp_path / "password"
     password.write_text("one")
     secrets = Secrets([str(password)])
@@ -35,7 +37,9 @@ def test_a_client_that_gets_in_is_told_from_the_first_and_from_one_of_the_same_s
     assert (secrets.in_use, secrets.let_in(), secrets.let_in()) == (True, True, False)
 
 
-def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_when_it_comes_late(tmp_path: Path) -> None:
+def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_when_it_comes_late(
+    tmp_path: Path,
+) -> None:
     mount = Mount(tmp_path / "volume" / "password", "one")
     secrets = Secrets([str(mount.file), str(tmp_path / "late")])
     secrets.using()
@@ -48,11 +52,22 @@ def test_a_mounted_secret_that_is_swapped_is_seen_also_with_the_same_size_and_wh
 
 def test_only_files_that_a_client_keeps_the_content_of_are_looked_at() -> None:
     files = {
-        name: name for name in ("ca_file", "cert_file", "key_file", "key_password_file", "username_file", "password_file", "token_file")
+        name: name
+        for name in (
+            "ca_file",
+            "cert_file",
+            "key_file",
+            "key_password_file",
+            "username_file",
+            "password_file",
+            "token_file",
+        )
     }
 
     def of(protocol: str) -> set[str]:
-        return set(KafkaConnection(bootstrap_servers=("a:1",), protocol=protocol, **files).secret_files)  # type: ignore[arg-type]
+        return set(
+            KafkaConnection(bootstrap_servers=("a:1",), protocol=protocol, **files).secret_files
+        )  # type: ignore[arg-type]
 
     assert of("PLAINTEXT") == set()
     assert of("SSL") == {"ca_file", "cert_file", "key_file", "key_password_file"}

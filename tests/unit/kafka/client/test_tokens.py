@@ -1,4 +1,5 @@
-"""Room: sink.  In: programs that print tokens.  Out: claims about when they are run, and what is told when they fail."""
+"""Room: sink.  In: programs that print tokens.  Out: claims about when they are run, and what is
+told when they fail."""
 
 import base64
 import json
@@ -13,7 +14,10 @@ from watchrelay.kafka.client.tokens import CommandTokens, MskTokens, TokenProvid
 
 
 def jwt(**claims: object) -> str:
-    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b"{}", json.dumps(claims).encode(), b"s"))
+    return ".".join(
+        base64.urlsafe_b64encode(part).decode().rstrip("=")
+        for part in (b"{}", json.dumps(claims).encode(), b"s")
+    )
 
 
 def program(directory: Path, body: str) -> CommandTokens:
@@ -24,12 +28,16 @@ def program(directory: Path, body: str) -> CommandTokens:
 
 def counting(directory: Path, token: str) -> CommandTokens:
     return program(
-        directory, f"import pathlib\nwith pathlib.Path({str(directory / 'runs')!r}).open('a') as f: f.write('.')\nprint({token!r})\n"
+        directory,
+        f"import pathlib\nwith pathlib.Path({str(directory / 'runs')!r}).open('a') as f: "
+        f"f.write('.')\nprint({token!r})\n",
     )
 
 
 @pytest.mark.parametrize(("lives_s", "runs"), [(3600, 1), (10, 3)])
-async def test_a_token_is_kept_until_shortly_before_it_ends(tmp_path: Path, lives_s: int, runs: int) -> None:
+async def test_a_token_is_kept_until_shortly_before_it_ends(
+    tmp_path: Path, lives_s: int, runs: int
+) -> None:
     token = jwt(exp=clock.wall_ms() / 1000 + lives_s)
     provider = TokenProvider(counting(tmp_path, token))
     assert [await provider.token() for _ in range(3)] == [token] * 3
@@ -45,14 +53,22 @@ async def test_a_token_that_does_not_say_when_it_ends_is_not_kept(tmp_path: Path
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("import sys; print('no login', file=sys.stderr); sys.exit(3)", "ended with status 3: no login"),
+        (
+            "import sys; print('no login', file=sys.stderr); sys.exit(3)",
+            "ended with status 3: no login",
+        ),
         ("pass", "must print the token and nothing else"),
         ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "printed more than 65536 bytes"),
-        ("import sys\nfor _ in range(999): sys.stderr.write('y ' * 9999)\nsys.exit(4)", "ended with status 4: "),
+        (
+            "import sys\nfor _ in range(999): sys.stderr.write('y ' * 9999)\nsys.exit(4)",
+            "ended with status 4: ",
+        ),
         ("print('two words')", "must print the token and nothing else"),
     ],
 )
-async def test_a_program_that_fails_is_told_in_one_line(tmp_path: Path, body: str, said: str) -> None:
+async def test_a_program_that_fails_is_told_in_one_line(
+    tmp_path: Path, body: str, said: str
+) -> None:
     with pytest.raises(AuthenticationFailedError, match=said):
         await TokenProvider(program(tmp_path, body)).token()
 
@@ -69,7 +85,17 @@ async def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
         await TokenProvider(tokens).token()
 
 
-@pytest.mark.parametrize("token", ["", "a.b", "a.b.c", f"a.{base64.urlsafe_b64encode(b'[]').decode()}.c", jwt(exp="soon"), jwt(iat=1)])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "a.b",
+        "a.b.c",
+        f"a.{base64.urlsafe_b64encode(b'[]').decode()}.c",
+        jwt(exp="soon"),
+        jwt(iat=1),
+    ],
+)
 def test_what_is_no_jwt_with_an_end_has_none(token: str) -> None:
     assert expiry_ms(token) == 0
 
@@ -81,18 +107,27 @@ def test_the_end_of_a_jwt_is_read_in_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("None.access_key", "neither environment, web identity, pod identity, profile nor node has credentials"),
-        ("raise OSError('no route to the token service')", "AWS gave no identity to sign with: no route to the token service"),
+        (
+            "None.access_key",
+            "neither environment, web identity, pod identity, profile nor node has credentials",
+        ),
+        (
+            "raise OSError('no route to the token service')",
+            "AWS gave no identity to sign with: no route to the token service",
+        ),
     ],
 )
 async def test_a_signer_without_an_identity_is_told_with_its_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ) -> None:
-    """The signer of AWS 1.0.2 looks for the key of no credentials where it finds none; tests/image runs the real one."""
+    """The signer of AWS 1.0.2 looks for the key of no credentials where it finds none; tests/image
+    runs the real one."""
     package = tmp_path / "aws_msk_iam_sasl_signer"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "MSKAuthTokenProvider.py").write_text(f"def generate_auth_token(region):\n    {body}\n")
+    (package / "MSKAuthTokenProvider.py").write_text(
+        f"def generate_auth_token(region):\n    {body}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AuthenticationFailedError, match=said):
         await TokenProvider(MskTokens("eu-west-1")).token()

@@ -1,4 +1,5 @@
-"""Room: test support of kube.  In: the odd parts of a kubeconfig.  Out: kubeconfig files, a clock to turn by hand, loaded credentials."""
+"""Room: test support of kube.  In: the odd parts of a kubeconfig.  Out: kubeconfig files, a clock
+to turn by hand, loaded credentials."""
 
 import base64
 import json
@@ -42,7 +43,9 @@ def write_kubeconfig(
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": name if current is None else current,
-        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:6443", **(cluster or {})}}],
+        "clusters": [
+            {"name": name, "cluster": {"server": "https://127.0.0.1:6443", **(cluster or {})}}
+        ],
         "users": [{"name": name, "user": dict(user or {})}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
     }
@@ -51,7 +54,15 @@ def write_kubeconfig(
     return path
 
 
-def load(path: Path, *, clock: Clock | None = None, environ: Mapping[str, str] | None = None, **options: Any) -> ClusterCredentials:
+def load(
+    path: Path,
+    *,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
+) -> ClusterCredentials:
     clock = clock or Clock()
     given = {"PATH": "/usr/bin:/bin", **(environ or {})}
-    return load_credentials(str(path), None, environ=given, now_s=clock.now_s, wall_ms=clock.wall_ms, **options)
+    return load_credentials(
+        str(path), None, environ=given, now_s=clock.now_s, wall_ms=clock.wall_ms, **options
+    )

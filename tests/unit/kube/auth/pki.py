@@ -1,4 +1,5 @@
-"""Room: test support of kube.  In: names and what is odd about them.  Out: PEM certificates and keys, and servers that use them."""
+"""Room: test support of kube.  In: names and what is odd about them.  Out: PEM certificates and
+keys, and servers that use them."""
 
 import datetime as dt
 import ipaddress
@@ -13,7 +14,12 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 
@@ -35,27 +41,40 @@ def _pem(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:
 
 
 class Ca:
-    """An authority, self-signed or under `parent`; `plain` leaves out the key identifiers, as old clusters' authorities do."""
+    """An authority, self-signed or under `parent`; `plain` leaves out the key identifiers, as old
+    clusters' authorities do."""
 
-    def __init__(self, name: str = "ca", *, plain: bool = False, parent: "Ca | None" = None) -> None:
+    def __init__(
+        self, name: str = "ca", *, plain: bool = False, parent: "Ca | None" = None
+    ) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._plain = plain
         signer = parent or self
         builder = signer._builder(self._name, self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
         self.pem = builder.sign(signer._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
-    def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
-        builder = x509.CertificateBuilder(self._name, subject, public_key, x509.random_serial_number())
-        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(days=1))
+        builder = x509.CertificateBuilder(
+            self._name, subject, public_key, x509.random_serial_number()
+        )
+        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(
+            now + dt.timedelta(days=1)
+        )
         if self._plain:
             return builder
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return builder.add_extension(identifier, critical=False)
 
-    def issue(self, name: str, *, dns: str = "localhost", ip: str = "127.0.0.1", passphrase: str = "") -> Pair:
+    def issue(
+        self, name: str, *, dns: str = "localhost", ip: str = "127.0.0.1", passphrase: str = ""
+    ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(dns)]
@@ -72,7 +91,9 @@ class Ca:
 @asynccontextmanager
 async def tls_server(pair: Pair, *, client_ca: Ca | None = None) -> AsyncIterator[int]:
     """The port of an HTTPS server that answers with the common name of the client's certificate."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=client_ca.pem.decode() if client_ca else None)
+    context = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cadata=client_ca.pem.decode() if client_ca else None
+    )
     if client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
     with tempfile.NamedTemporaryFile() as file:
@@ -82,7 +103,9 @@ async def tls_server(pair: Pair, *, client_ca: Ca | None = None) -> AsyncIterato
 
     async def answer(request: web.Request) -> web.Response:
         peer = request.transport.get_extra_info("peercert") if request.transport else None
-        return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "")
+        return web.Response(
+            text=dict(part[0] for part in peer["subject"])["commonName"] if peer else ""
+        )
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)

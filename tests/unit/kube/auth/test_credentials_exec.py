@@ -1,4 +1,5 @@
-"""Room: kube.  In: exec plugins as real programs.  Out: claims T66 to T68 and T73 about what programs hand us."""
+"""Room: kube.  In: exec plugins as real programs.  Out: claims T66 to T68 and T73 about what
+programs hand us."""
 
 import asyncio
 import json
@@ -31,7 +32,9 @@ class Plugin:
         self.script()
 
     def script(self, extra: str = "") -> None:
-        self.path.write_text(f"#!/bin/sh\ncd {self.directory}\necho run >> runs\n{extra}\ncat answer\n")
+        self.path.write_text(
+            f"#!/bin/sh\ncd {self.directory}\necho run >> runs\n{extra}\ncat answer\n"
+        )
         self.path.chmod(0o755)
 
     def answer(self, *, version: str = V1, **status: Any) -> None:
@@ -44,11 +47,23 @@ class Plugin:
         return len(file.read_text().split()) if file.exists() else 0
 
     def credentials(
-        self, *, clock: Clock | None = None, cluster: Any = None, timeout_s: float = 60.0, **options: Any
+        self,
+        *,
+        clock: Clock | None = None,
+        cluster: Any = None,
+        timeout_s: float = 60.0,
+        **options: Any,
     ) -> ClusterCredentials:
-        plugin = {"apiVersion": V1, "command": str(self.path), "interactiveMode": "IfAvailable", **options}
+        plugin = {
+            "apiVersion": V1,
+            "command": str(self.path),
+            "interactiveMode": "IfAvailable",
+            **options,
+        }
         config = write_kubeconfig(self.directory / "config", cluster=cluster, user={"exec": plugin})
-        return load(config, clock=clock, exec_timeout_s=timeout_s, environ={"FROM_OS": "os", "BOTH": "os"})
+        return load(
+            config, clock=clock, exec_timeout_s=timeout_s, environ={"FROM_OS": "os", "BOTH": "os"}
+        )
 
 
 @pytest.fixture
@@ -68,10 +83,14 @@ async def refusal(credentials: ClusterCredentials) -> str:
 
 
 def at(clock: Clock, seconds: float) -> str:
-    return datetime.fromtimestamp(clock.wall_ms() / 1000 + seconds, UTC).isoformat().replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(clock.wall_ms() / 1000 + seconds, UTC)
+        .isoformat()
+        .replace("+00:00", "Z")
+    )
 
 
-# ---- T66 ----------------------------------------------------------------------------------------------------------
+# ---- T66 -----------------------------------------------------------------------------------------
 
 
 async def test_T66_a_credential_is_renewed_10_s_before_it_expires(plugin: Plugin) -> None:
@@ -87,7 +106,9 @@ async def test_T66_a_credential_is_renewed_10_s_before_it_expires(plugin: Plugin
     assert plugin.runs == 2
 
 
-async def test_T66_while_renewal_fails_the_former_credential_serves_until_it_has_expired(plugin: Plugin) -> None:
+async def test_T66_while_renewal_fails_the_former_credential_serves_until_it_has_expired(
+    plugin: Plugin,
+) -> None:
     clock = Clock()
     plugin.answer(token="one", expirationTimestamp=at(clock, 100))
     credentials = plugin.credentials(clock=clock)
@@ -125,7 +146,8 @@ async def test_T66_many_callers_and_many_401s_run_the_plugin_once(plugin: Plugin
         for _ in range(20):
             await credentials.rejected(clock.now_s())
     await token(credentials)
-    await credentials.rejected(clock.now_s())  # a late answer to a request that carried the credential before
+    # a late answer to a request that carried the credential before
+    await credentials.rejected(clock.now_s())
     await token(credentials)
     assert plugin.runs == 3
 
@@ -165,12 +187,16 @@ async def until_dead(pid: int) -> None:
 async def test_T66_a_plugin_that_hangs_is_killed_with_its_children(plugin: Plugin) -> None:
     plugin.script("sleep 1000 & echo $! > child; echo $$ > self; wait")
     message = await refusal(plugin.credentials(timeout_s=0.5, installHint="get it\nhere"))
-    assert message.endswith(f'the plugin "{plugin.path}" gave no answer within 0.5 s and was killed (get it here)')
+    assert message.endswith(
+        f'the plugin "{plugin.path}" gave no answer within 0.5 s and was killed (get it here)'
+    )
     for name in ("self", "child"):
         await until_dead(int((plugin.directory / name).read_text()))
 
 
-async def test_T66_a_cancelled_caller_leaves_no_plugin_behind_and_the_next_one_runs_it(plugin: Plugin) -> None:
+async def test_T66_a_cancelled_caller_leaves_no_plugin_behind_and_the_next_one_runs_it(
+    plugin: Plugin,
+) -> None:
     plugin.script("echo $$ > self; exec sleep 1000")
     credentials = plugin.credentials()
     with pytest.raises(TimeoutError):
@@ -182,7 +208,9 @@ async def test_T66_a_cancelled_caller_leaves_no_plugin_behind_and_the_next_one_r
     assert await token(credentials) == "one"
 
 
-async def test_T66_a_helper_that_the_plugin_leaves_running_does_not_hold_us_up(plugin: Plugin) -> None:
+async def test_T66_a_helper_that_the_plugin_leaves_running_does_not_hold_us_up(
+    plugin: Plugin,
+) -> None:
     plugin.script("sleep 1000 & echo $! > child")
     plugin.answer(token="one")
     assert await token(plugin.credentials()) == "one"
@@ -194,55 +222,96 @@ async def test_T66_a_helper_that_the_plugin_leaves_running_does_not_hold_us_up(p
 async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
     clock = Clock()
     plugin.answer(token="one", expirationTimestamp=at(clock, -1))
-    assert "has expired already (check this machine's clock)" in await refusal(plugin.credentials(clock=clock))
+    assert "has expired already (check this machine's clock)" in await refusal(
+        plugin.credentials(clock=clock)
+    )
 
 
-# ---- T67 ----------------------------------------------------------------------------------------------------------
+# ---- T67 -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"interactiveMode": "Always"}, "interactiveMode: is Always, but nobody sits at a daemon's terminal"),
+        (
+            {"interactiveMode": "Always"},
+            "interactiveMode: is Always, but nobody sits at a daemon's terminal",
+        ),
         ({"interactiveMode": None}, f"interactiveMode: is missing; {V1} requires it"),
         ({"interactiveMode": "never"}, 'interactiveMode: "never" is unknown'),
-        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, 'apiVersion: "client.authentication.k8s.io/v1alpha1" is not supported'),
+        (
+            {"apiVersion": "client.authentication.k8s.io/v1alpha1"},
+            'apiVersion: "client.authentication.k8s.io/v1alpha1" is not supported',
+        ),
         ({"apiVersion": None}, "apiVersion: is missing"),
         ({"command": ""}, "command: is missing"),
         ({"env": [{"value": "x"}]}, "env: has an entry without a name"),
-        ({"env": [{"name": "A=hunter2", "value": ""}]}, "env: has an entry with a = in its name (name and value are keys of their own)"),
-        ({"env": [{"name": "A", "value": "hunter2\0"}]}, "env: holds a NUL character, which no program can be given"),
-        ({"env": [{"name": "A\0", "value": "hunter2"}]}, "env: holds a NUL character, which no program can be given"),
+        (
+            {"env": [{"name": "A=hunter2", "value": ""}]},
+            "env: has an entry with a = in its name (name and value are keys of their own)",
+        ),
+        (
+            {"env": [{"name": "A", "value": "hunter2\0"}]},
+            "env: holds a NUL character, which no program can be given",
+        ),
+        (
+            {"env": [{"name": "A\0", "value": "hunter2"}]},
+            "env: holds a NUL character, which no program can be given",
+        ),
         ({"args": ["hunter2", "\0"]}, "args: holds a NUL character, which no program can be given"),
         ({"command": "plu\0gin"}, "command: holds a NUL character, which no program can be given"),
     ],
 )
-def test_T67_a_plugin_that_cannot_be_used_is_refused_at_the_start(plugin: Plugin, options: dict[str, Any], message: str) -> None:
+def test_T67_a_plugin_that_cannot_be_used_is_refused_at_the_start(
+    plugin: Plugin, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         plugin.credentials(**options)
     assert f"users[prod].user.exec.{message}" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [{"args": ("hunter2\0",)}, {"env": (("A=hunter2", ""),)}, {"env": (("A", "hunter2\0"),)}])
+@pytest.mark.parametrize(
+    "given",
+    [{"args": ("hunter2\0",)}, {"env": (("A=hunter2", ""),)}, {"env": (("A", "hunter2\0"),)}],
+)
 async def test_T67_what_no_program_can_be_given_is_a_refusal(given: dict[str, Any]) -> None:
     clock = Clock()
     exec_plugin = ExecPlugin("true", where="users[prod].user.exec", **given)
     nothing, environ = Cluster("https://api:6443"), {"PATH": "/usr/bin:/bin"}
-    held = ExecCredentials(exec_plugin, nothing, authorities=lambda: None, environ=environ, now_s=clock.now_s, wall_ms=clock.wall_ms)
-    with pytest.raises(Misconfigured, match='"true" cannot be started: its args or env hold what no program can be given') as caught:
+    held = ExecCredentials(
+        exec_plugin,
+        nothing,
+        authorities=lambda: None,
+        environ=environ,
+        now_s=clock.now_s,
+        wall_ms=clock.wall_ms,
+    )
+    with pytest.raises(
+        Misconfigured,
+        match='"true" cannot be started: its args or env hold what no program can be given',
+    ) as caught:
         await held.current()
     assert "hunter2" not in str(caught.value)
 
 
-async def test_T67_stdin_is_empty_and_the_environment_is_ours_and_the_configs(plugin: Plugin) -> None:
-    plugin.script('echo "$FROM_OS $BOTH $OWN $1 $KUBERNETES_EXEC_INFO" > seen; readlink /proc/self/fd/0 > stdin')
+async def test_T67_stdin_is_empty_and_the_environment_is_ours_and_the_configs(
+    plugin: Plugin,
+) -> None:
+    plugin.script(
+        'echo "$FROM_OS $BOTH $OWN $1 $KUBERNETES_EXEC_INFO" > seen; readlink /proc/self/fd/0 > '
+        "stdin"
+    )
     plugin.answer(token="one", version=V1BETA1)
     env = [{"name": "OWN", "value": "config"}, {"name": "BOTH", "value": "config"}]
     await token(plugin.credentials(apiVersion=V1BETA1, interactiveMode=None, args=["arg"], env=env))
     words = (plugin.directory / "seen").read_text().split(maxsplit=4)
     assert words[:4] == ["os", "config", "config", "arg"]
-    assert json.loads(words[4]) == {"kind": "ExecCredential", "apiVersion": V1BETA1, "spec": {"interactive": False}}
+    assert json.loads(words[4]) == {
+        "kind": "ExecCredential",
+        "apiVersion": V1BETA1,
+        "spec": {"interactive": False},
+    }
     assert (plugin.directory / "stdin").read_text().strip() == "/dev/null"
 
 
@@ -274,22 +343,35 @@ async def test_T67_provide_cluster_info_tells_the_plugin_its_cluster(plugin: Plu
     }
 
 
-async def test_T67_a_command_with_a_separator_is_relative_to_the_kubeconfig_and_a_bare_one_is_looked_up(plugin: Plugin) -> None:
+async def test_T67_a_command_with_a_separator_is_relative_to_the_kubeconfig_and_a_bare_one_is_looked_up(  # noqa: E501
+    plugin: Plugin,
+) -> None:
     plugin.answer(token="one")
     assert await token(plugin.credentials(command="bin/plugin")) == "one"
     assert (
-        await token(plugin.credentials(command="plugin", env=[{"name": "PATH", "value": f"{plugin.path.parent}:/usr/bin:/bin"}])) == "one"
+        await token(
+            plugin.credentials(
+                command="plugin",
+                env=[{"name": "PATH", "value": f"{plugin.path.parent}:/usr/bin:/bin"}],
+            )
+        )
+        == "one"
     )
-    message = await refusal(plugin.credentials(command="no-such-plugin", installHint="apt install it"))
+    message = await refusal(
+        plugin.credentials(command="no-such-plugin", installHint="apt install it")
+    )
     assert message == (
-        f'{plugin.directory}/config:1: users[prod].user.exec: the plugin "no-such-plugin" was not found in $PATH (apt install it)'
+        f'{plugin.directory}/config:1: users[prod].user.exec: the plugin "no-such-plugin" was '
+        "not found in $PATH (apt install it)"
     )
 
 
-# ---- T68 ----------------------------------------------------------------------------------------------------------
+# ---- T68 -----------------------------------------------------------------------------------------
 
 
-async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_context(plugin: Plugin) -> None:
+async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_context(
+    plugin: Plugin,
+) -> None:
     clock, ca = Clock(), Ca()
     pair = ca.issue("one")
     plugin.answer(clientCertificateData=pair.certificate.decode(), clientKeyData=pair.key.decode())
@@ -300,7 +382,9 @@ async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_con
     await credentials.rejected(clock.now_s())
     assert await credentials.tls() is first, "the same certificate keeps its connections"
     pair = ca.issue("two")
-    plugin.answer(clientCertificateData=pair.certificate.decode(), clientKeyData=pair.key.decode(), token="t")
+    plugin.answer(
+        clientCertificateData=pair.certificate.decode(), clientKeyData=pair.key.decode(), token="t"
+    )
     clock.advance(60)
     await credentials.rejected(clock.now_s())
     assert await credentials.tls() is not first
@@ -310,26 +394,46 @@ async def test_T68_a_certificate_and_key_are_used_and_a_new_pair_makes_a_new_con
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"clientCertificateData": "x"}, "answered with only one of clientCertificateData and clientKeyData"),
-        ({"clientKeyData": "x", "token": "t"}, "answered with only one of clientCertificateData and clientKeyData"),
-        ({"clientCertificateData": "x", "clientKeyData": "y"}, "unusable client certificate: is not a PEM certificate and key"),
+        (
+            {"clientCertificateData": "x"},
+            "answered with only one of clientCertificateData and clientKeyData",
+        ),
+        (
+            {"clientKeyData": "x", "token": "t"},
+            "answered with only one of clientCertificateData and clientKeyData",
+        ),
+        (
+            {"clientCertificateData": "x", "clientKeyData": "y"},
+            "unusable client certificate: is not a PEM certificate and key",
+        ),
         ({}, "answered with neither a token nor a client certificate"),
         ({"token": 5}, "answered with a status.token that is not a string"),
         ({"token": "a\nb"}, "answered with a status.token that no header can carry"),
-        ({"token": "t", "expirationTimestamp": "tomorrow"}, "answered with an expirationTimestamp that is not RFC 3339"),
+        (
+            {"token": "t", "expirationTimestamp": "tomorrow"},
+            "answered with an expirationTimestamp that is not RFC 3339",
+        ),
         ({"token": "t", "version": V1BETA1}, f"answered with another apiVersion than {V1}"),
     ],
 )
-async def test_T68_a_wrong_answer_says_what_is_wrong(plugin: Plugin, answer: dict[str, Any], message: str) -> None:
+async def test_T68_a_wrong_answer_says_what_is_wrong(
+    plugin: Plugin, answer: dict[str, Any], message: str
+) -> None:
     plugin.answer(**answer)
     assert message in await refusal(plugin.credentials())
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("", "did not write JSON"), ("[]", "did not write an ExecCredential"), ('{"kind": "Status"}', "did not write an ExecCredential")],
+    [
+        ("", "did not write JSON"),
+        ("[]", "did not write an ExecCredential"),
+        ('{"kind": "Status"}', "did not write an ExecCredential"),
+    ],
 )
-async def test_T68_output_that_is_no_credential_says_so(plugin: Plugin, output: str, message: str) -> None:
+async def test_T68_output_that_is_no_credential_says_so(
+    plugin: Plugin, output: str, message: str
+) -> None:
     (plugin.directory / "answer").write_text(output)
     assert message in await refusal(plugin.credentials())
 
@@ -360,7 +464,9 @@ async def test_T68_a_plugin_that_a_signal_ends_has_no_exit_code(plugin: Plugin) 
     assert "was ended by signal 9" in await refusal(plugin.credentials())
 
 
-async def test_T73_nothing_that_a_plugin_writes_is_logged_or_repeated(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
+async def test_T73_nothing_that_a_plugin_writes_is_logged_or_repeated(
+    plugin: Plugin, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     clock = Clock()
     plugin.script("echo hunter2 >&2")
@@ -378,7 +484,11 @@ async def test_T73_nothing_that_a_plugin_writes_is_logged_or_repeated(plugin: Pl
 
 
 def test_T73_an_answer_that_is_shown_hides_its_token() -> None:
-    answer = {"kind": "ExecCredential", "apiVersion": EXEC_VERSIONS[0], "status": {"token": "hunter2"}}
+    answer = {
+        "kind": "ExecCredential",
+        "apiVersion": EXEC_VERSIONS[0],
+        "status": {"token": "hunter2"},
+    }
     held = parse_credential(json.dumps(answer).encode(), ExecPlugin("plugin"))
     assert held.token == "hunter2"
     assert "hunter2" not in repr(held) + str(held)

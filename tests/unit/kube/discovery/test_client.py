@@ -25,8 +25,13 @@ def aggregated_resource(plural: str, kind: str, *short: str) -> dict[str, object
     }
 
 
-def aggregated(name: str, *resources: dict[str, object], freshness: str = "Current", version: str = "v1") -> dict[str, object]:
-    return {"metadata": {"name": name}, "versions": [{"version": version, "freshness": freshness, "resources": list(resources)}]}
+def aggregated(
+    name: str, *resources: dict[str, object], freshness: str = "Current", version: str = "v1"
+) -> dict[str, object]:
+    return {
+        "metadata": {"name": name},
+        "versions": [{"version": version, "freshness": freshness, "resources": list(resources)}],
+    }
 
 
 PODS = aggregated_resource("pods", "Pod", "po")
@@ -50,7 +55,9 @@ class Api:
             await self._aggregated(request, reply)
 
     async def _aggregated(self, request: Request, reply: Reply) -> None:
-        assert request.headers["accept"].startswith("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,")
+        assert request.headers["accept"].startswith(
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
+        )
         items = [aggregated("", PODS)] if request.path == "/api" else self.apis
         etag = f'"{len(str(items))}"'
         if request.headers.get("if-none-match") == etag:
@@ -58,19 +65,43 @@ class Api:
             await reply.end()
             return
         kind = f"application/json;g=apidiscovery.k8s.io;v={self.form};as=APIGroupDiscoveryList"
-        await reply.json(200, {"kind": "APIGroupDiscoveryList", "items": items}, {"Content-Type": kind, "ETag": etag})
+        await reply.json(
+            200,
+            {"kind": "APIGroupDiscoveryList", "items": items},
+            {"Content-Type": kind, "ETag": etag},
+        )
 
     async def _legacy(self, request: Request, reply: Reply) -> None:
-        pods = {"name": "pods", "singularName": "", "namespaced": True, "kind": "Pod", "verbs": VERBS, "shortNames": ["po"]}
-        log = {"name": "pods/log", "singularName": "", "namespaced": True, "kind": "Pod", "verbs": ["get"]}
+        pods = {
+            "name": "pods",
+            "singularName": "",
+            "namespaced": True,
+            "kind": "Pod",
+            "verbs": VERBS,
+            "shortNames": ["po"],
+        }
+        log = {
+            "name": "pods/log",
+            "singularName": "",
+            "namespaced": True,
+            "kind": "Pod",
+            "verbs": ["get"],
+        }
         widgets = {**pods, "name": "widgets", "kind": "Widget", "shortNames": None}
         versions = [{"groupVersion": f"example.com/{v}", "version": v} for v in ("v1beta1", "v1")]
         answers: dict[str, object] = {
             "/api": {"kind": "APIVersions", "versions": ["v1"]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [pods, log]},
-            "/apis": {"groups": [{"name": "example.com", "versions": versions, "preferredVersion": versions[1]}]},
+            "/apis": {
+                "groups": [
+                    {"name": "example.com", "versions": versions, "preferredVersion": versions[1]}
+                ]
+            },
             "/apis/example.com/v1": {"groupVersion": "example.com/v1", "resources": [widgets]},
-            "/apis/example.com/v1beta1": {"groupVersion": "example.com/v1beta1", "resources": [widgets]},
+            "/apis/example.com/v1beta1": {
+                "groupVersion": "example.com/v1beta1",
+                "resources": [widgets],
+            },
         }
         await reply.json(200, answers[request.path])
 
@@ -150,7 +181,10 @@ async def test_an_answer_that_is_no_discovery_is_unavailable() -> None:
     ("said", "version"),
     [
         ({"major": "1", "minor": "34", "gitVersion": "v1.34.2"}, ServerVersion(1, 34, "v1.34.2")),
-        ({"major": "1", "minor": "27+", "gitVersion": "v1.27.3-eks-a5565ad"}, ServerVersion(1, 27, "v1.27.3-eks-a5565ad")),
+        (
+            {"major": "1", "minor": "27+", "gitVersion": "v1.27.3-eks-a5565ad"},
+            ServerVersion(1, 27, "v1.27.3-eks-a5565ad"),
+        ),
         ({"major": "1", "minor": "9" * 5000}, ServerVersion(1, 0, "")),
         ({}, ServerVersion(0, 0, "")),
     ],

@@ -7,19 +7,46 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.kube.served import dumps
-from watchrelay.kube.discovery.catalog import Catalog, Group, NotDiscovery, Served, Version, is_aggregated, parse_aggregated
+from watchrelay.kube.discovery.catalog import (
+    Catalog,
+    Group,
+    NotDiscovery,
+    Served,
+    Version,
+    is_aggregated,
+    parse_aggregated,
+)
 from watchrelay.kube.discovery.resolve import Found, Impossible, Missing, Unknown, resolve
 from watchrelay.model.resources import Resource
 
 
-def served(text: str, *short: str, group: str = "", version: str = "v1", cluster: bool = False, watchable: bool = True) -> Served:
+def served(
+    text: str,
+    *short: str,
+    group: str = "",
+    version: str = "v1",
+    cluster: bool = False,
+    watchable: bool = True,
+) -> Served:
     """`pods/Pod` -> what discovery says of it."""
     plural, kind = text.split("/")
-    return Served(Resource(group, version, plural, kind, not cluster), kind.lower(), short, watchable)
+    return Served(
+        Resource(group, version, plural, kind, not cluster), kind.lower(), short, watchable
+    )
 
 
-def group(name: str, *texts: str, version: str = "v1", more: tuple[Version, ...] = (), fresh: bool = True) -> Group:
-    return Group(name, (Version(version, fresh, tuple(served(text, group=name, version=version) for text in texts)), *more))
+def group(
+    name: str, *texts: str, version: str = "v1", more: tuple[Version, ...] = (), fresh: bool = True
+) -> Group:
+    return Group(
+        name,
+        (
+            Version(
+                version, fresh, tuple(served(text, group=name, version=version) for text in texts)
+            ),
+            *more,
+        ),
+    )
 
 
 CORE = Group(
@@ -54,10 +81,17 @@ APPS = Group(
 )
 EVENTS = group("events.k8s.io", "events/Event")
 EXAMPLE = group("example.com", "widgets/Widget", "gadgets/Gadget", version="v2", more=(
-    Version("v1", True, (served("widgets/Widget", group="example.com"), served("relics/Relic", group="example.com"))),
+    Version("v1", True, (served("widgets/Widget", group="example.com"), served("relics/Relic", group="example.com"))),  # noqa: E501
 ))  # fmt: skip
 OTHER = group("other.example.org", "gadgets/Gadget")
-METRICS = Group("metrics.k8s.io", (Version("v1beta1", True, (served("pods/PodMetrics", group="metrics.k8s.io", watchable=False),)),))
+METRICS = Group(
+    "metrics.k8s.io",
+    (
+        Version(
+            "v1beta1", True, (served("pods/PodMetrics", group="metrics.k8s.io", watchable=False),)
+        ),
+    ),
+)
 CATALOG = Catalog((CORE, APPS, EVENTS, EXAMPLE, OTHER, METRICS))
 
 
@@ -70,11 +104,11 @@ def found(written: str, catalog: Catalog = CATALOG) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "means"),
     [
-        ("pods", "pods/v1"), ("pod", "pods/v1"), ("po", "pods/v1"), ("Pod", "pods/v1"), ("PODS", "pods/v1"), (" pods ", "pods/v1"),
+        ("pods", "pods/v1"), ("pod", "pods/v1"), ("po", "pods/v1"), ("Pod", "pods/v1"), ("PODS", "pods/v1"), (" pods ", "pods/v1"),  # noqa: E501
         ("pods/v1", "pods/v1"), ("pods.v1", "pods/v1"), ("pods.core", "pods/v1"),
-        ("deploy", "deployments.apps/v1"), ("deployments.apps", "deployments.apps/v1"), ("Deployment.apps", "deployments.apps/v1"),
-        ("deployments.v1.apps", "deployments.apps/v1"), ("deployments.v1beta1.apps", "deployments.apps/v1beta1"),
-        ("deployments.apps/v1beta1", "deployments.apps/v1beta1"), ("oldthings", "oldthings.apps/v1beta1"),
+        ("deploy", "deployments.apps/v1"), ("deployments.apps", "deployments.apps/v1"), ("Deployment.apps", "deployments.apps/v1"),  # noqa: E501
+        ("deployments.v1.apps", "deployments.apps/v1"), ("deployments.v1beta1.apps", "deployments.apps/v1beta1"),  # noqa: E501
+        ("deployments.apps/v1beta1", "deployments.apps/v1beta1"), ("oldthings", "oldthings.apps/v1beta1"),  # noqa: E501
         ("widgets", "widgets.example.com/v2"), ("widgets.example.com/v1", "widgets.example.com/v1"),
         ("relics.example.com", "relics.example.com/v1"), ("widgets/v1", "widgets.example.com/v1"),
         ("events.events.k8s.io", "events.events.k8s.io/v1"),
@@ -103,19 +137,31 @@ def test_a_namesake_that_cannot_be_watched_is_no_reason_to_warn() -> None:
 
 def test_a_preferred_version_goes_before_an_older_groups_other_version() -> None:
     first = group(
-        "a.example.com", "others/Other", version="v2", more=(Version("v1", True, (served("things/Thing", group="a.example.com"),)),)
+        "a.example.com",
+        "others/Other",
+        version="v2",
+        more=(Version("v1", True, (served("things/Thing", group="a.example.com"),)),),
     )
     second = group("b.example.com", "things/Thing")
     assert found("things", Catalog((first, second))) == ["things.b.example.com/v1"]
 
 
 def test_a_plural_goes_before_a_short_name() -> None:
-    catalog = Catalog((Group("", (Version("v1", True, (served("services/Service", "po"),)),)), group("example.com", "po/Po")))
+    catalog = Catalog(
+        (
+            Group("", (Version("v1", True, (served("services/Service", "po"),)),)),
+            group("example.com", "po/Po"),
+        )
+    )
     assert found("po", catalog) == ["po.example.com/v1"]
 
 
 def test_a_wildcard_is_everything_watchable_of_the_group_in_its_best_version() -> None:
-    assert found("*.example.com") == ["widgets.example.com/v2", "gadgets.example.com/v2", "relics.example.com/v1"]
+    assert found("*.example.com") == [
+        "widgets.example.com/v2",
+        "gadgets.example.com/v2",
+        "relics.example.com/v1",
+    ]
     assert found("*.example.com/v1") == ["widgets.example.com/v1", "relics.example.com/v1"]
     assert isinstance(resolve("*.metrics.k8s.io", CATALOG), Missing)
     assert isinstance(resolve("*.nowhere.example.com", CATALOG), Missing)
@@ -127,19 +173,50 @@ def test_no_wildcard_reaches_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "*", "po ds", "pods/v1/log", "widgets.Example.com", "-pods", "pods.", ".apps", "a..b", "pods\n.apps", "*.*"]
+    "written",
+    [
+        "",
+        "*",
+        "po ds",
+        "pods/v1/log",
+        "widgets.Example.com",
+        "-pods",
+        "pods.",
+        ".apps",
+        "a..b",
+        "pods\n.apps",
+        "*.*",
+    ],
 )
 def test_a_name_that_is_none_is_impossible(written: str) -> None:
     assert isinstance(resolve(written, CATALOG), Impossible)
 
 
-@pytest.mark.parametrize("written", ["podz.v1", "podz.core", "deploymentz.apps", "deployments.apps/v9", "pods/log", "foos.events.k8s.io"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "podz.v1",
+        "podz.core",
+        "deploymentz.apps",
+        "deployments.apps/v9",
+        "pods/log",
+        "foos.events.k8s.io",
+    ],
+)
 def test_what_a_built_in_group_does_not_serve_will_not_come(written: str) -> None:
     assert isinstance(resolve(written, CATALOG), Impossible)
 
 
 @pytest.mark.parametrize(
-    "written", ["gizmos", "gizmos.example.com", "gizmos.new.example.net", "gizmos.new.example.net/v1", "widgets.example.com/v3", "Gizmo"]
+    "written",
+    [
+        "gizmos",
+        "gizmos.example.com",
+        "gizmos.new.example.net",
+        "gizmos.new.example.net/v1",
+        "widgets.example.com/v3",
+        "Gizmo",
+    ],
 )
 def test_T75_what_a_crd_may_bring_is_waited_for(written: str) -> None:
     assert isinstance(resolve(written, CATALOG), Missing)
@@ -161,9 +238,17 @@ def test_T61_what_cannot_be_watched_is_impossible() -> None:
 
 
 def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
-    stale = Group("example.com", tuple(replace(v, fresh=False, served=()) for v in EXAMPLE.versions))
+    stale = Group(
+        "example.com", tuple(replace(v, fresh=False, served=()) for v in EXAMPLE.versions)
+    )
     catalog = Catalog((CORE, stale, APPS))
-    for written in ("widgets.example.com", "widgets.example.com/v1", "*.example.com", "widgets", "widgets.v1.example.com"):
+    for written in (
+        "widgets.example.com",
+        "widgets.example.com/v1",
+        "*.example.com",
+        "widgets",
+        "widgets.v1.example.com",
+    ):
         assert isinstance(resolve(written, catalog), Unknown), written
     assert found("pods", catalog) == ["pods/v1"]
     assert isinstance(resolve("podz.core", catalog), Impossible)
@@ -171,7 +256,9 @@ def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
 
 
 def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
-    half = Group("example.com", (replace(EXAMPLE.versions[0], fresh=False, served=()), EXAMPLE.versions[1]))
+    half = Group(
+        "example.com", (replace(EXAMPLE.versions[0], fresh=False, served=()), EXAMPLE.versions[1])
+    )
     result = resolve("*.example.com", Catalog((half,)))
     assert isinstance(result, Found)
     assert not result.complete
@@ -187,7 +274,10 @@ def test_T77_a_removed_version_is_told_from_a_served_one() -> None:
     assert CATALOG.serves(replace(widgets, group="gone.example.com")) is False
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"items":5}', b'{"items":[{"versions":[{"resources":[{}]}]}]}'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"<html>", b'{"items":5}', b'{"items":[{"versions":[{"resources":[{}]}]}]}'],
+)
 def test_a_body_that_is_no_discovery_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(NotDiscovery):
         parse_aggregated(body)
@@ -196,11 +286,21 @@ def test_a_body_that_is_no_discovery_is_said_to_be_none(body: bytes) -> None:
 def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
     body = {
         "items": [
-            {"metadata": None, "versions": [{"version": "v1", "resources": [{"resource": "pods", "responseKind": None, "verbs": None}]}]}
+            {
+                "metadata": None,
+                "versions": [
+                    {
+                        "version": "v1",
+                        "resources": [{"resource": "pods", "responseKind": None, "verbs": None}],
+                    }
+                ],
+            }
         ]
     }
     (only,) = parse_aggregated(dumps(body))
-    assert only == Group("", (Version("v1", True, (Served(Resource("", "v1", "pods", "", False), "", (), False),)),))
+    assert only == Group(
+        "", (Version("v1", True, (Served(Resource("", "v1", "pods", "", False), "", (), False),)),)
+    )
     assert parse_aggregated(b'{"items":null}') == ()
 
 
