@@ -92,12 +92,12 @@ class _Floor:
         partition = held.partition
         self._sequences[partition] = sequence = self._sequences[partition] + 1
         headers = [
-            ("ce_specversion", b"1.0"), ("ce_source", b"/clusters/floor"), ("ce_wrstream", b"pods"), ("ce_wrepoch", b"1"),  # noqa: E501
+            ("ce_specversion", b"1.0"), ("ce_source", b"/clusters/floor"), ("ce_wrstream", b"pods"), ("ce_wrepoch", b"1"),
             ("ce_kind", b"Pod"), ("ce_apiversion", b"v1"), ("content-type", b"application/json"),
-            ("ce_type", b"dev.watchrelay.object.modified.v1"), ("ce_wrreason", b"watch"), ("ce_time", b"2026-01-01T00:00:00.000Z"),  # noqa: E501
-            ("ce_namespace", namespace), ("ce_name", name), ("ce_subject", key), ("ce_wruid", held.uid.encode()),  # noqa: E501
+            ("ce_type", b"dev.watchrelay.object.modified.v1"), ("ce_wrreason", b"watch"), ("ce_time", b"2026-01-01T00:00:00.000Z"),
+            ("ce_namespace", namespace), ("ce_name", name), ("ce_subject", key), ("ce_wruid", held.uid.encode()),
             ("ce_wrrv", held.version.encode()), ("ce_wrhash", held.hash.hex().encode()),
-            ("ce_id", b"pods.1.%d.%d" % (partition, sequence)), ("ce_sequence", b"%020d" % sequence),  # noqa: E501
+            ("ce_id", b"pods.1.%d.%d" % (partition, sequence)), ("ce_sequence", b"%020d" % sequence),
         ]  # fmt: skip
         batch = self._open.get(partition)
         if (

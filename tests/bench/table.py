@@ -119,4 +119,4 @@ absolute figure cannot: what order, resume, bounds and metrics cost on top. Its 
 such a floor took on the machine for which that was set. How fast the core was is said by a fixed loop of Python before and behind each
 turn: where its slowest takes half as long again as its fastest, so do the turns, and those in which it took at most a tenth more than its
 fastest tell what the work costs undisturbed. A flood of 70,000 events brings on a snapshot, which is the most of the range.
-"""  # noqa: E501
+"""

@@ -135,7 +135,7 @@ def test_the_package_holds_what_an_install_needs_and_nothing_else(tmp_path: Path
     names = run("tar", "-tzf", package).stdout.split()
     assert "watchrelay/templates/tests/connection.yaml" in names
     assert {name.split("/")[1] for name in names} == {
-        "Chart.yaml", "values.yaml", "values.schema.json", "README.md", "templates", "files", ".helmignore",  # noqa: E501
+        "Chart.yaml", "values.yaml", "values.schema.json", "README.md", "templates", "files", ".helmignore",
     }  # fmt: skip
 
 

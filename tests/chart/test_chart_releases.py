@@ -262,7 +262,7 @@ RATIOS = ("listErrorRatio", "watchErrorRatio", "queueRatio")
 NUMBERS = ("missedChanges", "lagSeconds", "kafkaSilentSeconds", "snapshotIntervals", "claims")
 
 
-def test_every_threshold_of_the_values_reaches_its_alert_and_the_defaults_are_those_of_the_rule_file(  # noqa: E501
+def test_every_threshold_of_the_values_reaches_its_alert_and_the_defaults_are_those_of_the_rule_file(
     tmp_path: Path,
 ) -> None:
     def asked(**thresholds: float) -> str:

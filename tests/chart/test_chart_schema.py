@@ -63,7 +63,7 @@ def _keys(node: Any, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return found
 
 
-FREE = {("config",), ("podSecurityContext",), ("securityContext",), ("resources",), ("dashboards", "labels"),  # noqa: E501
+FREE = {("config",), ("podSecurityContext",), ("securityContext",), ("resources",), ("dashboards", "labels"),
         ("probes", "startup"), ("probes", "liveness"), ("probes", "readiness")}  # fmt: skip
 """Sections of values.yaml whose keys are Kubernetes' or the operator's, not the chart's."""
 

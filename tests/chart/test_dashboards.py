@@ -15,8 +15,8 @@ from tests.support.metricnames import exposed, unknown_names
 from watchrelay.observe.metrics import CATALOGUE
 
 NOT_SHOWN = {
-    "kube_request_duration_seconds": "watches answer at once; slow lists are seen in list_duration_seconds",  # noqa: E501
-    "config_last_reload_success_timestamp_seconds": "the hash and the verdict on the newest config are shown",  # noqa: E501
+    "kube_request_duration_seconds": "watches answer at once; slow lists are seen in list_duration_seconds",
+    "config_last_reload_success_timestamp_seconds": "the hash and the verdict on the newest config are shown",
 }
 """Metrics on no dashboard, with the reason."""
 

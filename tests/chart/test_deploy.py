@@ -156,7 +156,7 @@ def test_strimzis_objects_have_the_fields_that_its_operators_know() -> None:
         assert all(isinstance(value, str) for value in topic["spec"]["config"].values())
 
 
-def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_shown_to_need_and_no_more() -> (  # noqa: E501
+def test_strimzis_user_and_the_documentation_name_the_rights_that_a_relay_is_shown_to_need_and_no_more() -> (
     None
 ):
     """tests/integration/test_kafka_rights_real.py shows it on a broker that denies all else."""

@@ -41,8 +41,8 @@ def of(language: str, *verbs: str) -> list[Any]:
 
 
 def test_every_block_says_how_it_is_held_true() -> None:
-    wrong = [f"{each.place}: {each.language} with {each.verb or 'no comment'!r}" for each in BLOCKS if each.language in VERBS  # noqa: E501
-             and each.verb not in VERBS[each.language] and each.page != "README.md" and not each.page.startswith("helm/")]  # fmt: skip  # noqa: E501
+    wrong = [f"{each.place}: {each.language} with {each.verb or 'no comment'!r}" for each in BLOCKS if each.language in VERBS
+             and each.verb not in VERBS[each.language] and each.page != "README.md" and not each.page.startswith("helm/")]  # fmt: skip
     assert wrong == []
     assert [
         each.place for each in BLOCKS if each.verb in NEEDS_REASON and len(each.rest) < 10
@@ -140,8 +140,8 @@ def test_json_is_json(block: Block) -> None:
 
 
 def test_metrics_named_anywhere_are_exposed() -> None:
-    assert {page: names for page in {each.page for each in BLOCKS} | {"docs/observe.md", "docs/guarantees.md", "docs/capacity.md"}  # noqa: E501
-            if (names := unknown_names(_without_globs((ROOT / page).read_text())))} == {}  # fmt: skip  # noqa: E501
+    assert {page: names for page in {each.page for each in BLOCKS} | {"docs/observe.md", "docs/guarantees.md", "docs/capacity.md"}
+            if (names := unknown_names(_without_globs((ROOT / page).read_text())))} == {}  # fmt: skip
 
 
 def _without_globs(text: str) -> str:

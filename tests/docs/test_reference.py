@@ -98,7 +98,7 @@ class Speaker:
 
     def two(self):
         self._said("handed on", offset=1)
-"""  # noqa: E501
+"""
 
 
 def test_lines_of_the_log_are_found_however_they_are_said() -> None:

@@ -23,7 +23,7 @@ Record = tuple[bytes | None, bytes | None, Headers]
 
 TIMES_MS = (0, 1, 10**12, 253_402_300_799_000, 253_402_300_800_000, 2**62)
 INSTANTS = (
-    "", "now", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z", "2026-13-01T00:00:00Z", "2999-01-01T00:00:00.000Z",  # noqa: E501
+    "", "now", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z", "2026-13-01T00:00:00Z", "2999-01-01T00:00:00.000Z",
     "0001-01-01T00:00:00Z",
 )  # fmt: skip
 
@@ -178,7 +178,7 @@ class Foreign:
             "begin": rng.choice([[0], [0, 0, 0], [-1], [2**53], [2**63], "0", None, [0.5]]),
         }
         return {
-            "holder": "foreign", "instance": f"foreign-{rng.randrange(10**6)}", "version": "9.9", "time": rng.choice(INSTANTS),  # noqa: E501
+            "holder": "foreign", "instance": f"foreign-{rng.randrange(10**6)}", "version": "9.9", "time": rng.choice(INSTANTS),
             "from": rng.choice([None, origin, odd_value(rng)]),
         }  # fmt: skip
 
@@ -192,7 +192,7 @@ class Foreign:
             "keyFormat": rng.choice(["namespace/name", ["namespace/name"], None, {}, "odd"]),
             "resource": rng.choice(["pods", "v1/pods", [], None, 7]),
             "namespace": rng.choice([None, "a", 7, []]),
-            "selectors": rng.choice([None, [], {"namespaces": 7}, {"namespaces": [7, [], None]}, {"labelSelector": []}]),  # noqa: E501
+            "selectors": rng.choice([None, [], {"namespaces": 7}, {"namespaces": [7, [], None]}, {"labelSelector": []}]),
             "configHash": rng.choice(["c0ffee", None, 7]),
             "epochBase": rng.choice([0, 1, 2**53 - 1, 2**53 - 2, 2**52, -1, None, "1"]),
         }  # fmt: skip
@@ -211,7 +211,7 @@ class Foreign:
         return {
             "snapshot": rng.choice(["1-1", "", None, 7, "x" * 5000]),
             "epoch": rng.choice([*numbers, 0, 5]), "rv": rng.choice(["0", "", "abc", 7]),
-            "time": rng.choice(INSTANTS), "count": rng.choice(numbers), "requests": rng.choice([[], ["a"], None, 7, [7], {}]),  # noqa: E501
+            "time": rng.choice(INSTANTS), "count": rng.choice(numbers), "requests": rng.choice([[], ["a"], None, 7, [7], {}]),
             "partitions": rng.choice([partitions, partitions, odd_value(rng)]),
         }  # fmt: skip
 
@@ -275,10 +275,10 @@ class Foreign:
         sequence = rng.choice([1, 7, 10**6])
         verb = "deleted" if value is None else rng.choice(["added", "modified", "read"])
         headers = {
-            "ce_specversion": b"1.0", "ce_type": f"dev.watchrelay.object.{verb}.v1".encode(), "ce_source": stream.source.encode(),  # noqa: E501
-            "ce_id": f"{stream.id}.0.{partition}.{sequence}".encode(), "ce_time": b"2026-01-01T00:00:00.000Z", "ce_subject": key,  # noqa: E501
-            "ce_kind": b"Odd", "ce_apiversion": b"fuzz.example.com/v1", "ce_name": b"x", "ce_wruid": b"former", "ce_wrrv": b"5",  # noqa: E501
-            "ce_wrstream": stream.id.encode(), "ce_wrepoch": b"0", "ce_sequence": b"%020d" % sequence, "ce_wrreason": b"watch",  # noqa: E501
+            "ce_specversion": b"1.0", "ce_type": f"dev.watchrelay.object.{verb}.v1".encode(), "ce_source": stream.source.encode(),
+            "ce_id": f"{stream.id}.0.{partition}.{sequence}".encode(), "ce_time": b"2026-01-01T00:00:00.000Z", "ce_subject": key,
+            "ce_kind": b"Odd", "ce_apiversion": b"fuzz.example.com/v1", "ce_name": b"x", "ce_wruid": b"former", "ce_wrrv": b"5",
+            "ce_wrstream": stream.id.encode(), "ce_wrepoch": b"0", "ce_sequence": b"%020d" % sequence, "ce_wrreason": b"watch",
         }  # fmt: skip
         if value is not None:
             headers |= {

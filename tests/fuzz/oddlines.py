@@ -138,7 +138,7 @@ def status(rng: Random, code: int) -> Any:
     """A Status, more or less."""
     found: dict[str, Any] = {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": rng.choice(["odd", "", "too old resource version"]), "reason": rng.choice(REASONS), "code": code,  # noqa: E501
+        "message": rng.choice(["odd", "", "too old resource version"]), "reason": rng.choice(REASONS), "code": code,
     }  # fmt: skip
     for _ in range(rng.randrange(3)):
         found[rng.choice(["code", "reason", "message", "details", "metadata", "kind"])] = odd_value(
@@ -180,10 +180,10 @@ def _shape(source: Source) -> str:
     rng = source.rng
     obj, _ = source.unknown(odder=False)
     return rng.choice([
-        "{}", "[]", "null", "1", '""', '{"type":"ADDED"}', '{"object":{}}', event("ADDED", odd_value(rng)), event("MODIFIED", [Raw(obj)]),  # noqa: E501
+        "{}", "[]", "null", "1", '""', '{"type":"ADDED"}', '{"object":{}}', event("ADDED", odd_value(rng)), event("MODIFIED", [Raw(obj)]),
         text(Pairs([("type", "ADDED"), ("type", "DELETED"), ("object", Raw(obj))])),
         text(Pairs([("type", "ADDED"), ("object", {}), ("object", Raw(obj))])),
-        text({"object": Raw(obj), "type": "ADDED"}), text({"type": "ADDED", "object": Raw(obj), "more": odd_value(rng)}),  # noqa: E501
+        text({"object": Raw(obj), "type": "ADDED"}), text({"type": "ADDED", "object": Raw(obj), "more": odd_value(rng)}),
         f' {{ "type" : "ADDED" ,\t"object" : {obj} }} \r', text(status(rng, 410)),
     ])  # fmt: skip
 

@@ -322,7 +322,7 @@ class Game:
 
     def _odd_stream(self, each: Followed) -> OddStream:
         truth = self._truths[each.id]
-        source = f"/clusters/{self._name}/apis/{each.resource.group}/{each.resource.version}/{each.resource.plural}"  # noqa: E501
+        source = f"/clusters/{self._name}/apis/{each.resource.group}/{each.resource.version}/{each.resource.plural}"
         return OddStream(
             each.id,
             self._topic(each.topic),

@@ -227,7 +227,7 @@ def _as_the_pod_has_it(cluster: ControlPlane, namespace: str, root: Path) -> dic
     return made
 
 
-def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(  # noqa: E501
+def test_with_the_charts_account_and_config_and_the_listed_rights_in_kafka_the_daemon_relays_all_and_asks_for_nothing_else(
     cluster: ControlPlane, guarded: KafkaBroker, tmp_path: Path
 ) -> None:
     trial = Trial(cluster, guarded, tmp_path)

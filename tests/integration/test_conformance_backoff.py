@@ -37,7 +37,7 @@ def gaps(times: list[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_markers_reset_nothing() -> (  # noqa: E501
+def test_T50_failing_lists_are_delayed_by_doubling_up_to_the_cap_and_our_own_markers_reset_nothing() -> (
     None
 ):
     async def scene() -> None:

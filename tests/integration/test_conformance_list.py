@@ -401,7 +401,7 @@ def test_the_periodic_relist_is_made_when_due_from_a_quorum_also_in_a_quiet_watc
     virtualtime.run(scene())
 
 
-def test_the_periodic_relist_is_made_in_a_watch_that_never_rests_and_the_watch_goes_on_from_where_it_stood() -> (  # noqa: E501
+def test_the_periodic_relist_is_made_in_a_watch_that_never_rests_and_the_watch_goes_on_from_where_it_stood() -> (
     None
 ):
     async def scene() -> None:

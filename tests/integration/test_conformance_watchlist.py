@@ -99,7 +99,7 @@ def test_a_relist_streams_too_and_names_the_version_it_must_not_be_older_than() 
     virtualtime.run(scene())
 
 
-def test_T29_a_streaming_list_whose_first_bookmark_waits_for_the_servers_cache_goes_on_as_the_watch() -> (  # noqa: E501
+def test_T29_a_streaming_list_whose_first_bookmark_waits_for_the_servers_cache_goes_on_as_the_watch() -> (
     None
 ):
     """As kube-apiserver 1.36 does it where etcd tells of its progress every 10 minutes."""

@@ -83,7 +83,7 @@ def test_every_expression_has_data_and_the_alerts_follow_what_happens(
         )
         prometheus.wait(
             "a second snapshot was scraped",
-            f'changes(watchrelay_snapshot_last_success_timestamp_seconds{{stream="{_STREAM}"}}[1m]) '  # noqa: E501
+            f'changes(watchrelay_snapshot_last_success_timestamp_seconds{{stream="{_STREAM}"}}[1m]) '
             "> 0",
         )
         needed = [query for query in asked if query.panel not in MAY_BE_EMPTY | _EMPTY_BY_LUCK]

@@ -93,7 +93,7 @@ def test_ten_kills_in_a_row_cost_the_api_server_a_watch_a_stream_each_and_no_lis
         reader.assert_right(*_PATHS, duplicates=True)
 
 
-def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_at_once_and_nothing_is_lost(  # noqa: E501
+def test_with_kafka_frozen_the_drain_keeps_its_deadline_a_second_signal_ends_it_at_once_and_nothing_is_lost(
     trial: Trial, real_cluster: ControlPlane, kafka_broker: KafkaBroker
 ) -> None:
     path = trial.config_maps(3)

@@ -30,7 +30,7 @@ SLOW = {
     "nothing is sent": b"",
     "a part of the request line": b"GET /livez HT",
     "headers that do not end": b"GET /livez HTTP/1.1\r\nHost: relay\r\nX-A: ",
-    "a body that does not end": b"POST /livez HTTP/1.1\r\nHost: relay\r\nContent-Length: 100000\r\n\r\nab",  # noqa: E501
+    "a body that does not end": b"POST /livez HTTP/1.1\r\nHost: relay\r\nContent-Length: 100000\r\n\r\nab",
     "a request whose connection is kept": b"GET /livez HTTP/1.1\r\nHost: relay\r\n\r\n",
     "events that are not read": b"GET /api/events HTTP/1.1\r\nHost: relay\r\n\r\n",
     "many answers that are not read": b"GET /api/overview HTTP/1.1\r\nHost: relay\r\n\r\n" * 50,

@@ -78,8 +78,8 @@ def test_with_the_rights_that_are_listed_a_relay_does_all_it_does_and_asks_for_n
 TOLD = {
     AclOperation.WRITE: "grant WRITE on the topic prefix",
     AclOperation.READ: "grant READ on it or its prefix",
-    AclOperation.CREATE: "this user may not create it; grant CREATE, or create it with: kafka-topics.sh",  # noqa: E501
-    AclOperation.DESCRIBE_CONFIGS: "its configuration could not be checked: grant DESCRIBE_CONFIGS on it or its prefix",  # noqa: E501
+    AclOperation.CREATE: "this user may not create it; grant CREATE, or create it with: kafka-topics.sh",
+    AclOperation.DESCRIBE_CONFIGS: "its configuration could not be checked: grant DESCRIBE_CONFIGS on it or its prefix",
 }
 """What the relay says that lacks one right and has all others. It works without the last one,
 unchecked."""

@@ -114,7 +114,7 @@ def assert_all_agree(
         assert reader.plain[topic] == wanted[stream], "a table that knows no markers is another"
 
 
-def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(  # noqa: E501
+def test_kill_9_at_random_instants_and_in_the_middle_of_resumes_and_snapshots_leaves_right_topics_and_readers(
     real_cluster: ControlPlane,
     kafka_broker: KafkaBroker,
     tmp_path: Path,

@@ -353,7 +353,7 @@ async def test_the_state_is_a_live_view_by_key(told: Stage) -> None:
 
 
 def test_what_a_reader_raises_has_names_of_this_package() -> None:
-    errors = {name for name in dir(watchrelay.consumer) if isinstance(each := getattr(watchrelay.consumer, name), type)  # noqa: E501
+    errors = {name for name in dir(watchrelay.consumer) if isinstance(each := getattr(watchrelay.consumer, name), type)
               and issubclass(each, Exception) and name != "RecordRefused"}  # fmt: skip
     assert errors == {
         "ConsumerError",

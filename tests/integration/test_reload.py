@@ -164,7 +164,7 @@ def test_streams_come_change_and_go_under_churn_of_a_real_cluster(
     _story(Trial(real_cluster, kafka_broker, tmp_path), real_cluster)
 
 
-def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(  # noqa: E501
+def test_an_edit_that_has_streams_wait_for_each_others_objects_is_refused_and_the_former_config_goes_on(
     trial: Trial, cluster: EmbeddedCluster
 ) -> None:
     def entry(name: str, namespace: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def black_hole() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_connections_and_says_nothing(  # noqa: E501
+def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_connections_and_says_nothing(
     trial: Trial, black_hole: str
 ) -> None:
     hole = Daemon(
@@ -405,7 +405,7 @@ def test_a_stream_whose_topic_is_gone_is_only_forgotten(trial: Trial) -> None:
     ] is None
 
 
-def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_then_the_relay_says_what_happened(  # noqa: E501
+def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_then_the_relay_says_what_happened(
     trial: Trial,
 ) -> None:
     file, keys = published(trial)

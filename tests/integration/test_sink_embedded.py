@@ -296,7 +296,7 @@ async def test_defect_2_a_partition_long_without_leader_is_not_wedged_when_it_ha
     ]
 
 
-async def test_defect_4_the_watchdog_gives_up_on_silence_and_delivery_goes_on_when_the_broker_is_back(  # noqa: E501
+async def test_defect_4_the_watchdog_gives_up_on_silence_and_delivery_goes_on_when_the_broker_is_back(
     kafka: EmbeddedKafka,
 ) -> None:
     settings = SinkSettings(

@@ -426,7 +426,7 @@ def assert_in_order(log: list[bytes], said: list[bytes]) -> None:
     assert [key for key, _ in itertools.groupby(log)] == first
 
 
-async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_connection_is_let_go(  # noqa: E501
+async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_connection_is_let_go(
     secured: KafkaBroker, tmp_path: Path
 ) -> None:
     connection, name, file = (

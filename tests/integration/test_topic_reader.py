@@ -95,7 +95,7 @@ async def test_without_a_control_topic_the_newest_heartbeats_say_where_to_start(
         assert all(change.offset > begins[change.partition] for change in await everything(reader))
 
 
-async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_topic_is_found_by_its_name(  # noqa: E501
+async def test_without_a_control_topic_a_stream_that_fell_silent_on_a_shared_topic_is_found_by_its_name(
     told: Stage,
 ) -> None:
     told.writer = Writer(stream(partitions=2, prefix=b"pods/"), told.logs, epoch=2)

@@ -170,7 +170,7 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
         assert relay.stop() == 0
 
 
-def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and_goes_on_when_it_was_run(  # noqa: E501
+def test_a_state_topic_that_the_relay_may_not_make_is_named_with_the_command_and_goes_on_when_it_was_run(
     trial: Trial, kafka_broker: KafkaBroker, path: str
 ) -> None:
     topic = trial.topic("configmaps")

@@ -18,7 +18,7 @@ def _rule(*verbs: str, resources: str) -> dict[str, Any]:
     return {"apiGroups": [""], "resources": [resources], "verbs": list(verbs)}
 
 
-def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(  # noqa: E501
+def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_may_not_ask_is_told_what_is_missing(
     real_cluster: ControlPlane, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     trial = Trial(real_cluster, broker, tmp_path)

@@ -71,8 +71,8 @@ _PAYLOADS = (
                 "sealed=left.sealed and right.sealed",
             ),
             "a path of the config keeps the payload hidden": (
-                "other=_merge(left.other, right.other), items",
-                "other=left.other and right.other, items",
+                "other=_merge(left.other, right.other),\n        items",
+                "other=left.other and right.other,\n        items",
             ),
             "a key of the config stays hidden": (
                 "_merge(left.keys.get(key, left.other), right.keys.get(key, right.other))",
@@ -163,8 +163,8 @@ _KUBE = (
         _CLIENT,
         {
             "a header that cannot be sent": (
-                "contains control characters",
-                "contains control characters: {value}",
+                'contains control "\n                    "characters"',
+                'contains control "\n                    f"characters: {value}"',
             )
         },
     ),
@@ -410,10 +410,10 @@ _KAFKA = (
         {
             "long words of a token command's complaint": (
                 (
-                    '_LONG_WORD.sub("...", '
-                    '"".join(said.decode(errors="replace").strip().splitlines()[-1:]))'
+                    "            last = _LONG_WORD.sub(\n                "
+                    '"...", "".join(said.decode(errors="replace").strip().splitlines()[-1:])\n            )'
                 ),
-                '"".join(said.decode(errors="replace").strip().splitlines()[-1:])',
+                '            last = "".join(said.decode(errors="replace").strip().splitlines()[-1:])',
             ),
             "what a broker repeats of a token": ("                    hide(self._token)\n", ""),
             "the token command by its name alone": (

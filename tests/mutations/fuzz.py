@@ -129,7 +129,7 @@ _CONFIGS = (
         {
             "a text of any kind": (
                 (
-                    '        if not isinstance(value, str):\n            self.refuse(key, f"must be '  # noqa: E501
+                    '        if not isinstance(value, str):\n            self.refuse(key, f"must be '
                     "a string"
                 ),
                 '        if False:\n            self.refuse(key, f"must be a string',
@@ -161,8 +161,8 @@ _CONFIGS = (
                 '    except EOFError:\n        raise ConfigError([Problem("is not UTF-8"',
             ),
             "a control character in a group": (
-                '        if not value.isprintable():\n            section.refuse("as"',
-                '        if False:\n            section.refuse("as"',
+                '        if not value.isprintable():\n            section.refuse(\n                "as"',
+                '        if False:\n            section.refuse(\n                "as"',
             ),
         },
     ),
@@ -176,8 +176,8 @@ _CONFIGS = (
         "watchrelay/config/tree.py",
         {
             "an alias that nobody made": (
-                '        if node is None:\n            self._refuse(event, "a word',
-                '        if False:\n            self._refuse(event, "a word',
+                '        if node is None:\n            self._refuse(\n                event,\n                "a word',
+                '        if False:\n            self._refuse(\n                event,\n                "a word',
             ),
             "an alias in itself": (
                 "        if any(node is open_node for open_node, _ in stack):",

@@ -59,8 +59,8 @@ FUZZ = settings(
 )
 
 _PIECES = [
-    b"{", b"}", b"[", b"]", b'"', b":", b",", b"\n", b"\\", b"\\ud800", b"\xff", b"\x00", b"\x1b", b"null", b"true", b"-1", b"1e999",  # noqa: E501
-    b"9" * 40, b"[" * 2000, b'{"a":' * 2000, b"*a", b"&a ", b"<<: *a", b"!!python/object:os.system ", b"- ", b"\t", b"---\n", b"%YAML 9\n",  # noqa: E501
+    b"{", b"}", b"[", b"]", b'"', b":", b",", b"\n", b"\\", b"\\ud800", b"\xff", b"\x00", b"\x1b", b"null", b"true", b"-1", b"1e999",
+    b"9" * 40, b"[" * 2000, b'{"a":' * 2000, b"*a", b"&a ", b"<<: *a", b"!!python/object:os.system ", b"- ", b"\t", b"---\n", b"%YAML 9\n",
 ]  # fmt: skip
 _edits = st.lists(
     st.tuples(
@@ -202,10 +202,10 @@ def test_whatever_discovery_says_names_nothing_but_names(
 
 
 RECORD: dict[str, bytes] = {
-    "ce_type": b"dev.watchrelay.object.added.v1", "ce_wrstream": b"pods", "ce_wrepoch": b"1", "ce_sequence": b"%020d" % 7,  # noqa: E501
-    "ce_time": b"2026-01-01T00:00:00.000Z", "ce_wrreason": b"watch", "ce_wrhash": b"0" * 16, "ce_wrrv": b"5",  # noqa: E501
-    "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,  # noqa: E501
-    "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",  # noqa: E501
+    "ce_type": b"dev.watchrelay.object.added.v1", "ce_wrstream": b"pods", "ce_wrepoch": b"1", "ce_sequence": b"%020d" % 7,
+    "ce_time": b"2026-01-01T00:00:00.000Z", "ce_wrreason": b"watch", "ce_wrhash": b"0" * 16, "ce_wrrv": b"5",
+    "content-type": b"application/json", "ce_wrconfig": b"c0ffee", "ce_wrpartitions": b"1", "ce_wrcount": b"1", "ce_wrdigest": b"0" * 16,
+    "ce_wrsnap": b"1-1", "ce_wrbegin": b"1", "ce_wrbeginoff": b"1", "ce_wrlastsnap": b"1-1", "ce_wrlastsnapoff": b"1",
 }  # fmt: skip
 _ODD = [
     *(
@@ -353,9 +353,9 @@ def test_every_header_is_read_as_it_stands_or_refused_whatever_it_holds(kind: st
 
 
 CONTROL = {
-    b"claim/pods": b'{"holder":"h","instance":"i","version":"1","time":"2026-01-01T00:00:00.000Z","from":{"snapshot":"1-1","begin":[3]}}',  # noqa: E501
+    b"claim/pods": b'{"holder":"h","instance":"i","version":"1","time":"2026-01-01T00:00:00.000Z","from":{"snapshot":"1-1","begin":[3]}}',
     b"stream/pods": b'{"topic":"t","partitions":1,"epochBase":1}',
-    b"snapshot/pods": b'{"snapshot":"1-1","epoch":1,"rv":"5","time":"2026-01-01T00:00:00.000Z","count":1,"requests":["r"],'  # noqa: E501
+    b"snapshot/pods": b'{"snapshot":"1-1","epoch":1,"rv":"5","time":"2026-01-01T00:00:00.000Z","count":1,"requests":["r"],'
     b'"partitions":[{"partition":0,"begin":3,"end":9,"count":1,"digest":"00"}]}',
 }
 
@@ -421,7 +421,7 @@ users:
     {token: hunter2, as: b, as-groups: [c], as-user-extra: {d: [e]}}
 - name: b
   user: {exec: {command: p, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, env: [{name: a, value: b}]}}
-"""  # noqa: E501
+"""
 CONFIG = b"""cluster: c
 kafka: {bootstrapServers: [k:9092], security: &a {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: hunter2}}
 defaults: {snapshotInterval: 1h, drop: [status.x], redact: ['data["a.b"]']}
@@ -429,7 +429,7 @@ resources:
 - resource: pods
   namespaces: [shop]
   labelSelector: a=b
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.timeout(100)

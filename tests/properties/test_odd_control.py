@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -104,8 +104,8 @@ def read_all(held: StreamControl, view: ControlView) -> None:
     for partitions in (1, 2):
         start = held.starting_point(partitions)
         assert start is None or all(
-            type(begin) is int and 0 <= begin < 2**53 for begin in start["begin"]
-        )  # type: ignore[attr-defined]  # a list
+            type(begin) is int and 0 <= begin < 2**53 for begin in cast("list[int]", start["begin"])
+        )
     described = {} if held.description is None else {"pods": held.description}
     formats = KeyFormats(described)
     for spec in map(formats.kept, PLANNED):

@@ -73,8 +73,8 @@ from watchrelay.watch.states import (
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 ERRORS: list[KubeError] = [
-    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),  # noqa: E501
-    Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),  # noqa: E501
+    Unavailable("refused"), Throttled("busy", retry_after_s=2), Interrupted("in-stream 500"), Expired("410"), VersionTooLarge("504"),
+    Unauthorized("401"), Forbidden("403"), NotFound("404"), Undecodable("?"), Invalid("422", about="version"), Invalid("422"),
 ]  # fmt: skip
 
 

@@ -217,7 +217,7 @@ class OneHashLife(Life):
         """One hash for all configs."""
         spec = super().make_spec()
         return StreamSpec(
-            spec.id, spec.cluster, spec.topic, spec.partitions, spec.plan, "c0ffee", spec.key_prefix, spec.format,  # noqa: E501
+            spec.id, spec.cluster, spec.topic, spec.partitions, spec.plan, "c0ffee", spec.key_prefix, spec.format,
             spec.snapshot_interval_s, spec.description,
         )  # fmt: skip
 

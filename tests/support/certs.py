@@ -53,7 +53,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _name(name)
         usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,  # noqa: E501
+            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
         )  # fmt: skip
         own = (
@@ -79,7 +79,7 @@ class Authority:
             .not_valid_after(now + _LIFETIME)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False  # noqa: E501
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
         )  # fmt: skip
 

@@ -93,14 +93,14 @@ def failure(code: int, reason: str, message: str = "", **more: Any) -> dict[str,
     """A Status."""
     text = message or reason
     return {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": text, "reason": reason, "code": code, **more  # noqa: E501
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": text, "reason": reason, "code": code, **more
     }  # fmt: skip
 
 
 EXPIRED = failure(410, "Expired", "too old resource version: 1 (100)")
 TOO_LARGE = failure(
     504, "Timeout", "Timeout: Too large resource version: 5399771, current: 5399139",
-    details={"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},  # noqa: E501
+    details={"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},
 )  # fmt: skip
 
 

@@ -105,8 +105,8 @@ class Security:
             f"{scram}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             f"{scram}.scram-sha-512.sasl.jaas.config": f"{_JAAS}.scram.ScramLoginModule required;",
             f"{plain}.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
-            f"{plain}.plain.sasl.jaas.config": f'{_JAAS}.plain.PlainLoginModule required user_{self.user}="{self.password}";',  # noqa: E501
-            f"{plain}.oauthbearer.sasl.jaas.config": f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required "  # noqa: E501
+            f"{plain}.plain.sasl.jaas.config": f'{_JAAS}.plain.PlainLoginModule required user_{self.user}="{self.password}";',
+            f"{plain}.oauthbearer.sasl.jaas.config": f"{_JAAS}.oauthbearer.OAuthBearerLoginModule required "
             'unsecuredLoginStringClaim_sub="broker";',
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",

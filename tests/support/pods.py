@@ -79,7 +79,7 @@ def _uid(random: Random) -> str:
 
 
 def _at(random: Random) -> str:
-    return f"2026-11-{random.randrange(1, 28):02}T{random.randrange(24):02}:{random.randrange(60):02}:{random.randrange(60):02}Z"  # noqa: E501
+    return f"2026-11-{random.randrange(1, 28):02}T{random.randrange(24):02}:{random.randrange(60):02}:{random.randrange(60):02}Z"
 
 
 def _name(random: Random, length: int) -> str:
@@ -135,7 +135,7 @@ def _status(random: Random, containers: list[dict[str, Any]], started: str) -> d
                 "ready": True,
                 "restartCount": random.choice((0, 0, 0, 0, 1, 2)),
                 "image": c["image"],
-                "imageID": f"{c['image'].split(':')[0]}@sha256:{hashlib.sha256(c['image'].encode()).hexdigest()}",  # noqa: E501
+                "imageID": f"{c['image'].split(':')[0]}@sha256:{hashlib.sha256(c['image'].encode()).hexdigest()}",
                 "containerID": f"containerd://{random.getrandbits(256):064x}",
                 "started": True,
             }

@@ -129,7 +129,7 @@ class Writer:
         return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
 
     def put(
-        self, name: str, number: int = 1, *, uid: str = "", verb: Verb | None = None, reason: Reason = "watch", trimmed: Trimmed = "",  # noqa: E501
+        self, name: str, number: int = 1, *, uid: str = "", verb: Verb | None = None, reason: Reason = "watch", trimmed: Trimmed = "",
         lose: bool = False,
     ) -> WireRecord:  # fmt: skip
         """`name` is created, or changed."""
@@ -288,7 +288,7 @@ class Writer:
             for partition, (_, begin) in enumerate(lasts)
         ]
         return {
-            "snapshot": lasts[0][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,  # noqa: E501
+            "snapshot": lasts[0][0], "epoch": self.epoch, "rv": str(self.version), "time": "2026-01-02T03:04:05.006Z", "count": 0,
             "requests": [], "partitions": places,
         }  # fmt: skip
 

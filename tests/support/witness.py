@@ -119,7 +119,7 @@ class Witness:
             while not self._over:
                 connection = self._connect(120.0)
                 self._connections.append(connection)
-                query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds=3600&resourceVersion={seen.newest}"  # noqa: E501
+                query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds=3600&resourceVersion={seen.newest}"
                 connection.request("GET", f"{path}?{query}")
                 with contextlib.closing(connection), connection.getresponse() as answer:
                     while line := answer.readline():

@@ -415,7 +415,7 @@ def several_streams() -> Vector:
 def one_of_several_streams() -> Vector:
     told = several_streams()
     return replace(
-        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",  # noqa: E501
+        told, name="one-of-several-streams", about="Only one of the streams on the topic is wanted: the others' records are passed over.",
         lost={}, streams=("services",),
     )  # fmt: skip
 

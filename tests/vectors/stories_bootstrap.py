@@ -109,7 +109,7 @@ def retired() -> Vector:
         (5, "stream/pods", None),
     ]
     return Vector(
-        "bootstrap-retired", "A retired stream is described no more; its topic ends in an empty snapshot.", [log],  # noqa: E501
+        "bootstrap-retired", "A retired stream is described no more; its topic ends in an empty snapshot.", [log],
         bootstrap="control", control=control,
     )  # fmt: skip
 
@@ -227,7 +227,7 @@ def partition_counts_differ() -> Vector:
         (2, "snapshot/pods", index),
     ]
     return Vector(
-        "bootstrap-odd-index", "An index record that does not speak of exactly the stream's partitions is not used.", [log],  # noqa: E501
+        "bootstrap-odd-index", "An index record that does not speak of exactly the stream's partitions is not used.", [log],
         bootstrap="control", control=control,
     )  # fmt: skip
 

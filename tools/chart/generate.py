@@ -12,7 +12,7 @@ nothing drifted.
 | helm/watchrelay/README.md | values.yaml, README.md.gotmpl (helm-docs) |
 | deploy/base/*.yaml | the chart with ci/default-values.yaml (helm) |
 | deploy/example/rbac.yaml, deploy/strimzi/topics.yaml | deploy/example/watchrelay.yaml |
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

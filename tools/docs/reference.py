@@ -172,7 +172,7 @@ Unknown keys, wrong types and combinations that cannot work are refused together
 - **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
 
 Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 turns a period off.
-"""  # noqa: E501
+"""
 
 # ---- command line --------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ def cli() -> str:
 CLI_INTRODUCTION = """\
 stdout is data, stderr is messages. A command that needs the config finds it as [Configuration](config.md) says, and takes
 `-c FILE` (`--config FILE`) and `--set PATH=VALUE`. What the process returns: [Exit codes](exit-codes.md).
-"""  # noqa: E501
+"""
 
 
 CLI_JSON = """\
@@ -223,7 +223,7 @@ CLI_JSON = """\
 `validate --output json` and `topics --output json` print one object on one line, `snapshot --output json` one line for each stream, as soon
 as its snapshot is complete. Keys are only added from release to release. What is not known is `null`. The exit code is the same as without
 `--output`.
-"""  # noqa: E501
+"""
 CLI_JSON_KEYS = (
     (
         "`validate`",
@@ -331,7 +331,7 @@ end it.
 
 `validate --connect` returns 69 when something cannot be reached, 78 when a person must change something (rights, topic, replication
 factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only when everything holds.
-"""  # noqa: E501
+"""
 
 # ---- metrics, alerts -----------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ Beside them stand, on Linux, CPU, memory, open files and start of the process, n
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
 `process_start_time_seconds`; and of Python's collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
 `python_gc_objects_uncollectable_total`, by generation.
-"""  # noqa: E501
+"""
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ One line a message on stderr, as JSON where that is no terminal: `time`, `level`
 `...` stands for more. The words of a message never change with what it speaks of: search and count by them. `error` as a field is one line
 that names what is wrong and, where one is known, the cure; a traceback stands beside it at `debug` alone. Of several levels the worst is
 for what is new or grave. What libraries say comes under their own names, at `warning` and above. Objects and credentials are never logged.
-"""  # noqa: E501
+"""
 
 
 def logs(lines: Iterable[Line]) -> str:
@@ -428,7 +428,7 @@ The chart makes them with `prometheusRule.enabled: true`; `prometheusRule.disabl
 Prometheus, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
 fires and one in which it does not. A number before a comment is the default of that name in the chart's `prometheusRule.thresholds`;
 `prometheusRule.for` says by name how long an alert must hold.
-"""  # noqa: E501
+"""
 
 
 def plain(text: str) -> str:
@@ -472,7 +472,7 @@ HEADERS_INTRODUCTION = """\
 What each header means, precisely, stands in [section 3 of the record contract](../record-contract.md#3-records-of-a-state-topic); this
 table shows which record carries it. "yes": always; "maybe": where it applies; empty: never. `watchrelay asyncapi` prints the same for the
 topics of your config, as an AsyncAPI 3.0 document.
-"""  # noqa: E501
+"""
 
 TOPIC_KINDS: dict[TopicKind, str] = {
     "state": "state topic",
@@ -503,11 +503,11 @@ def topics() -> str:
 TOPICS_INTRODUCTION = """\
 What a topic is created with where `kafka.createTopics` is true, for a snapshot interval of one hour and the other defaults. `watchrelay
 topics` lists the topics of your config and checks them, `watchrelay topics --create` makes those that are missing.
-"""  # noqa: E501
+"""
 TOPICS_NOTES = """\
 Whoever makes the topics otherwise should give them these settings. A topic with compaction whose `min.compaction.lag.ms` or
 `delete.retention.ms` is under twice the snapshot interval is refused, and so is one with deletion whose `retention.ms` is; one with fewer
 partitions than the stream was begun with; one whose `min.insync.replicas` is over its replication factor. A refused topic stops its
 stream alone, and the message names the setting and the command that mends it. Why: [record contract, section
 2](../record-contract.md#2-topics).
-"""  # noqa: E501
+"""

@@ -41,31 +41,36 @@ EXIT_CODES: Final = {
 
 _EPILOG = """\
 where settings come from, the later wins:
-  1. the file: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml, else /etc/watchrelay/config.yaml
-  2. the environment: WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s sets kafka.topicPrefix; lists with commas, sections as JSON
-  3. --set kafka.topicPrefix=k8s, as often as needed; list items as resources[0].labelSelector=app=web
+  1. the file: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml,
+     else /etc/watchrelay/config.yaml
+  2. the environment: WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s sets kafka.topicPrefix;
+     lists with commas, sections as JSON
+  3. --set kafka.topicPrefix=k8s, as often as needed;
+     list items as resources[0].labelSelector=app=web
 
 examples:
   watchrelay demo                                   see it work: no cluster, no Kafka, one minute
   watchrelay validate -c watchrelay.yaml            what the file means, or every mistake in it
-  watchrelay validate --connect                     and whether cluster, rights, brokers and topics are in order
+  watchrelay validate --connect                     and the cluster, rights, brokers and topics
   watchrelay rbac | kubectl apply -f -              grant what this config needs, and nothing else
   watchrelay run --set observe.logLevel=debug       the daemon
   watchrelay tail pods --from-beginning --until-end --output json
-  watchrelay verify --cluster                       whether the topics are right, against the cluster itself
-  watchrelay snapshot pods                          have the whole state said again, now
+  watchrelay verify --cluster                       check the topics against the cluster
+  watchrelay snapshot pods                          publish a full snapshot now
 
 exit codes:
-  0 done, or drained    1 failed    2 wrong usage    69 a dependency is unavailable    75 another relay took over
-  78 the config is wrong, or something that a person must change
-  130, 143 interrupted by Ctrl-C, by SIGTERM; run, demo and tail without --until-end go on until then, and end with 0
+  0 done, or drained    1 failed    2 wrong usage    69 a dependency is unavailable
+  75 another relay took over    78 the config is wrong, or something that a person must change
+  130, 143 interrupted by Ctrl-C, by SIGTERM; run, demo and tail without --until-end go on until
+  then, and end with 0
 
 stdout is data, stderr is messages. `watchrelay COMMAND --help` says more.
 """
 
 _CONFIG_EPILOG = """\
-Settings: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml, else /etc/watchrelay/config.yaml;
-then WATCHRELAY_A__B variables; then --set. `watchrelay schema` lists the keys, `watchrelay --help` the exit codes."""
+Settings: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml,
+else /etc/watchrelay/config.yaml; then WATCHRELAY_A__B variables; then --set.
+`watchrelay schema` lists the keys, `watchrelay --help` the exit codes."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -347,27 +352,33 @@ def _add_topics(commands: Any) -> None:
 def _add_rbac(commands: Any) -> None:
     rbac = _add(commands, "rbac", "print the least rights this config needs, as manifests", _RBAC)
     rbac.add_argument(
-        "--service-account", metavar="NS/NAME", type=_service_account, default=("watchrelay", "watchrelay"),
+        "--service-account",
+        metavar="NS/NAME",
+        type=_service_account,
+        default=("watchrelay", "watchrelay"),
         help="who gets the rights (default: watchrelay/watchrelay)",
-    )  # fmt: skip
+    )
 
 
 _DEMO = """\
-Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay between them
-as in production, and prints the decoded events. Ctrl-C ends it. Of WATCHRELAY_* variables only those are heeded that say
-how it is observed and ends, and, with --kubeconfig or --kafka, how to reach that one."""
+Starts a synthetic cluster with a busy little shop in it and an embedded Kafka, runs the relay
+between them as in production, and prints the decoded events. Ctrl-C ends it. Of WATCHRELAY_*
+variables only those are heeded that say how it is observed and ends, and, with --kubeconfig or
+--kafka, how to reach that one."""
 
 _SNAPSHOT = """\
-Writes a request to the signal topic and waits until the relay has said the whole state of each stream again.
-Works wherever Kafka can be reached; the relay answers at its next heartbeat, one that is down when it starts again
-within the hour. A consumer may do the same: any record on the signal topic that is shaped as Debezium's signals."""
+Writes a request to the signal topic and waits until the relay has said the whole state of each
+stream again. Works wherever Kafka can be reached; the relay answers at its next heartbeat, one that
+is down when it starts again within the hour. A consumer may do the same: any record on the signal
+topic that is shaped as Debezium's signals."""
 
 _RETIRE = """\
-For a stream that was taken out of the config and shall not come back: claims it, publishes a delete for each of its
-objects and an empty last snapshot, then forgets it on the control topic. Consumers end with an empty state.
-Refused while the stream is in the config, or while a relay writes it: take it out of that relay's config first, which
-it notices by itself. To see whether one writes takes up to one and a half heartbeat intervals.
-May be run again when it was interrupted; asks before it changes anything."""
+For a stream that was taken out of the config and shall not come back: claims it, publishes a delete
+for each of its objects and an empty last snapshot, then forgets it on the control topic. Consumers
+end with an empty state. Refused while the stream is in the config, or while a relay writes it: take
+it out of that relay's config first, which it notices by itself. To see whether one writes takes up
+to one and a half heartbeat intervals. May be run again when it was interrupted; asks before it
+changes anything."""
 
 _COMPLETION = """\
 Prints a script that completes commands, options and their values:
@@ -376,18 +387,20 @@ Prints a script that completes commands, options and their values:
   fish:  watchrelay completion fish > ~/.config/fish/completions/watchrelay.fish"""
 
 _ASYNCAPI = """\
-Prints what a consumer can expect of this config: channels with topic settings, messages with headers and payloads.
-Asks neither cluster nor Kafka: the topic of a resource that only the cluster knows has no address."""
+Prints what a consumer can expect of this config: channels with topic settings, messages with
+headers and payloads. Asks neither cluster nor Kafka: the topic of a resource that only the cluster
+knows has no address."""
 
 _VERIFY = """\
-Reads each partition of each stream from its last complete snapshot to its end, as a consumer would, and checks
-order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1 otherwise; so it is where a stream of
-the config was never published. Stale records are noted: they are no fault, a plain table shows them until they are healed."""
+Reads each partition of each stream from its last complete snapshot to its end, as a consumer would,
+and checks order, gaps, every hash and every digest. Exit code 0 only when all of it holds, 1
+otherwise; so it is where a stream of the config was never published. Stale records are noted: they
+are no fault, a plain table shows them until they are healed."""
 
 _RBAC = """\
-Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing else.
-A Role per namespace for entries with namespaces, a ClusterRole for the others. Asks no cluster: custom resources
-must be written as plural.group, such as widgets.example.com."""
+Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing
+else. A Role per namespace for entries with namespaces, a ClusterRole for the others. Asks no
+cluster: custom resources must be written as plural.group, such as widgets.example.com."""
 
 
 def _add(

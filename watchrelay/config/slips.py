@@ -14,15 +14,15 @@ from watchrelay.model.builtin import resolve
 from watchrelay.model.names import parse_name
 
 _CHOICES: Final = {
-    "warn": "warning", "err": "error", "fatal": "error", "critical": "error", "trace": "debug", "text": "console",
-    "namespaced": "namespace", "tls": "SSL", "sasltls": "SASL_SSL",
+    "warn": "warning", "err": "error", "fatal": "error", "critical": "error", "trace": "debug",
+    "text": "console", "namespaced": "namespace", "tls": "SSL", "sasltls": "SASL_SSL",
 }  # fmt: skip
 _KEYS: Final = {
     "kind": "resource", "type": "resource", "plural": "resource", "resources": "resource",
-    "selector": "labelSelector", "selectors": "labelSelector", "labels": "labelSelector", "matchlabels": "labelSelector",
-    "brokers": "bootstrapServers", "servers": "bootstrapServers", "hosts": "bootstrapServers",
-    "username": "security.username", "address": "listen", "level": "logLevel", "format": "logFormat",
-    "port": "listen",
+    "selector": "labelSelector", "selectors": "labelSelector", "labels": "labelSelector",
+    "matchlabels": "labelSelector", "brokers": "bootstrapServers", "servers": "bootstrapServers",
+    "hosts": "bootstrapServers", "username": "security.username", "address": "listen",
+    "level": "logLevel", "format": "logFormat", "port": "listen",
 }  # fmt: skip
 """Other names that keys go by; a name that is the key of another section is not among those of that
 section."""

@@ -305,12 +305,18 @@ def _convert(tag: str, text: str) -> Any:
 
 
 _PLAIN_WORDS: Final = {
-    "mapping values are not allowed": "a colon stands where no key can: quote the text, or start a new line",
-    "found character that cannot start any token": "this character cannot start a value: put the value in quotes",
+    "mapping values are not allowed": (
+        "a colon stands where no key can: quote the text, or start a new line"
+    ),
+    "found character that cannot start any token": (
+        "this character cannot start a value: put the value in quotes"
+    ),
     "found unexpected end of stream": "a quote is opened and never closed",
     "did not find expected ',' or ']'": "a [ is opened and never closed, or a comma is missing",
     "did not find expected ',' or '}'": "a { is opened and never closed, or a comma is missing",
-    "did not find expected '-' indicator": "a key stands where a list item (- ...) should: check the indentation",
+    "did not find expected '-' indicator": (
+        "a key stands where a list item (- ...) should: check the indentation"
+    ),
     "did not find expected key": "check the indentation here",
     "expected <block end>": "check the indentation here",
 }

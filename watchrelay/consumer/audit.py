@@ -25,8 +25,8 @@ from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
 
 Kind = Literal[
-    "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions", "source", "overlap",
-    "missing", "extra", "differs", "unreadable",
+    "foreign", "hash", "gap", "order", "resend", "digest", "unproven", "partition", "partitions",
+    "source", "overlap", "missing", "extra", "differs", "unreadable",
 ]  # fmt: skip
 
 PROBLEMS_MAX = 1_000

@@ -259,9 +259,10 @@ class CloudEvents:
             self._time_ms, self._time = time_ms, self._instants.render(time_ms)
         time, place = self._time, self._ids[partition] % sequence
         return _record((key, value, HeaderBlock(b"".join((
-            self._starts[verb, reason], _TIME[len(time)], time, _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
-            _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at, _HASH, b"%016x" % value_hash,
-            _ID[len(place)], place, _SEQUENCE, b"%020d" % sequence,
+            self._starts[verb, reason], _TIME[len(time)], time,
+            _NAMESPACE[len(namespace)], namespace, _NAME[len(name)], name,
+            _SUBJECT[len(subject)], subject, _UID[len(who)], who, _VERSION[len(at)], at,
+            _HASH, b"%016x" % value_hash, _ID[len(place)], place, _SEQUENCE, b"%020d" % sequence,
         )))))  # fmt: skip
 
     def _headers(

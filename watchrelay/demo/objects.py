@@ -309,7 +309,7 @@ def _pod_status(containers: list[dict[str, Any]], phase: str) -> dict[str, Any]:
             "ready": True,
             "restartCount": "@restarts@",
             "image": container["image"],
-            "imageID": f"{container['image'].split(':')[0]}@sha256:{hashlib.sha256(container['image'].encode()).hexdigest()}",
+            "imageID": _image_id(container["image"]),
             "containerID": f"containerd://@{slot}@",
             "started": True,
         }
@@ -409,3 +409,7 @@ _MANAGED: tuple[tuple[str, str, dict[str, Any], dict[str, str]], ...] = (
         {"subresource": "status"},
     ),
 )
+
+
+def _image_id(image: str) -> str:
+    return f"{image.split(':')[0]}@sha256:{hashlib.sha256(image.encode()).hexdigest()}"

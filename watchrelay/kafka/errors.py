@@ -28,7 +28,9 @@ _KNOWN: Final[dict[type[Exception], str]] = {
     TopicAuthorizationFailedError: NO_RIGHT,
     ClusterAuthorizationFailedError: NO_RIGHT,
     UnknownTopicOrPartitionError: "the brokers do not know it: was the topic deleted?",
-    NotLeaderForPartitionError: "it has no leader that is known: was the topic deleted, or is its broker away?",
+    NotLeaderForPartitionError: (
+        "it has no leader that is known: was the topic deleted, or is its broker away?"
+    ),
     LeaderNotAvailableError: "it has no leader: is its broker away?",
 }
 

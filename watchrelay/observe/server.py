@@ -25,7 +25,7 @@ _ADDRESSES = """
 /livez                200 while the process turns
 /readyz               200 once every stream's whole state is in Kafka; else 503 and the reasons
 /metrics              Prometheus metrics
-/api/streams          the streams as JSON; /api/streams/STREAM: one of them with its recent transitions
+/api/streams          the streams as JSON; /api/streams/STREAM: one, with its recent transitions
 /api/overview         what a browser shows at / as JSON; /api/events: the same as server-sent events
 """
 _ASK_AGAIN_S: Final = 10

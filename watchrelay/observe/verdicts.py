@@ -131,7 +131,8 @@ ADVICE: Final = {
     ),
 }
 _LEVELS: Final[dict[str, Level]] = {
-    "config": "person", "credentials": "person", "reload": "person", "restart": "notice", "signal": "notice",
+    "config": "person", "credentials": "person", "reload": "person", "restart": "notice",
+    "signal": "notice",
 }  # fmt: skip
 """Of causes that are not retried, or that only a person can mend all the same."""
 _FOLLOW_FROM_KAFKA: Final = ("control", "signal")

@@ -295,7 +295,8 @@ def _initial(rules: Rules, state: Streaming, event: Received, now_s: float) -> S
 
 
 def _end_mark(
-    rules: Rules, state: Streaming, mark: Bookmark, rest: tuple[ObjectFrame | Bookmark | Failure, ...], at_s: float,
+    rules: Rules, state: Streaming, mark: Bookmark,
+    rest: tuple[ObjectFrame | Bookmark | Failure, ...], at_s: float,
     commands: list[Command], now_s: float,
 ) -> Step:  # fmt: skip
     version = mark.resource_version

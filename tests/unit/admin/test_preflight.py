@@ -55,7 +55,7 @@ class Told:
         return {name: self._rights[name] for name in names if name in self._rights}
 
 
-async def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wanted_of_topics_that_are_there() -> (  # noqa: E501
+async def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wanted_of_topics_that_are_there() -> (
     None
 ):
     there = {f"t{number}": ALL - {"WRITE", "CREATE"} for number in range(7)}
@@ -138,7 +138,7 @@ async def test_a_password_in_the_servers_url_and_what_it_says_of_itself_are_not_
     assert "hunter2" not in said
 
 
-async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(  # noqa: E501
+async def test_two_entries_with_the_same_objects_on_a_topic_are_one_error_and_the_other_streams_are_checked(
     tmp_path: Path,
 ) -> None:
     async with SyntheticCluster() as cluster:
@@ -172,7 +172,7 @@ CANNOT = (
 
 
 @pytest.mark.parametrize("may", [True, False])
-async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(  # noqa: E501
+async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_told_the_right_that_is_missing(
     tmp_path: Path, *, may: bool
 ) -> None:
     seen: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -81,8 +81,13 @@ def said(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectReco
         "time": "",
     }
     return ObjectRecord(
-        key=key.encode(), epoch=epoch, sequence=sequence, verb=verb, value=value, **fields
-    )  # type: ignore[arg-type]
+        key=key.encode(),
+        epoch=epoch,
+        sequence=sequence,
+        verb=cast("Any", verb),
+        value=value,
+        **fields,
+    )
 
 
 def keys(*records: ObjectRecord) -> set[str]:

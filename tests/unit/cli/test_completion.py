@@ -19,7 +19,7 @@ COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1)) COMP_LINE="${words[*
 [[ $(complete -p watchrelay) =~ -F\\ ([^ ]+) ]]
 "${BASH_REMATCH[1]}" watchrelay "${words[-1]}" "${words[-2]}"
 printf '%s\\n' "${COMPREPLY[@]}"
-"""  # noqa: E501
+"""
 _FISH = """
 source $argv[1]
 complete --do-complete "$argv[2]" | string split --fields 1 \\t

@@ -54,8 +54,8 @@ def test_a_good_config_is_one_object(file: Path, capsys: pytest.CaptureFixture[s
     assert (said["valid"], said["config"], said["cluster"]) == (True, str(file), "c")
     assert said["kafka"] == {"bootstrapServers": ["127.0.0.1:1"], "protocol": "PLAINTEXT"}
     assert said["streams"][0] == {
-        "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],  # noqa: E501
-        "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,  # noqa: E501
+        "stream": "pods@shop", "provisional": False, "entry": 0, "resource": "pods", "namespaces": ["shop"], "excludeNamespaces": [],
+        "name": None, "labelSelector": "app=web", "fieldSelector": None, "topic": "k8s.c.core.pods", "partitions": 1,
     }  # fmt: skip
     assert (said["streams"][1]["provisional"], said["streams"][1]["topic"]) == (True, None)
     assert said["topics"] == [
@@ -77,7 +77,7 @@ def test_a_bad_config_is_its_problems_with_the_same_lines_on_stderr(
     assert said.keys() == {"valid", "problems"}
     assert said["valid"] is False
     assert said["problems"][2] == {
-        "message": "unknown key", "hint": "did you mean cluster?", "path": "clustr", "source": str(file), "line": 1,  # noqa: E501
+        "message": "unknown key", "hint": "did you mean cluster?", "path": "clustr", "source": str(file), "line": 1,
     }  # fmt: skip
     assert len(err.splitlines()) == len(said["problems"]) == 4
 

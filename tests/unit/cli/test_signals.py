@@ -23,7 +23,7 @@ module, number = sys.argv.pop(1), int(sys.argv.pop(1))
 sys.addaudithook(lambda event, args: event == "import" and args[0] == module and os.kill(os.getpid(), number))
 from watchrelay.__main__ import main
 sys.exit(main())
-"""  # noqa: E501
+"""
 """The program, which is sent a signal by itself where it begins to import a module."""
 
 _AT_THE_END = """\

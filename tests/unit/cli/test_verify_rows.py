@@ -61,7 +61,7 @@ def test_each_stream_is_one_line() -> None:
 
 def test_what_does_not_hold_is_shown_with_its_partition_below_the_stream() -> None:
     assert printed(BAD, absent=1) == [
-        "nodes  k8s.t.nodes: 1 partition, 10 records, 0 objects, digest ffffffffffffffff, epoch 4: holds",  # noqa: E501
+        "nodes  k8s.t.nodes: 1 partition, 10 records, 0 objects, digest ffffffffffffffff, epoch 4: holds",
         (
             "pods   k8s.t.pods: 2 partitions, 20 records, 0 objects, digest fffffffffffffffd, "
             "epoch 5: NOT PROVEN"

@@ -21,7 +21,7 @@ SPACES = st.lists(st.sampled_from("abc"), max_size=2, unique=True)
 
 def config(entries: list[dict[str, Any]]) -> Settings:
     return Settings.model_construct(
-        cluster="c", kafka=Settings.model_fields["kafka"].annotation.model_construct(bootstrap_servers=["a:1"]),  # type: ignore[union-attr]  # noqa: E501
+        cluster="c", kafka=Settings.model_fields["kafka"].annotation.model_construct(bootstrap_servers=["a:1"]),  # type: ignore[union-attr]
         resources=[ResourceEntry(resource="pods", **entry) for entry in entries],
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def test_what_namespaces_or_names_keep_apart_may_share_a_topic(
 def test_of_an_entry_from_elsewhere_the_source_is_named(tmp_path: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, environ={
-            "WATCHRELAY_CLUSTER": "c", "WATCHRELAY_KAFKA__BOOTSTRAP_SERVERS": "k:1", "WATCHRELAY_RESOURCES__0__RESOURCE": "pods",  # noqa: E501
+            "WATCHRELAY_CLUSTER": "c", "WATCHRELAY_KAFKA__BOOTSTRAP_SERVERS": "k:1", "WATCHRELAY_RESOURCES__0__RESOURCE": "pods",
             "WATCHRELAY_RESOURCES__1__RESOURCE": "po", "WATCHRELAY_RESOURCES__1__ID": "w",
         })  # fmt: skip
     problem = caught.value.problems[-1]

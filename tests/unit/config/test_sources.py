@@ -4,6 +4,7 @@ are wrong."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,12 +283,9 @@ def test_anchors_and_merge_keys_work_in_files(tmp_path: Path) -> None:
 
 def test_code_uses_snake_case_and_files_do_not(config: str) -> None:
     base = load_settings(config, environ={})
-    assert (
-        Settings(
-            cluster="x", kafka=base.kafka, resources=base.resources, heartbeatInterval="2s"
-        ).heartbeat_interval_s
-        == 2.0
-    )  # type: ignore[call-arg] # an alias
+    alias: Any = {"heartbeatInterval": "2s"}
+    settings = Settings(cluster="x", kafka=base.kafka, resources=base.resources, **alias)
+    assert settings.heartbeat_interval_s == 2.0
     assert said(config, WATCHRELAY_heartbeat_interval="2s") == (
         "WATCHRELAY_heartbeat_interval: is not a setting (see `watchrelay schema` for the keys; "
         "WATCHRELAY_A__B sets a.b)"

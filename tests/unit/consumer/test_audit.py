@@ -22,14 +22,17 @@ def begun(*names: str) -> tuple[Log, Writer]:
     return log, writer
 
 
+NOWHERE = Origin()
+
+
 def audit(
     log: Log,
-    origin: Origin = Origin(),
+    origin: Origin = NOWHERE,
     *,
     partitions: int = 1,
     partition: int = 0,
     finish: bool = True,
-) -> Audit:  # a frozen value is a safe default
+) -> Audit:
     found = Audit(
         "pods", "t", partition, origin=origin, partitions=partitions, home=partition_of, bare=True
     )

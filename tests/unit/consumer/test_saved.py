@@ -132,7 +132,7 @@ def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
     assert owed.holds("k8s.t.core.pods", 0, "pods")
 
 
-def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (  # noqa: E501
+def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (
     None
 ):
     owed = Owed(saved_from([PLACE]))

@@ -74,7 +74,7 @@ def value_of(record: WireRecord) -> dict[str, Any]:
     return decoded
 
 
-def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_the_object_as_it_came() -> (  # noqa: E501
+def test_a_structured_value_says_every_attribute_of_the_headers_once_more_and_the_object_as_it_came() -> (
     None
 ):
     record = said("structured", trimmed="fields")

@@ -62,14 +62,14 @@ def test_a_header_without_a_value_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"ce_wrepoch": b"-1"}, {"ce_wrepoch": b" 1"}, {"ce_wrepoch": b"1_0"}, {"ce_wrepoch": b"9" * 21}, {"ce_wrepoch": b"9" * 5000},  # noqa: E501
-        {"ce_sequence": b"\xd9\xa3"}, {"ce_sequence": b""}, {"ce_wrhash": b"-00000000000000f"}, {"ce_wrhash": b"0x0000000000000f"},  # noqa: E501
-        {"ce_wrstream": b"\xff"}, {"ce_time": b"\xff"}, {"ce_wrrv": b"\xff"}, {"content_type": b"text/\x1b[31mhtml\n"},  # noqa: E501
+        {"ce_wrepoch": b"-1"}, {"ce_wrepoch": b" 1"}, {"ce_wrepoch": b"1_0"}, {"ce_wrepoch": b"9" * 21}, {"ce_wrepoch": b"9" * 5000},
+        {"ce_sequence": b"\xd9\xa3"}, {"ce_sequence": b""}, {"ce_wrhash": b"-00000000000000f"}, {"ce_wrhash": b"0x0000000000000f"},
+        {"ce_wrstream": b"\xff"}, {"ce_time": b"\xff"}, {"ce_wrrv": b"\xff"}, {"content_type": b"text/\x1b[31mhtml\n"},
         {"ce_type": b"\x1b]0;owned\x07" + b"x" * 5000}, {"key": b"\xff\xfe"},
         {"content_type": b"application/cloudevents+json", "value": b"["},
         {"content_type": b"application/cloudevents+json", "value": EVENT % DEEP},
         {"content_type": b"application/cloudevents+json", "value": b'{"specversion":"\xff"}'},
-        {"content_type": b"application/cloudevents+json", "value": b'{"specversion":"\\u001b%b"}' % (b"x" * 5000)},  # noqa: E501
+        {"content_type": b"application/cloudevents+json", "value": b'{"specversion":"\\u001b%b"}' % (b"x" * 5000)},
     ],
 )  # fmt: skip
 def test_a_record_that_cannot_be_read_is_refused_in_one_line(changed: dict[str, bytes]) -> None:
@@ -84,13 +84,13 @@ def test_what_begins_like_a_change_and_is_none_is_an_object(value: bytes) -> Non
 
 
 CONTROL = [
-    (b"claim/pods", DEEP), (b"claim/pods", b'{"instance":%b}' % DEEP), (b"claim/pods", b'{"instance":"\xff"}'),  # noqa: E501
-    (b"claim/pods", b'{"instance":7}'), (b"claim/pods", b'{"\\ud800":1}'), (b"stream/pods", b'{"epochBase":true}'),  # noqa: E501
+    (b"claim/pods", DEEP), (b"claim/pods", b'{"instance":%b}' % DEEP), (b"claim/pods", b'{"instance":"\xff"}'),
+    (b"claim/pods", b'{"instance":7}'), (b"claim/pods", b'{"\\ud800":1}'), (b"stream/pods", b'{"epochBase":true}'),
     (b"stream/pods", b'{"epochBase":-1}'), (b"stream/pods", b'{"epochBase":%d}' % (COUNT_MAX + 1)),
     (b"stream/pods", b'{"epochBase":1e300}'),
-    (b"stream/pods", b'{"epochBase":"1"}'), (b"stream/" + b"\x1b[2J" * 9999, b"{}"), (b"\x00" * 9999, b"{}"), (None, b"{}"),  # noqa: E501
+    (b"stream/pods", b'{"epochBase":"1"}'), (b"stream/" + b"\x1b[2J" * 9999, b"{}"), (b"\x00" * 9999, b"{}"), (None, b"{}"),
     (b"stream/pods", b'{"epochBase":1}' + b" " * VALUE_BYTES_MAX),
-    (b"snapshot/pods", b"[]"), (b"snapshot/pods", b"nul"), (b"other/pods", b"{}"), (b"claim/", b"{}"),  # noqa: E501
+    (b"snapshot/pods", b"[]"), (b"snapshot/pods", b"nul"), (b"other/pods", b"{}"), (b"claim/", b"{}"),
 ]  # fmt: skip
 
 
@@ -118,8 +118,8 @@ def test_a_description_cannot_ask_a_reader_for_more_partitions_than_there_are() 
 
 
 INDEXES: list[object] = [
-    None, 7, [], [7], [[]], [{"partition": [0], "begin": 1}], [{"partition": {"a": 1}, "begin": 1}], [{"partition": 0, "begin": -1}],  # noqa: E501
-    [{"partition": 0, "begin": True}], [{"partition": 0, "begin": 1.5}], [{"partition": 0}], [{"partition": 9, "begin": 1}],  # noqa: E501
+    None, 7, [], [7], [[]], [{"partition": [0], "begin": 1}], [{"partition": {"a": 1}, "begin": 1}], [{"partition": 0, "begin": -1}],
+    [{"partition": 0, "begin": True}], [{"partition": 0, "begin": 1.5}], [{"partition": 0}], [{"partition": 9, "begin": 1}],
     [{"partition": 0, "begin": 2**60}],
 ]  # fmt: skip
 

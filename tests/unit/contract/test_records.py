@@ -194,7 +194,7 @@ def test_decode_says_what_was_rendered(
     )
     decoded = decode(*record)
     assert decoded == ObjectRecord(
-        "pods", 17, sequence, verb, KEY, value, said, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]  # noqa: E501
+        "pods", 17, sequence, verb, KEY, value, said, uid, "42", reason, "2026-01-02T03:04:05.006Z", trimmed  # type: ignore[arg-type]
     )  # fmt: skip
 
 

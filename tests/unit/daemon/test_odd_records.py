@@ -300,7 +300,7 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
     assert looked == [spec.topic], "what is a day old needs no look"
 
 
-async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(  # noqa: E501
+async def test_a_record_that_takes_a_sequence_of_the_running_epoch_costs_an_epoch_and_readers_are_right_again(
     world: World,
 ) -> None:
     world.make_topic("core.pods")

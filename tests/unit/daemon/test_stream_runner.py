@@ -153,7 +153,7 @@ async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_re
             ) in said
 
 
-async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(  # noqa: E501
+async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_and_what_cannot_join_it_is_refused(
     world: World,
 ) -> None:
     world.kafka.create_topic("t", 1)

@@ -195,7 +195,7 @@ async def test_metadata_only_watches_need_the_singular_form(api: Api) -> None:
         "Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
     }
     plural = {
-        "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"  # noqa: E501
+        "Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
     }
     version = api.version
     api.settings("a")

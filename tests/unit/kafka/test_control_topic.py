@@ -64,7 +64,7 @@ class Topic:
         return 0
 
 
-def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (  # noqa: E501
+def test_what_a_lost_topic_said_is_said_again_and_the_next_claim_goes_on_from_the_same_snapshot() -> (
     None
 ):
     async def body() -> None:

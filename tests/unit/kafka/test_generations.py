@@ -181,7 +181,7 @@ async def test_nothing_on_its_way_to_a_topic_that_was_lost_is_waited_for() -> No
 
 
 @virtual
-async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> (  # noqa: E501
+async def test_a_limit_that_is_lowered_while_a_batch_is_on_its_way_names_the_record_and_skips_none() -> (
     None
 ):
     records = [WireRecord(b"a", value, []) for value in (b"1", b"2", bytes(range(256)) * 4, b"4")]
@@ -235,7 +235,7 @@ async def _fail(stage: Stage, tasks: asyncio.TaskGroup) -> None:
 
 
 @virtual
-async def test_secrets_that_came_into_use_because_the_producer_failed_are_complained_of_no_more() -> (  # noqa: E501
+async def test_secrets_that_came_into_use_because_the_producer_failed_are_complained_of_no_more() -> (
     None
 ):
     async with with_a_password() as (stage, tasks, file):
@@ -252,7 +252,7 @@ async def test_secrets_that_came_into_use_because_the_producer_failed_are_compla
 
 
 @virtual
-async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint() -> (  # noqa: E501
+async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_is_no_complaint() -> (
     None
 ):
     async with with_a_password() as (stage, tasks, file):

@@ -27,7 +27,7 @@ def test_a_request_reads_back_as_it_was(request_id: str, streams: list[str]) -> 
 
 
 def test_what_a_later_version_adds_is_passed_over_and_a_stream_named_twice_is_one() -> None:
-    value = b'{"id":"x","type":"execute-snapshot","extra":1,"data":{"streams":["pods","pods"],"type":"incremental"}}'  # noqa: E501
+    value = b'{"id":"x","type":"execute-snapshot","extra":1,"data":{"streams":["pods","pods"],"type":"incremental"}}'
     assert parse_signal(value) == SnapshotRequest("x", ("pods",))
 
 

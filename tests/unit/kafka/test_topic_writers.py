@@ -14,7 +14,7 @@ class Told(list[str]):
         return anew
 
 
-def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (  # noqa: E501
+def test_a_loss_is_told_once_to_each_stream_that_had_opened_the_topic_and_nothing_counts_until_it_opens_again() -> (
     None
 ):
     incarnations, pods, nodes = Incarnations(), Told(), Told()
@@ -53,7 +53,7 @@ def test_the_first_to_make_a_topic_does_not_disturb_the_streams_that_were_quicke
     assert incarnations.counts("t", "nodes")
 
 
-def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream_or_partition_does_not() -> (  # noqa: E501
+def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream_or_partition_does_not() -> (
     None
 ):
     incarnations, pods, nodes = Incarnations(), Told(), Told()

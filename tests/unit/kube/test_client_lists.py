@@ -239,7 +239,7 @@ async def test_T13_a_throttled_list_says_how_long_to_stay_away() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (400, Invalid), (403, Forbidden), (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (410, Expired),  # noqa: E501
+        (400, Invalid), (403, Forbidden), (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (410, Expired),
         (422, Invalid), (500, Throttled), (502, Unavailable), (504, Unavailable),
     ],
 )  # fmt: skip

@@ -256,7 +256,7 @@ async def test_a_discovery_document_beyond_the_limit_or_nested_without_end_is_un
             b"",
             "text/plain",
             (
-                "(the token or client certificate was refused: it may have expired, or be of another "  # noqa: E501
+                "(the token or client certificate was refused: it may have expired, or be of another "
                 "cluster)"
             ),
         ),

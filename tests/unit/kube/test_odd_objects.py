@@ -35,7 +35,7 @@ def watched(verb: str, text: bytes, selection: Selection = WIDGETS) -> list[Fram
 
 
 def page_with(text: bytes, step: int = 0, selection: Selection = WIDGETS) -> Page:
-    body = b'{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"9"},"items":['  # noqa: E501
+    body = b'{"kind":"WidgetList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"9"},"items":['
     body += b",".join((dumps(pod("first")), text, dumps(pod("last")))) + b"]}"
     reader = PageReader(selection)
     for at in range(0, len(body), step or len(body)):

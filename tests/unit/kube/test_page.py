@@ -100,8 +100,8 @@ def test_T12_a_missing_version_is_an_empty_one(metadata: object) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b"[]", b"null", b"<html></html>", b'{"kind":"Status","items":[]}', b'{"kind":"Pod","metadata":{"name":"a"}}',  # noqa: E501
-     b'{"kind":"PodList","metadata":{"items":[]}}', b'{"items":"all of them"}', b'{"items":[],"metadata":"x"}'],  # noqa: E501
+    [b"", b"{}", b"[]", b"null", b"<html></html>", b'{"kind":"Status","items":[]}', b'{"kind":"Pod","metadata":{"name":"a"}}',
+     b'{"kind":"PodList","metadata":{"items":[]}}', b'{"items":"all of them"}', b'{"items":[],"metadata":"x"}'],
 )  # fmt: skip
 def test_T10_what_is_no_list_is_not_taken_for_an_empty_one(body: bytes) -> None:
     with pytest.raises(NotAList):

@@ -77,10 +77,10 @@ def test_T54_the_header_goes_before_the_details_and_garbage_behind_them() -> Non
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (301, Unavailable), (302, Unavailable), (304, Unavailable), (400, Invalid), (401, Unauthorized), (403, Forbidden),  # noqa: E501
-        (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (408, Unavailable), (410, Expired), (415, Invalid),  # noqa: E501
-        (418, Invalid), (422, Invalid), (429, Throttled), (500, Throttled), (501, NotWatchable), (502, Unavailable),  # noqa: E501
-        (503, Throttled), (504, Unavailable), (599, Unavailable), (200, Unavailable), (204, Unavailable),  # noqa: E501
+        (301, Unavailable), (302, Unavailable), (304, Unavailable), (400, Invalid), (401, Unauthorized), (403, Forbidden),
+        (404, NotFound), (405, NotWatchable), (406, NotAcceptable), (408, Unavailable), (410, Expired), (415, Invalid),
+        (418, Invalid), (422, Invalid), (429, Throttled), (500, Throttled), (501, NotWatchable), (502, Unavailable),
+        (503, Throttled), (504, Unavailable), (599, Unavailable), (200, Unavailable), (204, Unavailable),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(

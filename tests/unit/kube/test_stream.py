@@ -77,7 +77,7 @@ def test_the_size_of_a_frame_is_that_of_its_object() -> None:
 
 
 def test_names_are_decoded_not_copied() -> None:
-    raw = b'{"type":"ADDED","object":{"metadata":{"name":"caf\\u00e9-\\ud83d\\ude00","namespace":"n\\u0073","resourceVersion":"1"}}}\n'  # noqa: E501
+    raw = b'{"type":"ADDED","object":{"metadata":{"name":"caf\\u00e9-\\ud83d\\ude00","namespace":"n\\u0073","resourceVersion":"1"}}}\n'
     frame = the_object(raw)
     assert (frame.name, frame.namespace) == ("café-😀", "ns")
 

@@ -83,7 +83,7 @@ def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
         status.state = state
         levels[state] = judge(status, NOW_MS).level
     assert levels == {
-        "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",  # noqa: E501
+        "watching": "live", "listing": "live", "resuming": "live", "waiting": "starting", "standby": "standby", "stopped": "stopped",
     }  # fmt: skip
     assert judge(StreamStatus("new"), NOW_MS).level == "starting"
 

@@ -113,7 +113,7 @@ def test_a_partition_without_a_leader_skips_states_and_the_others_say_each_of_th
     run_virtually(body())
 
 
-def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_nobody_saw_not_at_all() -> (  # noqa: E501
+def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_nobody_saw_not_at_all() -> (
     None
 ):
     async def body() -> None:
@@ -153,7 +153,7 @@ def test_what_died_is_announced_what_was_replaced_is_announced_twice_and_what_no
     run_virtually(body())
 
 
-def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_once_the_sets_are_empty() -> (  # noqa: E501
+def test_an_open_snapshot_is_void_and_the_next_one_answers_its_request_once_the_sets_are_empty() -> (
     None
 ):
     async def body() -> None:
@@ -217,7 +217,7 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
     run_virtually(body())
 
 
-def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_the_present_one_at_once() -> (  # noqa: E501
+def test_markers_repeat_the_last_frontier_until_all_is_said_and_then_one_tells_the_present_one_at_once() -> (
     None
 ):
     async def body() -> None:

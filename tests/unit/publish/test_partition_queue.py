@@ -215,7 +215,7 @@ def test_too_large_an_object_is_queued_in_part_with_the_hash_of_that_part() -> N
     assert record.value_hash == content_hash(b"a/a", record.value) == store.entries[b"a/a"].hash
 
 
-def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> (  # noqa: E501
+def test_too_large_an_object_of_which_the_topic_took_even_less_is_healed_with_the_hash_of_what_is_said() -> (
     None
 ):
     sequencer, store = queues(packed_max=20), DictStore(1)

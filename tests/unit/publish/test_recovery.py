@@ -84,7 +84,7 @@ class Log:
         snapshot = f"{self.epoch}-1" if kind in {"begin", "end"} else ""
         self.records.append(
             MarkerRecord(
-                "pods", self.epoch, self.sequence, kind, 0, "t", config, 1, frontier, len(self.live) + off, digest, "", snapshot, begin,  # noqa: E501
+                "pods", self.epoch, self.sequence, kind, 0, "t", config, 1, frontier, len(self.live) + off, digest, "", snapshot, begin,
                 last_snapshot=last[0], last_snapshot_offset=last[1] if last[0] else None,
             )
         )  # fmt: skip

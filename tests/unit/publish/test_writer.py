@@ -173,7 +173,7 @@ def test_of_a_flood_of_requests_the_newest_are_answered_and_the_rest_is_not_kept
     run_virtually(body())
 
 
-def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> (  # noqa: E501
+def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_server_was_heard() -> (
     None
 ):
     async def body() -> None:

@@ -361,7 +361,7 @@ def test_partitions_do_not_change_over_an_objects_life() -> None:
     assert first.partition == second.partition
 
 
-def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_what_it_does_not_show() -> (  # noqa: E501
+def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_what_it_does_not_show() -> (
     None
 ):
     store = widgets()
@@ -383,7 +383,7 @@ def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> Replaced
     return store.replace("77")
 
 
-def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> (  # noqa: E501
+def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_others_that_it_does_not_show() -> (
     None
 ):
     store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])

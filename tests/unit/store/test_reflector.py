@@ -184,7 +184,7 @@ async def test_progress_and_every_sign_of_life_are_handed_on(stream: Stream) -> 
     assert stream.outbox.heard_ms == sorted(stream.outbox.heard_ms)
 
 
-async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(  # noqa: E501
+async def test_T74_a_resource_served_no_longer_removes_everything_and_its_return_is_no_missed_change(
     stream: Stream,
 ) -> None:
     await stream.relist([frame("a", 1), frame("b", 2)], "2")
@@ -293,7 +293,7 @@ async def test_of_two_comparing_lists_the_watch_shows_what_both_found(stream: St
     assert (len(stream.pushed()), stream.count("missed_changes_total")) == (2, 0)
 
 
-async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> (  # noqa: E501
+async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_raises_nothing_dead() -> (
     None
 ):
     stream = Stream(resumed=True)
@@ -310,7 +310,7 @@ async def test_a_comparing_list_before_the_watch_showed_anything_behind_the_log_
     )
 
 
-async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_objects_keep_their_state(  # noqa: E501
+async def test_a_list_because_of_a_restore_is_compared_by_content_and_damaged_objects_keep_their_state(
     stream: Stream,
 ) -> None:
     await stream.relist([frame("a", 5), frame("b", 6), frame("c", 7)], "10")

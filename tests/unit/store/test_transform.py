@@ -9,7 +9,7 @@ from watchrelay.store.transform import LAST_APPLIED, Transform
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-HEAD = b'{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"'  # noqa: E501
+HEAD = b'{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"'
 
 
 def published(raw: bytes, resource: Resource = WIDGETS, **options: object) -> bytes:

@@ -68,7 +68,7 @@ def test_a_probe_that_fails_closes_for_all_and_for_longer() -> None:
     assert 8 + 1.6 <= gate.state.until_s < 8 + 3.2
 
 
-def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_the_server_that_returns() -> (  # noqa: E501
+def test_a_probe_that_reaches_nobody_is_tried_again_soon_and_teaches_nothing_of_the_server_that_returns() -> (
     None
 ):
     gate, now_s = Gate(Random(1)), 0.0
@@ -110,7 +110,7 @@ def test_a_probe_that_nobody_could_answer_leaves_the_gate_shut_until_another_pro
     assert gate.closed_until_s is None
 
 
-def test_a_request_that_nobody_could_answer_neither_closes_an_open_gate_nor_opens_a_closed_one() -> (  # noqa: E501
+def test_a_request_that_nobody_could_answer_neither_closes_an_open_gate_nor_opens_a_closed_one() -> (
     None
 ):
     gate = Gate(Random(1))

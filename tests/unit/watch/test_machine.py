@@ -69,7 +69,7 @@ def watching(by: Rules, cursor: str = "100", **held: Any) -> Watching:
     return opened
 
 
-def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> (  # noqa: E501
+def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> (
     None
 ):
     state, commands = start(rules(), now_s=0.0)
@@ -170,7 +170,7 @@ def silent_from_its_start(by: Rules, *, late: bool = False) -> tuple[State, Read
     return state, Read(state.due_s)
 
 
-def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> (  # noqa: E501
+def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> (
     None
 ):
     by = rules()
@@ -186,7 +186,7 @@ def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_
         assert commands == (Read(now_s + 65.0),)
 
 
-def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> (  # noqa: E501
+def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> (
     None
 ):
     by = rules()
@@ -274,7 +274,7 @@ def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_t
         state, _ = step(by, state, Opened(), now_s)
 
 
-def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> (  # noqa: E501
+def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> (
     None
 ):
     by = rules()
@@ -407,7 +407,7 @@ def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: st
     assert isinstance(commands[-1], Sleep)
 
 
-def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> (  # noqa: E501
+def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> (
     None
 ):
     """Made again, it would count as missed what changed while the watch was closed for it."""
@@ -425,7 +425,7 @@ def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_o
     assert commands[-1].query.resource_version == "100"
 
 
-def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> (  # noqa: E501
+def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> (
     None
 ):
     by = rules()

@@ -50,7 +50,10 @@ _CURES = (
     ),
     (
         "unable to get local issuer",
-        "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it",
+        (
+            "the broker's certificate is not trusted: set kafka.security.caFile to the CA that "
+            "signed it"
+        ),
     ),
     (
         "certificate is not valid for",
@@ -61,7 +64,10 @@ _CURES = (
     ),
     (
         "hostname mismatch",
-        "the certificate is for other names: correct kafka.bootstrapServers or set kafka.security.checkHostname",
+        (
+            "the certificate is for other names: correct kafka.bootstrapServers or set "
+            "kafka.security.checkHostname"
+        ),
     ),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
     ("[error 34]", "this port wants no user: check kafka.security.protocol"),

@@ -60,9 +60,10 @@ _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 _BUILT_IN = frozenset(
     f"{name}.k8s.io"
     for name in (
-        "admissionregistration", "apiextensions", "apiregistration", "authentication", "authorization", "certificates", "coordination",
-        "discovery", "events", "flowcontrol.apiserver", "internal.apiserver", "networking", "node", "rbac.authorization", "resource",
-        "scheduling", "storage", "storagemigration",
+        "admissionregistration", "apiextensions", "apiregistration", "authentication",
+        "authorization", "certificates", "coordination", "discovery", "events",
+        "flowcontrol.apiserver", "internal.apiserver", "networking", "node", "rbac.authorization",
+        "resource", "scheduling", "storage", "storagemigration",
     )
 )  # fmt: skip
 """Groups that kube-apiserver serves itself. A CRD's group has a dot, so those without one are the

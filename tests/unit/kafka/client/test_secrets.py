@@ -1,6 +1,7 @@
 """Room: sink.  In: secret files that are replaced.  Out: word of it, once they stand still."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from tests.support.mount import Mount
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -66,8 +67,10 @@ def test_only_files_that_a_client_keeps_the_content_of_are_looked_at() -> None:
 
     def of(protocol: str) -> set[str]:
         return set(
-            KafkaConnection(bootstrap_servers=("a:1",), protocol=protocol, **files).secret_files
-        )  # type: ignore[arg-type]
+            KafkaConnection(
+                bootstrap_servers=("a:1",), **cast("Any", {"protocol": protocol, **files})
+            ).secret_files
+        )
 
     assert of("PLAINTEXT") == set()
     assert of("SSL") == {"ca_file", "cert_file", "key_file", "key_password_file"}

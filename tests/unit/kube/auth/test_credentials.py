@@ -298,7 +298,7 @@ def test_disable_compression_and_tls_server_name_reach_the_endpoint(tmp_path: Pa
             {},
             {"token": "one\ntwo"},
             (
-                "users[prod].user.token: holds more than one line, or a control character (write the "  # noqa: E501
+                "users[prod].user.token: holds more than one line, or a control character (write the "
                 "token alone)"
             ),
         ),

@@ -343,7 +343,7 @@ async def test_T67_provide_cluster_info_tells_the_plugin_its_cluster(plugin: Plu
     }
 
 
-async def test_T67_a_command_with_a_separator_is_relative_to_the_kubeconfig_and_a_bare_one_is_looked_up(  # noqa: E501
+async def test_T67_a_command_with_a_separator_is_relative_to_the_kubeconfig_and_a_bare_one_is_looked_up(
     plugin: Plugin,
 ) -> None:
     plugin.answer(token="one")

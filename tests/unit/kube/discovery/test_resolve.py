@@ -81,7 +81,7 @@ APPS = Group(
 )
 EVENTS = group("events.k8s.io", "events/Event")
 EXAMPLE = group("example.com", "widgets/Widget", "gadgets/Gadget", version="v2", more=(
-    Version("v1", True, (served("widgets/Widget", group="example.com"), served("relics/Relic", group="example.com"))),  # noqa: E501
+    Version("v1", True, (served("widgets/Widget", group="example.com"), served("relics/Relic", group="example.com"))),
 ))  # fmt: skip
 OTHER = group("other.example.org", "gadgets/Gadget")
 METRICS = Group(
@@ -104,11 +104,11 @@ def found(written: str, catalog: Catalog = CATALOG) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "means"),
     [
-        ("pods", "pods/v1"), ("pod", "pods/v1"), ("po", "pods/v1"), ("Pod", "pods/v1"), ("PODS", "pods/v1"), (" pods ", "pods/v1"),  # noqa: E501
+        ("pods", "pods/v1"), ("pod", "pods/v1"), ("po", "pods/v1"), ("Pod", "pods/v1"), ("PODS", "pods/v1"), (" pods ", "pods/v1"),
         ("pods/v1", "pods/v1"), ("pods.v1", "pods/v1"), ("pods.core", "pods/v1"),
-        ("deploy", "deployments.apps/v1"), ("deployments.apps", "deployments.apps/v1"), ("Deployment.apps", "deployments.apps/v1"),  # noqa: E501
-        ("deployments.v1.apps", "deployments.apps/v1"), ("deployments.v1beta1.apps", "deployments.apps/v1beta1"),  # noqa: E501
-        ("deployments.apps/v1beta1", "deployments.apps/v1beta1"), ("oldthings", "oldthings.apps/v1beta1"),  # noqa: E501
+        ("deploy", "deployments.apps/v1"), ("deployments.apps", "deployments.apps/v1"), ("Deployment.apps", "deployments.apps/v1"),
+        ("deployments.v1.apps", "deployments.apps/v1"), ("deployments.v1beta1.apps", "deployments.apps/v1beta1"),
+        ("deployments.apps/v1beta1", "deployments.apps/v1beta1"), ("oldthings", "oldthings.apps/v1beta1"),
         ("widgets", "widgets.example.com/v2"), ("widgets.example.com/v1", "widgets.example.com/v1"),
         ("relics.example.com", "relics.example.com/v1"), ("widgets/v1", "widgets.example.com/v1"),
         ("events.events.k8s.io", "events.events.k8s.io/v1"),
