@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from watchrelay.commands.yamltext import quote_other_types
 from watchrelay.contract.formats import BROKEN
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import printable, why_broken
@@ -31,6 +32,7 @@ def _text(dumper: Any, value: str) -> Any:
 
 
 _Dumper.add_representer(str, _text)
+quote_other_types(_Dumper)
 
 
 def yaml_of(value: bytes) -> str:

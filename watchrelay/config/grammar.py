@@ -127,8 +127,8 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     if not colon or (host.startswith("[") and not host.endswith("]")):
         raise ValueError(f'"{text}" has no port: write host:port, such as {example}')
     if (
-        not (port.isascii() and port.isdigit())
-        or int(port[:6]) > _PORT_MAX
+        not re.fullmatch(r"[0-9]{1,6}", port)
+        or int(port) > _PORT_MAX
         or (host_needed and int(port) == 0)
     ):
         raise ValueError(
@@ -144,6 +144,12 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
         return "", int(port)
     if not _HOST.match(host):
         raise ValueError(f'"{text}" is not host:port: write something such as {example}')
+    try:
+        host.encode("idna")  # as `socket` does
+    except UnicodeError:
+        raise ValueError(
+            f'"{text}": a part of the host between dots is empty, or longer than 63 characters'
+        ) from None
     return host, int(port)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from watchrelay.core.text import printable
+from watchrelay.core.text import cut_within, printable
 
 
 class WatchrelayError(Exception):
@@ -331,9 +331,9 @@ class Problem:
             if self.line is not None
             else (f"{self.source}: " if self.source else "")
         )
-        what = f"{self.path}: {self.message}" if self.path else self.message
-        # it is one line, whatever a file holds
-        return printable(f"{where}{what}" + (f" ({self.hint})" if self.hint else ""))
+        what = cut_within(f"{self.path}: {self.message}" if self.path else self.message)
+        # It is one short line, whatever a file holds.
+        return printable(f"{where}{what}" + (f" ({cut_within(self.hint)})" if self.hint else ""))
 
 
 class ConfigError(WatchrelayError):
