@@ -181,7 +181,7 @@ def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
     assert (gate.level, gate.closed_until_s) == (1, 28.0)
 
 
-def test_one_stream_is_failed_again_and_again_while_others_are_answered_and_closes_the_gate_once() -> (  # noqa: E501
+def test_one_stream_is_failed_again_and_again_while_others_are_answered_and_closes_the_gate_once() -> (
     None
 ):
     gate = closed_gate(retry_after_s=7)
@@ -219,7 +219,7 @@ def test_whoever_had_a_trouble_of_its_own_before_closes_the_gate_when_all_have()
     assert gate.closures == 3
 
 
-def test_what_one_stream_was_asked_to_wait_holds_the_others_for_no_longer_than_a_server_asks_for() -> (  # noqa: E501
+def test_what_one_stream_was_asked_to_wait_holds_the_others_for_no_longer_than_a_server_asks_for() -> (
     None
 ):
     assert closed_gate(retry_after_s=300).closed_until_s == 32.0
