@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -136,9 +136,10 @@ class _Connection(web.RequestHandler):
     def __init__(self, server: web.Server, connections: Connections) -> None:
         loop = asyncio.get_running_loop()
         # Nobody reads a body, so nothing is unpacked for it.
+        none: Any = None  # as AppRunner takes it
         super().__init__(
-            server, loop=loop, access_log=None, lingering_time=_BODY_S, auto_decompress=False
-        )  # type: ignore[arg-type]  # as AppRunner takes it
+            server, loop=loop, access_log=none, lingering_time=_BODY_S, auto_decompress=False
+        )
         self._all = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
