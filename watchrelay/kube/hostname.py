@@ -12,7 +12,8 @@ def check_host(name: str) -> None:
     """Pass for every name and address that can be asked for; a dot at the end, and underscores, are nobody's mistake.
 
     Raises: ValueError, which says what is wrong without showing the name.
-    Source: `socket` and `ssl` encode each host as this does, `yarl` decodes it to show it, and they raise a UnicodeError in the middle of a request; RFC 1035 2.3.4.
+    Source: `socket` and `ssl` encode each host as this does, `yarl` decodes it to show it: they raise a UnicodeError in the middle of a
+    request; RFC 1035 2.3.4.
     """
     if not name.isprintable() or " " in name:
         raise ValueError("names a host with a blank or a control character")
