@@ -113,6 +113,10 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
         return "", int(port)
     if not _HOST.match(host):
         raise ValueError(f'"{text}" is not host:port: write something such as {example}')
+    try:
+        host.encode("idna")  # as `socket` does
+    except UnicodeError:
+        raise ValueError(f'"{text}": a part of the host between dots is empty, or longer than 63 characters') from None
     return host, int(port)
 
 

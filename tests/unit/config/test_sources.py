@@ -225,10 +225,15 @@ def test_an_index_of_a_variable_that_is_no_number_is_no_setting(config: str, ind
     [
         ("kafka.bootstrapServers", f"kafka:{'0' * 5000}", "is not a port"),
         ("observe.listen", f":{'0' * 5000}", "is not a port"),
+        ("kafka.bootstrapServers", "kafka..svc:9092", "a part of the host between dots is empty"),
+        ("kafka.bootstrapServers", f"{'a' * 64}.svc:9092", "longer than 63"),
+        ("observe.listen", "a..b:8080", "a part of the host between dots is empty"),
         ("heartbeatInterval", f"{'9' * 5000}d", "is not a duration"),
     ],
 )
-def test_a_number_of_thousands_of_digits_is_refused_in_words_of_our_own(config: str, key: str, value: str, said: str) -> None:
+def test_a_number_of_thousands_of_digits_or_a_host_that_cannot_be_is_refused_in_words_of_our_own(
+    config: str, key: str, value: str, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         load_settings(config, [f"{key}={value}"], environ={})
 
