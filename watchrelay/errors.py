@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from watchrelay.printable import printable
+from watchrelay.printable import cut_within, printable
 
 
 class WatchrelayError(Exception):
@@ -277,8 +277,9 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.source}:{self.line}: " if self.line is not None else (f"{self.source}: " if self.source else "")
-        what = f"{self.path}: {self.message}" if self.path else self.message
-        return printable(f"{where}{what}" + (f" ({self.hint})" if self.hint else ""))  # it is one line, whatever a file holds
+        what = cut_within(f"{self.path}: {self.message}" if self.path else self.message)
+        # It is one short line, whatever a file holds.
+        return printable(f"{where}{what}" + (f" ({cut_within(self.hint)})" if self.hint else ""))
 
 
 class ConfigError(WatchrelayError):

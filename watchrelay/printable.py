@@ -26,6 +26,14 @@ def short(text: str, shown_max: int = SHOWN_MAX) -> str:
     return printable(text if len(text) <= shown_max else f"{text[: shown_max - 3]}...")
 
 
+def cut_within(text: str, shown_max: int = 3 * SHOWN_MAX) -> str:
+    """`text`, cut in its middle where it is longer than anyone reads: a message that repeats a long value says at its end what is wrong."""
+    if len(text) <= shown_max:
+        return text
+    half = (shown_max - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 def counted(number: object, noun: str, plural: str = "") -> str:
     """A number with its noun: `1 object`, `2 objects`; `plural` is for nouns that take more than an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"

@@ -53,6 +53,27 @@ def takes(object_: dict[str, Any]) -> bool:
     return bool(legal) and all(len(value) <= 63 and VALUE.fullmatch(value) for value in values)
 
 
+def leaves(value: Any, path: tuple[object, ...] = ()) -> list[tuple[tuple[object, ...], Any]]:
+    """Every value in a manifest that is neither map nor list, with its path."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    return [(path, value)] if inside is None else [leaf for key, each in inside for leaf in leaves(each, (*path, key))]
+
+
+@pytest.mark.parametrize("odd", ["123", "0x10", "true", "null"])
+@pytest.mark.parametrize("authority", ["existingSecret", "existingConfigMap"])
+def test_a_name_that_reads_as_a_number_or_a_constant_of_yaml_stays_text(odd: str, authority: str, tmp_path: Path) -> None:
+    def typed(name: str) -> list[tuple[tuple[object, ...], type]]:
+        config = {**CONFIG, "resources": [{"resource": "pods", "namespaces": [name]}, {"resource": "nodes"}]}
+        kafka = {"auth": {"existingSecret": name, "keys": {"username": name, "password": name}}, "ca": {authority: name}}
+        more = {**MONITORED, "networkPolicy": {"enabled": True}, "serviceAccount": {"name": name}}
+        objects = rendered(values_file(tmp_path, config, kafka=kafka, **more), release=name, namespace=name)
+        return [(path, type(value)) for path, value in leaves(dict(enumerate(objects)))]
+
+    named = typed("name")
+    assert set(typed(odd)) == set(named)
+    assert len(named) > 300
+
+
 @pytest.mark.parametrize(
     ("release", "what"), [(release, "none") for release in RELEASES] + [("a" * 53, what) for what in OVERRIDES if what != "none"]
 )

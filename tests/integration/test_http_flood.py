@@ -151,3 +151,11 @@ def test_no_answer_names_a_program_or_a_version(window: Window, sent: bytes, sta
     assert answer.startswith(status)
     assert [word for word in (b"server:", b"aiohttp", b"python") if word in answer.lower()] == []
     assert caplog.records == [], "who sends odd requests fills the log"
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"zstd"])
+def test_a_body_that_cannot_be_unpacked_is_no_line_of_the_log(window: Window, coding: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"GET /livez HTTP/1.1\r\nHost: relay\r\nConnection: close\r\nContent-Encoding: %s\r\nContent-Length: 4\r\n\r\n" % coding
+    with caplog.at_level(logging.INFO), connect(window.port, head + b"abcd") as connection, connection.makefile("rb") as answer:
+        assert answer.read().startswith(b"HTTP/1.1 200 ")
+    assert caplog.records == []

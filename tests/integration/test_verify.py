@@ -170,6 +170,25 @@ def test_what_cannot_be_reached_is_69_what_is_not_there_1_and_a_bad_config_78(
     assert verify(bad).code == 78
 
 
+async def test_a_stream_whose_topic_is_gone_keeps_none_of_the_others_from_being_verified(trial: Trial, broker: EmbeddedBroker) -> None:
+    relay = trial.relay("configmaps")
+    with relay:
+        relay.await_ready()
+        assert relay.stop() == 0
+    async with Teller(broker.bootstrap) as teller:
+        await teller.say(trial.control_topic, "stream/pods", description(1, topic=trial.topic("jobs")))
+        await teller.say(trial.control_topic, "claim/pods", claim("w1"))
+    for arguments in ((), ("--cluster",)):
+        found = verify(relay.file, *arguments)
+        assert found.code == 1
+        assert f"error: topic {trial.topic('jobs')} of stream pods is described on {trial.control_topic} and not there" in found.stderr
+        assert ("never published" in found.stderr) is False
+        assert "epoch 2: holds" in found.stdout
+        assert "all 3 partitions hold; 1 stream cannot be read as a whole" in found.stdout
+    alone = verify(relay.file, "pods")
+    assert (alone.code, alone.stdout) == (1, "")
+
+
 def test_a_stream_of_the_config_that_was_never_published_does_not_pass_for_verified(trial: Trial) -> None:
     relay = trial.relay("configmaps")
     with relay:

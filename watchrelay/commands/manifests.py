@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from watchrelay.commands.yamltext import quote_other_types
 from watchrelay.envelope import BROKEN
 from watchrelay.errors import RecordRefused
 from watchrelay.printable import printable, why_broken
@@ -30,6 +31,7 @@ def _text(dumper: Any, value: str) -> Any:
 
 
 _Dumper.add_representer(str, _text)
+quote_other_types(_Dumper)
 
 
 def yaml_of(value: bytes) -> str:

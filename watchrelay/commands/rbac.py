@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from watchrelay.commands.yamltext import quote_other_types
 from watchrelay.config import load
 from watchrelay.config.rights import manifests, rights
 from watchrelay.errors import ConfigError
@@ -48,3 +49,6 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the library's signature)
         return True
+
+
+quote_other_types(_Plain)

@@ -79,7 +79,10 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
         stack.enter_context(reason_told(connection))
         await stack.enter_async_context(auditor)
         await auditor.read_to_end()
-        absent = never_published(settings, auditor.streams) if client is None and not args.streams else []
+        for why in auditor.missing.values():
+            print(f"error: {why}", file=sys.stderr)
+        published = [*auditor.streams, *auditor.missing]
+        absent = never_published(settings, published) if client is None and not args.streams else []
         if client is not None:
             formats = KeyFormats(await descriptions(connection, control_topic(settings)))
             written = [replace(each, spec=formats.kept(each.spec)) for each in planned]
@@ -87,8 +90,8 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
         for stream in absent:
             print(f"error: stream {stream}: in the config, but never published{UNSERVED if client is None else ''}", file=sys.stderr)
         rows = await auditor.rows()
-    print_rows(rows, args.output, sys.stdout, absent=len(absent), each=args.partitions)
-    return OK if not absent and all(holds(audit) for audit, _, _ in rows) else FAILED
+    print_rows(rows, args.output, sys.stdout, absent=len(absent), missing=len(auditor.missing), each=args.partitions)
+    return OK if not (absent or auditor.missing) and all(holds(audit) for audit, _, _ in rows) else FAILED
 
 
 def never_published(settings: Settings, published: Sequence[str]) -> list[str]:
@@ -108,7 +111,7 @@ async def _compare(auditor: Auditor, client: KubeClient, planned: list[PlannedSt
             await compare_with_cluster(auditor, client, by_id[stream])
         else:
             print(f"warning: stream {stream}: not in this config, so not compared with the cluster", file=sys.stderr)
-    return sorted(stream for stream in by_id.keys() - set(auditor.streams) if not asked or stream in asked)
+    return sorted(stream for stream in by_id.keys() - {*auditor.streams, *auditor.missing} if not asked or stream in asked)
 
 
 def holds(audit: Audit) -> bool:
@@ -116,12 +119,13 @@ def holds(audit: Audit) -> bool:
     return audit.state.proven and not audit.problems
 
 
-def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, each: bool = False) -> None:
+def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, missing: int = 0, each: bool = False) -> None:
     """One JSON object a line for each stream and partition; or a line for each stream, below it those partitions that do not hold, or
     have a note, with what is wrong.
 
     Args:
         absent: how many streams of the config were never published.
+        missing: how many streams have a topic, or partitions of it, that cannot be read.
         each: a line for each partition in place of one for each stream.
     """
     if output == "json":
@@ -147,6 +151,8 @@ def print_rows(rows: list[Row], output: str, out: TextIO, *, absent: int = 0, ea
         verdict = f"{partitions} holds" if len(rows) == 1 else f"all {partitions} hold"
     if absent:
         verdict += f"; {counted(absent, 'stream')} of the config {'was' if absent == 1 else 'were'} never published"
+    if missing:
+        verdict += f"; {counted(missing, 'stream')} cannot be read as a whole"
     out.write(f"{verdict}, {counted(read, 'record')} read\n")
 
 

@@ -101,7 +101,7 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or (host.startswith("[") and not host.endswith("]")):
         raise ValueError(f'"{text}" has no port: write host:port, such as {example}')
-    if not (port.isascii() and port.isdigit()) or int(port[:6]) > _PORT_MAX or (host_needed and int(port) == 0):
+    if not re.fullmatch(r"[0-9]{1,6}", port) or int(port) > _PORT_MAX or (host_needed and int(port) == 0):
         raise ValueError(f'"{text}": "{port}" is not a port between {1 if host_needed else 0} and {_PORT_MAX}')
     if host.startswith("["):
         if not re.fullmatch(r"\[[0-9A-Fa-f:.]+(%\w+)?\]", host):
@@ -113,6 +113,10 @@ def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
         return "", int(port)
     if not _HOST.match(host):
         raise ValueError(f'"{text}" is not host:port: write something such as {example}')
+    try:
+        host.encode("idna")  # as `socket` does
+    except UnicodeError:
+        raise ValueError(f'"{text}": a part of the host between dots is empty, or longer than 63 characters') from None
     return host, int(port)
 
 

@@ -74,6 +74,9 @@ def env_name(path: Path) -> str:
     return ENV_PREFIX + "__".join(str(part) if isinstance(part, int) else env_segment(part) for part in path)
 
 
+_INDEX = re.compile(r"[0-9]{1,9}")
+
+
 def env_path(name: str) -> Path | None:
     """The path that the variable `name` sets; None when there is no such key."""
     path: list[str | int] = []
@@ -81,7 +84,7 @@ def env_path(name: str) -> Path | None:
     listed = False
     for segment in name.removeprefix(ENV_PREFIX).split("__"):
         if listed:
-            if not segment.isdecimal():
+            if not _INDEX.fullmatch(segment):
                 return None
             path.append(int(segment))
             listed = False

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 
 _KEY = r"[A-Za-z][A-Za-z0-9]*"
-_BEGINNING = re.compile(rf"{_KEY}(\.{_KEY}|\.\d+|\[\d+\])*")
-_PATH = re.compile(rf"{_KEY}(\.{_KEY}|\.\d+|\[\d+\])*\Z")
+_PART = rf"(?:\.{_KEY}|\.[0-9]{{1,9}}|\[[0-9]{{1,9}}\])"
+_BEGINNING = re.compile(rf"{_KEY}{_PART}{{0,20}}")
+_PATH = re.compile(rf"{_KEY}{_PART}{{0,20}}\Z")
+"""Up to 21 parts: no key of the config is deeper, and what reads the values goes down by recursion."""
 
 
 def parse_set(text: str) -> tuple[tuple[str | int, ...], str]:
@@ -23,7 +25,7 @@ def parse_set(text: str) -> tuple[tuple[str | int, ...], str]:
         raise ValueError(f'"{_shown(text)}" has no "=": write path.to.key=VALUE')
     if not _PATH.match(name):
         raise ValueError(f'"{_shown(name)}" is not a path: write path.to.key=VALUE, as in kafka.partitions=3 or resources[0].name=web')
-    parts = re.findall(r"[A-Za-z][A-Za-z0-9]*|\d+", name)
+    parts = re.findall(r"[A-Za-z][A-Za-z0-9]*|[0-9]+", name)
     return tuple(int(part) if part.isdecimal() else part for part in parts), value
 
 

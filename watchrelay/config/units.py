@@ -20,7 +20,7 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+\Z")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?\Z")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s?([kKMG]i?)?B?\Z")
-_DAYS = re.compile(r"([0-9]+)d\Z")
+_DAYS = re.compile(r"([0-9]{1,6})d\Z")
 
 _SPOKEN_UNITS: Final = {
     "ms": ("ms", "msec", "msecs", "millisecond", "milliseconds"),

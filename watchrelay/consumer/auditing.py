@@ -61,6 +61,8 @@ class Auditor:
         self._home, self._bare = home, bare
         self._logs: dict[TopicPartition, _Log] = {}
         self._consumer: Any = None
+        self.missing: dict[str, str] = {}
+        """By stream, why not all of its partitions can be read."""
 
     async def __aenter__(self) -> Self:
         """Connect. Raises: SinkUnavailable."""
@@ -72,9 +74,9 @@ class Auditor:
         await stop_consumer(self._consumer, within_s=STOP_TIMEOUT_S)
 
     async def read_to_end(self) -> None:
-        """Read every partition of the streams to the end that it has now.
+        """Read every partition of the streams to the end that it has now; `missing` has those that are not there.
 
-        Raises: NothingPublished; SinkUnavailable.
+        Raises: NothingPublished if none is there; SinkUnavailable.
         """
         try:
             await self._find()
@@ -119,8 +121,9 @@ class Auditor:
             raise NothingPublished(problem)
         described = finder.described() or {}
         places = await finder.places(frozenset())
-        if finder.missing:
-            raise NothingPublished("; ".join(finder.missing.values()))
+        self.missing = dict(finder.missing)
+        if self.missing and not places:
+            raise NothingPublished("; ".join(self.missing.values()))
         begins = await self._consumer.beginning_offsets(list(places))
         ends = await self._consumer.end_offsets(list(places))
         self._consumer.assign(list(places))

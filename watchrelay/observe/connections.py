@@ -119,7 +119,8 @@ class _Connection(web.RequestHandler):
 
     def __init__(self, server: web.Server, connections: Connections) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, access_log=None, lingering_time=_BODY_S)  # type: ignore[arg-type]  # as AppRunner takes it
+        # Nobody reads a body, so nothing is unpacked for it.
+        super().__init__(server, loop=loop, access_log=None, lingering_time=_BODY_S, auto_decompress=False)  # type: ignore[arg-type]  # as AppRunner takes it
         self._all = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

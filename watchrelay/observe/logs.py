@@ -11,25 +11,30 @@ import sys
 from typing import IO, Any, Literal
 
 from watchrelay import clock
-from watchrelay.printable import printable
+from watchrelay.printable import printable, short
 
 LogFormat = Literal["json", "console", "auto"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[41m"}
 _RESET = "\x1b[0m"
+_ERROR_MAX, _TRACEBACK_MAX = 1_000, 16_000
+"""Characters. An exception may quote the input that caused it, at the end of its traceback."""
 _QUIETER = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
 """Never below warnings: those of AWS say at debug what they sign, and the keys that they were given for it."""
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller put into `extra`, and a failure as one line; a traceback only where someone asked for DEBUG."""
+    """What the caller put into `extra`, and an exception as one line.
+
+    Its traceback too where this program logs it, which it does once for an error that no code expected; those of libraries at DEBUG alone.
+    """
     data = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        data["error"] = f"{type(error).__name__}: {error}"
-        if logging.getLogger().isEnabledFor(logging.DEBUG):
-            data["traceback"] = logging.Formatter().formatException(record.exc_info)
+        data["error"] = f"{type(error).__name__}: {short(str(error), _ERROR_MAX)}"
+        if record.name.partition(".")[0] == "watchrelay" or logging.getLogger().isEnabledFor(logging.DEBUG):
+            data["traceback"] = logging.Formatter().formatException(record.exc_info)[:_TRACEBACK_MAX]
     return data
 
 
@@ -66,7 +71,8 @@ class ConsoleFormatter(logging.Formatter):
         traceback = data.pop("traceback", None)
         pairs = "".join(f" {name}={_plain(value)}" for name, value in data.items())
         message = printable(record.getMessage())
-        return f"{at} {level} {message}{pairs}" + (f"\n{traceback}" if traceback else "")
+        lines = "".join(f"\n  {printable(line)}" for line in traceback.splitlines()) if traceback else ""
+        return f"{at} {level} {message}{pairs}{lines}"
 
 
 def _plain(value: object) -> str:

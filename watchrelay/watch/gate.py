@@ -4,6 +4,8 @@ Room: watch. In: who asks, and how requests ended. Out: go, or wait until when.
 
 Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per closure however many streams see
 it; when the time is up exactly one stream probes; any answer of a living server opens the gate, and whoever waited follows spread out.
+A stream that is failed again while another was answered in between has a trouble of its own (an aggregated API server that is away
+answers 503 for its resources), which closes the gate for nobody.
 A probe that nobody could answer, because we had no credential for it, leaves the gate shut until another probes.
 A watch that breaks after it was opened may be the end of the server, or a proxy's idle timeout: it only makes the next request a probe.
 Source: WATCH 6.5 (client-go warns that a shared delay function advances once per caller).
@@ -20,6 +22,10 @@ from watchrelay.backoff import Backoff, clamp_retry_after
 SPREAD_PER_STREAM_S = 0.02
 """50 watches a second: each is a TLS handshake and one seat of a server that has just come back. Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
+CLOSED_RETRY_AFTER_MAX_S = 32.0
+"""Of a Retry-After, how much holds all streams; the one that it was said to obeys the whole. Above what kube-apiserver asks for: it may
+be said by what serves one resource alone. Source: WATCH 6.4, class B.
+"""
 CLOSED_LEAST_S = 1.0
 """From a probe that failed to the next one: a server that is away hears of all streams together once a second at most."""
 
@@ -81,6 +87,8 @@ class Gate:
         self._answered = False
         self._broken = False
         self._waiting: set[int] = set()
+        self._failing: dict[int, bool] = {}
+        """Streams whose newest request the server failed, and whether it has answered another since."""
         self.state: GateState = Open()
         self.closures = 0
         self.news = False
@@ -125,6 +133,9 @@ class Gate:
 
     def answered(self, stream: int, now_s: float) -> bool:
         """A living server answered `stream`, whatever it said. True when that opened the gate."""
+        self._failing.pop(stream, None)
+        for each in self._failing:
+            self._failing[each] = True
         if isinstance(self.state, Probing) and self.state.prober == stream:
             count = len(self._waiting)
             self.state = Open({each: now_s + spread_s(count, self._rng) for each in sorted(self._waiting)})
@@ -138,9 +149,17 @@ class Gate:
     def failed(self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0, reached: bool = True) -> bool:
         """The server failed `stream`, or was not even `reached`. True when that closed the gate or moved its end.
 
-        Shape: a request that was let through before the newest closure tells nothing new; only a longer Retry-After of it counts.
+        Shape: a request that was let through before the newest closure tells nothing new; only a longer Retry-After of it counts. A probe
+        that fails by a trouble of the stream's own leaves the next one to another.
         """
-        asked_s = clamp_retry_after(retry_after_s)
+        asked_s = min(clamp_retry_after(retry_after_s), CLOSED_RETRY_AFTER_MAX_S)
+        its_own = reached and self._failing.get(stream, False)
+        self._failing[stream] = False
+        if its_own:
+            if self.state != Probing(stream):
+                return False
+            self.state, self.news = Closed(now_s + CLOSED_LEAST_S), False
+            return True
         probing = isinstance(self.state, Probing)
         if go.closure < self.closures or (probing and self.state != Probing(stream)):
             if isinstance(self.state, Closed) and now_s + asked_s > self.state.until_s:
@@ -153,6 +172,7 @@ class Gate:
         self.news = self.level == 1 + self._broken
         self._answered = self._broken = False
         self.closures += 1
+        self._failing = dict.fromkeys(self._failing, False)
         self.state = Closed(now_s + max(delay_s, asked_s, CLOSED_LEAST_S))
         return True
 
@@ -189,6 +209,7 @@ class Gate:
     def left(self, stream: int, now_s: float) -> bool:
         """`stream` asks no more, or gave up its request. True when that set the probe free for another."""
         self._waiting.discard(stream)
+        self._failing.pop(stream, None)
         if isinstance(self.state, Open):
             self.state.turns.pop(stream, None)
         if isinstance(self.state, Probing) and self.state.prober == stream:

@@ -18,8 +18,8 @@
 {{- end -}}
 
 {{- define "watchrelay.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "watchrelay.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "watchrelay.name" . | toYaml }}
+app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- end -}}
 
 {{- define "watchrelay.labels" -}}
@@ -208,32 +208,32 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $ca := .Values.kafka.ca -}}
 - name: config
   configMap:
-    name: {{ include "watchrelay.fullname" . }}
+    name: {{ include "watchrelay.fullname" . | toYaml }}
 - name: tmp
   emptyDir:
     sizeLimit: 64Mi
 {{- with include "watchrelay.authSecret" . }}
 - name: kafka-auth
   secret:
-    secretName: {{ . }}
+    secretName: {{ toYaml . }}
     defaultMode: 0440
     items:
       {{- range $name, $key := include "watchrelay.authKeys" $ | fromJson }}
       - key: {{ $key | quote }}
-        path: {{ $name }}
+        path: {{ $name | toYaml }}
       {{- end }}
 {{- end }}
 {{- if include "watchrelay.hasCa" . }}
 - name: kafka-ca
   {{- if $ca.existingSecret }}
   secret:
-    secretName: {{ $ca.existingSecret }}
+    secretName: {{ $ca.existingSecret | toYaml }}
     items:
       - key: {{ $ca.key | quote }}
         path: ca.crt
   {{- else }}
   configMap:
-    name: {{ default (printf "%s-kafka-ca" (include "watchrelay.fullname" .)) $ca.existingConfigMap }}
+    name: {{ default (printf "%s-kafka-ca" (include "watchrelay.fullname" .)) $ca.existingConfigMap | toYaml }}
     items:
       - key: {{ ternary $ca.key "ca.crt" (ne $ca.existingConfigMap "") | quote }}
         path: ca.crt
@@ -246,7 +246,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Scheduling and identity of every pod of the chart. */}}
 {{- define "watchrelay.podBasics" -}}
-serviceAccountName: {{ include "watchrelay.serviceAccountName" . }}
+serviceAccountName: {{ include "watchrelay.serviceAccountName" . | toYaml }}
 automountServiceAccountToken: true
 enableServiceLinks: false
 {{- if not (kindIs "invalid" .Values.hostUsers) }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -342,6 +343,18 @@ def test_what_follows_from_a_mistake_alone_is_not_reported_beside_it(tmp_path: P
     found = problems(tmp_path, GOOD + "- resource: pods\n  namespaces: [A]\n- resource: pods\n  namespaces: [b]\n")
     assert len(found) == 1
     assert '"A" is not a namespace' in found[0]
+
+
+@pytest.mark.parametrize("value", ["x" * 300_000, "9" * 300_000])
+@pytest.mark.parametrize("key", ["kafka: {{bootstrapServers: [{}]}}", "kafka: {{partitions: {}}}", "resources: [{}]", "{}: 1"])
+def test_a_message_that_repeats_a_value_is_short_and_still_says_what_is_wrong(tmp_path: Path, key: str, value: str) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(f"cluster: c\n{key.format(value)}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(str(file), environ={})
+    for line in str(refused.value).splitlines():
+        assert len(line) < 2500
+        assert len(line) < 500 or re.search(r"must|is not|has no port|unknown key|names no", line), line[-300:]
 
 
 def test_a_secret_never_stands_in_a_message(tmp_path: Path) -> None:

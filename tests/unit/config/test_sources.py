@@ -208,6 +208,36 @@ def test_the_form_of_set_is_checked_apart_from_its_value() -> None:
             parse_set(wrong)
 
 
+@pytest.mark.parametrize("name", ["a" + ".a" * 3000, f"resources[{'9' * 5000}].id", "resources[٣].id", "a" + "[0]" * 3000])
+def test_a_path_without_end_or_an_index_of_other_digits_is_no_path(name: str) -> None:
+    with pytest.raises(ValueError, match=r"write path\.to\.key=VALUE"):
+        parse_set(f"{name}=1")
+
+
+@pytest.mark.parametrize("index", ["9" * 5000, "٣", ""])
+def test_an_index_of_a_variable_that_is_no_number_is_no_setting(config: str, index: str) -> None:
+    with pytest.raises(ConfigError, match="is not a setting"):
+        load_settings(config, environ={f"WATCHRELAY_RESOURCES__{index}__ID": "x"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("kafka.bootstrapServers", f"kafka:{'0' * 5000}", "is not a port"),
+        ("observe.listen", f":{'0' * 5000}", "is not a port"),
+        ("kafka.bootstrapServers", "kafka..svc:9092", "a part of the host between dots is empty"),
+        ("kafka.bootstrapServers", f"{'a' * 64}.svc:9092", "longer than 63"),
+        ("observe.listen", "a..b:8080", "a part of the host between dots is empty"),
+        ("heartbeatInterval", f"{'9' * 5000}d", "is not a duration"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_or_a_host_that_cannot_be_is_refused_in_words_of_our_own(
+    config: str, key: str, value: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_settings(config, [f"{key}={value}"], environ={})
+
+
 def test_an_empty_section_is_a_section_left_out(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(FILE + "kubernetes:\ndefaults:\nobserve:\n")

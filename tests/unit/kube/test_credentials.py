@@ -250,6 +250,13 @@ def test_a_host_that_cannot_exist_is_refused_with_file_and_key(tmp_path: Path, h
         assert refusal(write_kubeconfig(config, cluster=cluster), environ=environ) == message
 
 
+@pytest.mark.parametrize("host", ["xn--", "xn--.example.com", "api.xn--a.example"])
+def test_a_host_in_an_encoding_that_it_is_not_in_is_refused(tmp_path: Path, host: str) -> None:
+    what = "names a host that cannot exist: a part of it begins with xn-- and encodes no name"
+    assert what in refusal(write_kubeconfig(tmp_path / "config", cluster={"server": f"https://{host}:6443"}))
+    assert what in refusal(write_kubeconfig(tmp_path / "config", cluster={"proxy-url": f"http://{host}:3128"}))
+
+
 @pytest.mark.parametrize("name", ["a b", "a\0b", "a\nb"])
 def test_a_host_with_a_blank_or_a_control_character_is_refused(tmp_path: Path, name: str) -> None:
     message = refusal(write_kubeconfig(tmp_path / "config", cluster={"tls-server-name": name}))
@@ -262,7 +269,17 @@ def test_a_host_with_a_blank_or_a_control_character_is_refused(tmp_path: Path, n
 
 @pytest.mark.parametrize(
     "host",
-    ["api.example.com.", "my_api.internal", "10.0.0.1", "[::1]", "[fe80::1%eth0]", "[::ffff:10.0.0.1]", "b\u00fccher.example", "a" * 63],
+    [
+        "api.example.com.",
+        "my_api.internal",
+        "10.0.0.1",
+        "[::1]",
+        "[fe80::1%eth0]",
+        "[::ffff:10.0.0.1]",
+        "b\u00fccher.example",
+        "xn--strae-oqa.example",
+        "a" * 63,
+    ],
 )
 def test_a_host_that_can_exist_is_taken(tmp_path: Path, host: str) -> None:
     cluster = {"server": f"https://{host}:6443", "proxy-url": f"http://{host}:3128", "tls-server-name": host.strip("[]")}

@@ -48,6 +48,19 @@ def test_an_error_is_one_line_without_traceback_unless_debug_is_asked_for() -> N
     assert "Traceback" in out.getvalue()
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_an_error_of_our_own_that_nobody_expected_is_logged_with_its_traceback_at_every_level(form: logs.LogFormat) -> None:
+    out = io.StringIO()
+    logs.configure(form, "error", stream=out)
+    try:
+        raise ValueError("x" * 1_000_000)
+    except ValueError:
+        logging.getLogger("watchrelay.app.streams").exception("stream restarts after an unexpected error")
+    assert "Traceback" in out.getvalue()
+    assert "test_logs.py" in out.getvalue()
+    assert len(out.getvalue()) < 20_000, "what stands in the input does not fill the log"
+
+
 def test_data_cannot_forge_a_console_line() -> None:
     out = io.StringIO()
     logs.configure("console", "info", stream=out)

@@ -161,11 +161,51 @@ def test_an_answer_to_a_request_from_before_opens_nothing() -> None:
     early, other = gate.ask(1, 0.0), gate.ask(2, 0.0)
     assert isinstance(early, Go)
     assert isinstance(other, Go)
-    gate.failed(1, early, 1.0, retry_after_s=60)
+    gate.failed(1, early, 1.0, retry_after_s=20)
     assert not gate.answered(2, 2.0)
-    assert gate.ask(2, 2.0) == Hold(61.0)
-    assert gate.failed(2, other, 3.0, retry_after_s=100), "a longer Retry-After counts from whomever it comes"
-    assert (gate.level, gate.closed_until_s) == (1, 103.0)
+    assert gate.ask(2, 2.0) == Hold(21.0)
+    assert gate.failed(2, other, 3.0, retry_after_s=25), "a longer Retry-After counts from whomever it comes"
+    assert (gate.level, gate.closed_until_s) == (1, 28.0)
+
+
+def test_one_stream_is_failed_again_and_again_while_others_are_answered_and_closes_the_gate_once() -> None:
+    gate = closed_gate(retry_after_s=7)
+    for round_ in range(1, 20):
+        now_s = 40.0 * round_
+        assert isinstance(gate.ask(2, now_s), Go)
+        gate.answered(2, now_s)
+        go = gate.ask(1, now_s + 1)
+        assert isinstance(go, Go)
+        assert not gate.failed(1, go, now_s + 1, retry_after_s=300)
+        assert isinstance(gate.ask(3, now_s + 1), Go), "the others pass"
+    assert gate.closures == 1
+
+
+def test_a_stream_with_a_trouble_of_its_own_probes_for_nobody() -> None:
+    gate = closed_gate(retry_after_s=7)
+    gate.ask(2, 7.0)
+    gate.answered(2, 7.0)
+    gate.broke(8.0)
+    go = gate.ask(1, 8.0)
+    assert isinstance(go, Go)
+    assert gate.failed(1, go, 8.0, retry_after_s=300)
+    assert gate.closed_until_s == 9.0
+    assert isinstance(gate.ask(3, 9.0), Go)
+
+
+def test_whoever_had_a_trouble_of_its_own_before_closes_the_gate_when_all_have() -> None:
+    gate = closed_gate(retry_after_s=7)
+    gate.ask(2, 7.0)
+    gate.answered(2, 7.0)
+    for stream in (2, 1):
+        go = gate.ask(stream, 50.0 * (3 - stream))
+        assert isinstance(go, Go)
+        assert gate.failed(stream, go, 50.0 * (3 - stream))
+    assert gate.closures == 3
+
+
+def test_what_one_stream_was_asked_to_wait_holds_the_others_for_no_longer_than_a_server_asks_for() -> None:
+    assert closed_gate(retry_after_s=300).closed_until_s == 32.0
 
 
 def test_a_prober_that_leaves_hands_the_probe_on() -> None:
