@@ -12,7 +12,7 @@ import json
 import yaml
 
 from watchrelay.admin.asyncapi import document
-from watchrelay.commands.yamltext import quote_other_types
+from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.config import load_settings
 
 

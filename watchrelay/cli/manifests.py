@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from watchrelay.commands.yamltext import quote_other_types
+from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.contract.formats import BROKEN
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import printable, why_broken

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from watchrelay.commands.yamltext import quote_other_types
+from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.config import load
 from watchrelay.config.rights import manifests, rights
 from watchrelay.core.errors import ConfigError
