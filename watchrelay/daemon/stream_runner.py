@@ -13,6 +13,7 @@ import logging
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
+    EpochAhead,
     EpochSpoiled,
     Fenced,
     ForeignRecords,
@@ -76,7 +77,8 @@ class StreamRunner:
         self._anew = False
         """The topic was made anew since the whole state was on it last."""
         self._foreign = False
-        """The topic held records that no claim explains when it was last read."""
+        """The topic holds records that no claim explains, put there since the whole state was on it
+        last."""
         self._unexpected = UnexpectedErrors()
 
     def stop(self, *, deadline_s: float) -> None:
@@ -151,7 +153,7 @@ class StreamRunner:
             if isinstance(error, ForeignRecords) and (
                 isinstance(error, Shared) or not await self._newer_claim_is_read()
             ):
-                self._foreign = True
+                self._foreign, self.drained = True, not self._stopping
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
             raise Fenced(
@@ -163,13 +165,14 @@ class StreamRunner:
             # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # tasks that were cancelled with this one call that an error
-            if (
-                isinstance(error, BaseExceptionGroup)
-                and (spoiled := error.subgroup(EpochSpoiled)) is not None
-            ):
-                self.begin_anew(str(first_cause(spoiled)))
-                return None
             self.drained = not self._stopping
+            spoiled = (
+                error.subgroup(EpochSpoiled) if isinstance(error, BaseExceptionGroup) else None
+            )
+            if spoiled is not None or isinstance(error, EpochSpoiled):
+                self._foreign = True
+                self.begin_anew(str(error if spoiled is None else first_cause(spoiled)))
+                return None
             return error
         return None
 
@@ -179,6 +182,7 @@ class StreamRunner:
             self._status.state = "waiting"
             return
         if isinstance(error, ForeignRecords):
+            self._status.complete = False
             self._refuse(error, wait_s)
             return
         message, cause = self._unexpected.explain(error)
@@ -334,9 +338,9 @@ class StreamRunner:
 
     def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
         if self._status.waits_for != str(error):
+            extra = {"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)}
             log.error(
-                "topic refused",
-                extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)},
+                "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
         self._wait(str(error), wait_s, for_a_person=True)
 
@@ -371,9 +375,11 @@ class StreamRunner:
     async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> Found:
         """What the log says."""
         self._status.state = "resuming"
-        found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
+        found = await resume(
+            self.spec, relay, store, reader, self._epoch, anew=self._anew, foreign=self._foreign
+        )
         if self._foreign:
-            self._foreign, self._status.waits_for = False, ""
+            self._status.waits_for = ""
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()
@@ -466,6 +472,7 @@ class StreamRunner:
                 raise
             raise fenced_by(group_error, "") from group_error
         finally:
+            self._foreign = self._foreign and not self._status.complete
             self._watcher = None
 
     async def _newer_claim_is_read(self) -> bool:

@@ -102,8 +102,10 @@ class Oversize:
         if step is None:
             if not withhold(queues, lane, index):
                 return False
-            if isinstance(item, Queued) and item.verb != "deleted":
-                self._say(record.key, "withheld", len(value))
+            if isinstance(item, Queued) and (
+                item.verb != "deleted" or item.reason == "healed" or item.key in queues.doubted
+            ):
+                self._say(record.key, "withheld", len(value), deleted=item.verb == "deleted")
             return True
         part, trimmed = step
         lane.put_back()
@@ -139,7 +141,7 @@ class Oversize:
         for key in [key for key in self.parts if self._state.get(key) is None]:
             del self.parts[key]
 
-    def _say(self, key: bytes, kept: str, size_bytes: int) -> None:
+    def _say(self, key: bytes, kept: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[kept].inc()
         name = short(key.decode())
         if count := self._said.due((name, kept), clock.now_s()):
@@ -150,7 +152,13 @@ class Oversize:
                 "bytes": size_bytes,
                 "count": count,
             }
-            if kept == "withheld":
+            if deleted:
+                log.error(
+                    "key too large for the topic: its delete is not published, tables may keep a "
+                    "stale record",
+                    extra=extra,
+                )
+            elif kept == "withheld":
                 log.error("object too large for the topic even by name: not published", extra=extra)
             else:
                 log.warning("object too large, published in part", extra=extra)

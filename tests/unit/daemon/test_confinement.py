@@ -15,6 +15,7 @@ from aiohttp import web
 from aiokafka import AIOKafkaProducer
 
 from tests.unit.daemon.conftest import Relay, World, running, until
+from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.daemon.context import Rooms
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.kube.client import KubeClient
@@ -28,13 +29,13 @@ PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 class Broken:
     """Whether the next call for stream pods raises, and how often one did."""
 
-    def __init__(self) -> None:
-        self.on, self.times = False, 0
+    def __init__(self, error: Exception | None = None) -> None:
+        self.on, self.times, self.error = False, 0, error or IndexError("odd input")
 
     def fail(self) -> None:
         if self.on:
             self.times += 1
-            raise IndexError("odd input")
+            raise self.error
 
 
 class Faulty:
@@ -205,6 +206,30 @@ async def test_delays_between_restarts_grow_and_reach_the_status(world: World) -
         assert [round(wait / 1000) for wait in waits] == [1, 2, 4]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [EpochSpoiled("pods", 0, 2, 9), EpochAhead("pods", 9, 2), IndexError("odd input")],
+    ids=type,
+)
+async def test_a_drain_that_an_error_ends_is_not_called_complete(
+    error: Exception, world: World
+) -> None:
+    world.make_topic("core.pods")
+    broken = Broken(error)
+
+    class FaultyDaemon(Daemon):
+        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+            rooms, discovery = super()._rooms(client)
+            return part("sink", "deliver")(rooms, broken), discovery
+
+    async with running(world.settings("pods"), make=FaultyDaemon) as relay:
+        await whole(relay, "pods")
+        broken.on = True
+        relay.daemon.stop()
+        assert await relay.ended() == 1
+    assert broken.times == 1
+
+
 HEADERS = [
     ("ce_specversion", b"1.0"),
     ("ce_type", b"dev.watchrelay.heartbeat.v1"),
@@ -245,7 +270,11 @@ def heartbeat(*, cluster: str, epoch: int) -> list[tuple[str, bytes]]:
     ids=["a higher epoch", "another cluster"],
 )
 async def test_records_that_no_claim_explains_stop_their_stream_alone(
-    headers: list[tuple[str, bytes]], reason: str, restarted: bool, world: World
+    headers: list[tuple[str, bytes]],
+    reason: str,
+    restarted: bool,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for name in ("core.pods", "core.configmaps"):
         world.make_topic(name)
@@ -268,6 +297,8 @@ async def test_records_that_no_claim_explains_stop_their_stream_alone(
         status, body = await relay.get("/readyz")
         assert (status, body["streams"]["pods"]["reason"]) == (200, relay.row("pods").waits_for)
         assert not relay.task.done()
+    refused = {record.message for record in caplog.records if record.message.endswith(" refused")}
+    assert refused == {"topic refused" if "cluster other" in reason else "stream refused"}
 
 
 async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: World) -> None:

@@ -150,6 +150,29 @@ def test_an_object_whose_key_alone_does_not_fit_comes_and_goes_and_holds_up_noth
     run_virtually(body())
 
 
+def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        rig, _ = strict(FITS)
+        stale = b"shop/" + b"x" * 3000
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.relay._heal({stale: 0}, unless_said=False)
+            rig.say(rig.store.put(b"shop/a", pod("a")))
+            await asyncio.sleep(30)
+        assert rig.rebuilt() == {b"shop/a": pod("a")}
+        assert withheld(rig) == 1
+
+    with caplog.at_level(logging.ERROR):
+        run_virtually(body())
+    (line,) = [
+        record for record in caplog.records if "its delete is not published" in record.message
+    ]
+    assert "shop/xxx" in vars(line)["object"]
+
+
 def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
