@@ -25,12 +25,15 @@ CORE = "core"
 DEFAULT_PARTITIONS: Final = 1
 """Of a topic where the config does not set `partitions`."""
 
-SEPARATE: Final = (
-    "give one of the two another `topic`, or both disjoint `namespaces`; "
-    "label and field selectors do not separate them: an object that changes moves from one "
-    "to the other"
-)
-"""The cure for two streams of one resource on one topic."""
+
+def separate(*, namespaced: bool) -> str:
+    """The cure for two streams of one resource on one topic."""
+    return (
+        "give one of the two another "
+        f"`topic`{', or both disjoint `namespaces`' if namespaced else ''}; "
+        "label and field selectors do not separate them: an object that changes moves from "
+        "one to the other"
+    )
 
 
 @dataclass(frozen=True, slots=True)

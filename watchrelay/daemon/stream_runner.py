@@ -53,6 +53,8 @@ stream and reads its log."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
+_LIMIT_READ_S = 3.0
+"""The same: heartbeats wait for it."""
 
 
 class StreamRunner:
@@ -194,6 +196,7 @@ class StreamRunner:
         self._status.failed(
             f"{message}; only this stream restarts; please report it with the log",
             next_attempt_ms=next_ms,
+            cause="internal",
         )
 
     async def _pause(self, wait_s: float) -> None:
@@ -302,15 +305,17 @@ class StreamRunner:
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
 
-    async def _limit_again(self) -> None:
-        """Read the topic's max.message.bytes again, if it can be read."""
-        with contextlib.suppress(TopicRefused, SinkUnavailable):
-            if (
-                facts := await self._rooms.topics.check_topic(
+    async def _limit_again(self) -> int | None:
+        """The topic's max.message.bytes, read again; None: it cannot be read now."""
+        with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
+            async with asyncio.timeout(_LIMIT_READ_S):
+                facts = await self._rooms.topics.check_topic(
                     topic_spec(self.spec, self._rooms.settings)
                 )
-            ) is not None:
+            if facts is not None:
                 self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+                return facts.max_message_bytes
+        return None
 
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
