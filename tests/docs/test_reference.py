@@ -13,6 +13,7 @@ from tools.docs.capacity import figures, with_figures
 from tools.docs.generate import drifted
 from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT, local_links, resolve
+from tools.docs.rooms import drawing, layers
 from watchrelay.cli.main import EXIT_CODES, build_parser
 from watchrelay.config.refusals import LATER
 from watchrelay.observe.status import StreamStatus
@@ -20,6 +21,24 @@ from watchrelay.observe.status import StreamStatus
 
 def test_generated_pages_are_fresh() -> None:
     assert drifted() == [], "run `make generate-docs`"
+
+
+def test_every_package_of_the_import_contracts_is_drawn_in_its_layer() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    packages = {
+        path.stem for path in (ROOT / "watchrelay").iterdir() if (path / "__init__.py").is_file()
+    }
+    assert {name for layer in layers(text) for name in layer} == packages | {"__main__"}
+    tops = dict(re.findall(r'y="(\d+)" font-size="14" font-weight="bold">(\w+)<', drawing(text)))
+    assert [name for _, name in sorted((int(top), name) for top, name in tops.items())] == [
+        layer[-1] for layer in layers(text)
+    ]
+
+
+def test_a_package_without_a_description_is_refused() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    with pytest.raises(KeyError, match="elsewhere"):
+        drawing(text.replace('"demo : admin"', '"demo : elsewhere"'))
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:

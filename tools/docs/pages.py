@@ -2,7 +2,7 @@
 
 Pages keep their links as they work in the tree. On the site a link to another page follows that
 page; a link to a file that is no page (a test, an example) becomes its name, as the site does not
-know where the tree is kept.
+know where the tree is kept. A picture is below docs/.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def rewritten(name: str, text: str, pages: dict[str, str]) -> str:
         if not (ROOT / meant).exists():
             raise BrokenLink(f"{name}: {target} leads nowhere")
         if said.startswith("!"):
-            return found[0]
+            place = (ROOT / meant).relative_to(DOCS).as_posix()
+            return f"{said}({os.path.relpath(place, here)})"
         words = said[1:-1]
         return words if words.strip("`") == meant else f"{words} (`{meant}`)"
 
