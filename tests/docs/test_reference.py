@@ -71,7 +71,12 @@ def test_help_tells_the_exit_codes_of_the_reference() -> None:
 
 
 def test_every_field_of_a_streams_row_is_explained() -> None:
-    text = (DOCS / "observe.md").read_text().partition("## A stream's row")[2].partition("\n## ")[0]
+    text = (
+        (DOCS / "observe.md")
+        .read_text()
+        .partition("## Fields of a stream")[2]
+        .partition("\n## ")[0]
+    )
     told = {
         name
         for row in text.splitlines()
