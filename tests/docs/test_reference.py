@@ -63,6 +63,21 @@ def _anchors(page: Path) -> set[str]:
     }
 
 
+def test_the_tests_that_pages_name_exist() -> None:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    names = {path.stem for path in files}
+    for path in files:
+        names |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    lost = {
+        f"{page}: {name}"
+        for page in pages()
+        if page != "CHANGELOG.md"
+        for name in re.findall(r"\b(test_\w+)(?![\w*]|\.\.\.)", (ROOT / page).read_text())
+        if name not in names
+    }
+    assert lost == set()
+
+
 def test_help_tells_the_exit_codes_of_the_reference() -> None:
     text = " ".join(build_parser().format_help().split())
     for code, said in EXIT_CODES.items():
