@@ -33,6 +33,9 @@ FORBIDDEN = {
         r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b(?!\(#\d+\))"
     ),
     "path of one machine": re.compile(r"(?<![\w.~}])/(wo" + r"rk|ro" + r"ot|ho" + r"me)/"),
+    "pointer to a text that is not in the tree": re.compile(
+        r"WIRE-" + r"WHY|\bDESI" + r"GN \d|docs/met" + r"rics\.md"
+    ),
     "host of a package index": re.compile(
         r"\b(py"
         r"pi\.org|pythonho"

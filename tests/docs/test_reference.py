@@ -13,6 +13,7 @@ from tools.docs.capacity import figures, with_figures
 from tools.docs.generate import drifted
 from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT, local_links, resolve
+from tools.docs.rooms import drawing, layers
 from watchrelay.cli.main import EXIT_CODES, build_parser
 from watchrelay.config.refusals import LATER
 from watchrelay.observe.status import StreamStatus
@@ -20,6 +21,24 @@ from watchrelay.observe.status import StreamStatus
 
 def test_generated_pages_are_fresh() -> None:
     assert drifted() == [], "run `make generate-docs`"
+
+
+def test_every_package_of_the_import_contracts_is_drawn_in_its_layer() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    packages = {
+        path.stem for path in (ROOT / "watchrelay").iterdir() if (path / "__init__.py").is_file()
+    }
+    assert {name for layer in layers(text) for name in layer} == packages | {"__main__"}
+    tops = dict(re.findall(r'y="(\d+)" font-size="14" font-weight="bold">(\w+)<', drawing(text)))
+    assert [name for _, name in sorted((int(top), name) for top, name in tops.items())] == [
+        layer[-1] for layer in layers(text)
+    ]
+
+
+def test_a_package_without_a_description_is_refused() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    with pytest.raises(KeyError, match="elsewhere"):
+        drawing(text.replace('"demo : admin"', '"demo : elsewhere"'))
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
@@ -44,6 +63,21 @@ def _anchors(page: Path) -> set[str]:
     }
 
 
+def test_the_tests_that_pages_name_exist() -> None:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    names = {path.stem for path in files}
+    for path in files:
+        names |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    lost = {
+        f"{page}: {name}"
+        for page in pages()
+        if page != "CHANGELOG.md"
+        for name in re.findall(r"\b(test_\w+)(?![\w*]|\.\.\.)", (ROOT / page).read_text())
+        if name not in names
+    }
+    assert lost == set()
+
+
 def test_help_tells_the_exit_codes_of_the_reference() -> None:
     text = " ".join(build_parser().format_help().split())
     for code, said in EXIT_CODES.items():
@@ -52,7 +86,12 @@ def test_help_tells_the_exit_codes_of_the_reference() -> None:
 
 
 def test_every_field_of_a_streams_row_is_explained() -> None:
-    text = (DOCS / "observe.md").read_text().partition("## A stream's row")[2].partition("\n## ")[0]
+    text = (
+        (DOCS / "observe.md")
+        .read_text()
+        .partition("## Fields of a stream")[2]
+        .partition("\n## ")[0]
+    )
     told = {
         name
         for row in text.splitlines()

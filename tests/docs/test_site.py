@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.docs.build import NOT_SEARCHED, stage
 from tools.docs.pages import BrokenLink, resolve, rewritten, sources, staged
 from tools.docs.reference import table
 from tools.docs.site import complaints
@@ -48,8 +49,19 @@ def test_a_style_that_fetches_is_found(tmp_path: Path) -> None:
 def test_links_follow_pages_and_name_what_is_no_page() -> None:
     known = sources()
     assert "[Architecture](architecture.md)" in staged("docs/index.md", known)
+    assert "](images/rooms.svg)" in staged("ARCHITECTURE.md", known)
     assert "`java/Reader.java` (`examples/java/Reader.java`)" in staged("examples/README.md", known)
     assert resolve("docs/runbooks/README.md", "../security.md#assets") == "docs/security.md"
+
+
+def test_the_facts_for_contributors_are_left_out_of_the_search(tmp_path: Path) -> None:
+    stage(tmp_path / "pages")
+    excluded = {
+        path.name
+        for path in (tmp_path / "pages").rglob("*.md")
+        if path.read_text().startswith("---\nsearch:\n  exclude: true\n---\n# ")
+    }
+    assert excluded == set(NOT_SEARCHED)
 
 
 def test_a_link_to_nothing_stops_the_build() -> None:

@@ -8,7 +8,7 @@ Where a second rule of today's writer makes a fault harmless, it is broken as we
 - F3: a former writer whose begin stands behind a newer claim has that claim between two of its own
   acknowledgements. It looks there before its end (record contract 4.3, "it precedes the next end"),
   and stops (F26): so its end, and its index record, never come. Readers are safe without F26
-  (WIRE-WHY), so what is found is F3.
+  (docs/record-contract-reasons.md), so what is found is F3.
 The letters of F6 stand in `planted_overload.py`.
 """
 

@@ -20,6 +20,9 @@ from tools.docs.site import complaints
 BUILD = ROOT / "build" / "docs"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
 CONFIG = ROOT / "mkdocs.yml"
+NOT_SEARCHED = ("kafka-facts.md", "watch-facts.md")
+"""Pages for contributors that would hide what users look for."""
+_EXCLUDED = "---\nsearch:\n  exclude: true\n---\n"
 ZENSICAL = ROOT / ".venv" / "docs" / "bin" / "zensical"
 
 
@@ -48,7 +51,8 @@ def stage(directory: Path) -> None:
     pages = sources()
     for name, place in pages.items():
         (directory / place).parent.mkdir(parents=True, exist_ok=True)
-        (directory / place).write_text(staged(name, pages))
+        head = _EXCLUDED if place in NOT_SEARCHED else ""
+        (directory / place).write_text(head + staged(name, pages))
     for picture in sorted([*DOCS.rglob("*.svg"), *DOCS.rglob("*.png")]):
         target = directory / picture.relative_to(DOCS)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
 | docs/capacity.md and README.md, at their marks | docs/performance.md |
+| docs/images/rooms.svg | the import contracts in pyproject.toml |
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tools.docs import reference
 from tools.docs.capacity import with_figures
 from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT
+from tools.docs.rooms import drawing
 
 RULES = ROOT / "helm" / "watchrelay" / "files" / "rules" / "watchrelay.yaml"
 REFERENCE = DOCS / "reference"
@@ -51,6 +53,7 @@ def made() -> dict[Path, str]:
         REFERENCE / "logs.md": reference.logs(found(modules)),
         REFERENCE / "headers.md": reference.headers(),
         REFERENCE / "topics.md": reference.topics(),
+        DOCS / "images" / "rooms.svg": drawing((ROOT / "pyproject.toml").read_text()),
         **measured,
     }
 

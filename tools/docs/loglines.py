@@ -15,7 +15,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message. Shape: `levels` worst first, several where the code chooses; `fields` in the
+    """One message: `levels` worst first, several if the code chooses; `fields` in the
     order of the source, "..." among them where more may stand than the call itself names."""
 
     levels: tuple[str, ...]
@@ -58,7 +58,7 @@ def _of(module: str, tree: ast.Module) -> Iterator[Line]:
 
 
 def _messages(tree: ast.Module, function: _Function, node: ast.expr) -> list[str]:
-    """What is said: constant words, one of two, or what the callers of this method hand to it."""
+    """The message: constant text, one of two texts, or what the callers of this method pass."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]

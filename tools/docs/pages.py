@@ -2,7 +2,7 @@
 
 Pages keep their links as they work in the tree. On the site a link to another page follows that
 page; a link to a file that is no page (a test, an example) becomes its name, as the site does not
-know where the tree is kept.
+know where the tree is kept. A picture is below docs/.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ELSEWHERE = {
     "helm/watchrelay/README.md": "chart.md",
     "tests/vectors/README.md": "vectors.md",
 }
-"""Pages that stand beside what they describe, by their place on the site."""
+"""Pages outside of docs/, by their place on the site."""
 
 HOME = ("README.md", "CODE_OF_CONDUCT.md", "AGENTS.md")
-"""Read in the tree alone; their links are checked all the same."""
+"""Pages that are not on the site; their links are checked too."""
 
 _LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]+)\)")
 _BLOCK = re.compile(r" {0,3}(\||- |\d+\. )")
@@ -99,18 +99,19 @@ def rewritten(name: str, text: str, pages: dict[str, str]) -> str:
     here = PurePosixPath(pages[name]).parent
 
     def link(found: re.Match[str]) -> str:
-        said, target = found["text"], found["target"]
+        label, target = found["text"], found["target"]
         if re.match(r"[a-z]+:", target) or target.startswith("#"):
             return found[0]
         path, _, anchor = target.partition("#")
         meant = resolve(name, path)
         if meant in pages:
-            return f"{said}({os.path.relpath(pages[meant], here)}{'#' + anchor if anchor else ''})"
+            return f"{label}({os.path.relpath(pages[meant], here)}{'#' + anchor if anchor else ''})"
         if not (ROOT / meant).exists():
             raise BrokenLink(f"{name}: {target} leads nowhere")
-        if said.startswith("!"):
-            return found[0]
-        words = said[1:-1]
+        if label.startswith("!"):
+            place = (ROOT / meant).relative_to(DOCS).as_posix()
+            return f"{label}({os.path.relpath(place, here)})"
+        words = label[1:-1]
         return words if words.strip("`") == meant else f"{words} (`{meant}`)"
 
     return "".join(_LINK.sub(link, line) if outside else line for line, outside in _spaced(text))

@@ -1,4 +1,4 @@
-"""The reference pages, each made from the one place where its facts stand. Pure: values in,
+"""The reference pages, each generated from the source of its facts. Pure: values in,
 Markdown out."""
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from watchrelay.config.schema import json_schema
 from watchrelay.kafka.topic_config import TopicKind, TopicSpec
 from watchrelay.observe.metrics import CATALOGUE, Described
 
-MADE = (
-    "<!-- Made by tools/docs/generate.py from {source}: `make generate-docs` writes it anew. -->\n"
-)
+MADE = "<!-- Made by tools/docs/generate.py from {source}: do not edit, run `make generate-docs`. -->\n"
 
 
 def page(title: str, source: str, *parts: str) -> str:
-    """One page, its source named on top."""
+    """One page, with a comment that names its source."""
     return "\n".join(
         [MADE.format(source=source), f"# {title}\n", *(part.rstrip("\n") + "\n" for part in parts)]
     )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table; what looks like a tag is text."""
+    """A Markdown table, with `<` and `>` escaped outside of code."""
     names = list(head)
     lines = [names, ["---"] * len(names), *([_cell(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -52,7 +50,7 @@ def _cell(text: str) -> str:
 
 
 def code(text: object) -> str:
-    """As code, if there is anything."""
+    """`text` as inline code; an empty text stays empty."""
     return f"`{text}`" if text != "" else ""
 
 
@@ -60,7 +58,7 @@ def code(text: object) -> str:
 
 
 def takes(key: Mapping[str, Any]) -> str:
-    """What may be written as the value of a key."""
+    """The type of a key's value, in words."""
     if "enum" in key:
         return ", ".join(code(value) for value in key["enum"])
     if "examples" in key:
@@ -76,12 +74,12 @@ def takes(key: Mapping[str, Any]) -> str:
 
 
 def when(path: tuple[str, ...]) -> str:
-    """Whether a running relay takes another value of the key."""
+    """Whether a change of the key takes effect while the relay runs."""
     return "restart" if any(path[: len(cold)] == cold for cold in COLD) else "while running"
 
 
 def later(path: tuple[str, ...]) -> str:
-    """What this release refuses of the key, in one sentence."""
+    """A note if this release refuses the key or some of its values."""
     for row in LATER:
         if row.path == path:
             return f" **Not in this release{f': only {code(row.written)}' if row.only else ''}.**"
@@ -93,20 +91,20 @@ def keys(section: Mapping[str, Any], at: tuple[str, ...], definitions: Mapping[s
     rows = []
     for name, key in section["properties"].items():
         path = (*at, name)
-        said = key.get("description", "") + later(path)
+        text = key.get("description", "") + later(path)
         inner = definition(key, definitions) or definition(key.get("items", {}), definitions)
         if inner is not None:
-            said = said or str(inner.get("description", ""))
+            text = text or str(inner.get("description", ""))
             rows.append(
                 [
                     f"[`{name}`](#{anchor('.'.join(path))})",
                     "list of entries" if "items" in key else "section",
                     "",
-                    said,
+                    text,
                 ]
             )
         else:
-            rows.append([code(name), takes(key), when(path), said])
+            rows.append([code(name), takes(key), when(path), text])
     return table(("key", "value", "an edit takes effect", "meaning"), rows)
 
 
@@ -163,15 +161,15 @@ def config() -> str:
 
 CONFIG_INTRODUCTION = """\
 The config is one YAML file: `-c FILE`, else `$WATCHRELAY_CONFIG`, else `./watchrelay.yaml`, else `/etc/watchrelay/config.yaml`.
-Unknown keys, wrong types and combinations that cannot work are refused together, each with file, line, key and what to write instead.
+Unknown keys, wrong types and combinations that cannot work are reported together, each with file, line, key and a correction.
 
 - **Environment**: every key can be set by a variable. `WATCHRELAY_KAFKA__TOPIC_PREFIX=k8s` sets `kafka.topicPrefix`: words in capitals
-  joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable wins over the file.
-- **Command line**: `--set kafka.partitions=3` wins over both and may be repeated; list items are written
+  joined by `_`, sections by `__`. Lists are written with commas, sections as JSON. A variable overrides the file.
+- **Command line**: `--set kafka.partitions=3` overrides both and may be repeated; list items are written
   `resources[0].labelSelector=app=web`.
-- **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) that this page is made from.
+- **Editors**: `watchrelay schema > schema.json` writes the JSON Schema (draft 2020-12) from which this page is generated.
 
-Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 turns a period off.
+Durations are written `500ms`, `10s`, `5m`, `1h30m`, sizes `512KiB`, `64MiB`. A duration of 0 disables a periodic action.
 """
 
 # ---- command line --------------------------------------------------------------------------------
@@ -183,11 +181,12 @@ def cli() -> str:
     commands = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
-    said = {choice.dest: choice.help or "" for choice in commands._choices_actions}
+    helps = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     parts = [
         CLI_INTRODUCTION,
         table(
-            ("command", "does"), ([f"[`{name}`](#{name})", said[name]] for name in commands.choices)
+            ("command", "does"),
+            ([f"[`{name}`](#{name})", helps[name]] for name in commands.choices),
         ),
     ]
     shared = {"-c", "--set"}
@@ -212,8 +211,8 @@ def cli() -> str:
 
 
 CLI_INTRODUCTION = """\
-stdout is data, stderr is messages. A command that needs the config finds it as [Configuration](config.md) says, and takes
-`-c FILE` (`--config FILE`) and `--set PATH=VALUE`. What the process returns: [Exit codes](exit-codes.md).
+Data goes to stdout, messages go to stderr. A command that needs the config looks for it as described in [Configuration](config.md), and accepts
+`-c FILE` (`--config FILE`) and `--set PATH=VALUE`. Exit codes are on [their own page](exit-codes.md).
 """
 
 
@@ -221,7 +220,7 @@ CLI_JSON = """\
 ## JSON of validate, topics and snapshot
 
 `validate --output json` and `topics --output json` print one object on one line, `snapshot --output json` one line for each stream, as soon
-as its snapshot is complete. Keys are only added from release to release. What is not known is `null`. The exit code is the same as without
+as its snapshot is complete. Later releases only add keys. Unknown values are `null`. The exit code is the same as without
 `--output`.
 """
 CLI_JSON_KEYS = (
@@ -229,7 +228,7 @@ CLI_JSON_KEYS = (
         "`validate`",
         "`valid`",
         (
-            "`false` where the config is refused: then `problems` is the only other key, and the "
+            "`false` if the config is refused: then `problems` is the only other key, and the "
             "same lines are on stderr"
         ),
     ),
@@ -297,7 +296,7 @@ def usage(command: argparse.ArgumentParser) -> str:
 
 
 def value_name(action: argparse.Action) -> str:
-    """How the value of an argument is called."""
+    """The placeholder of an argument's value."""
     return (
         "|".join(map(str, action.choices))
         if action.choices
@@ -314,23 +313,23 @@ def argument(action: argparse.Action) -> list[str]:
 
 
 def exit_codes() -> str:
-    """What the process returns."""
-    rows = [[code(number), said] for number, said in EXIT_CODES.items()]
+    """Every exit code."""
+    rows = [[code(number), meaning] for number, meaning in EXIT_CODES.items()]
     return page(
         "Exit codes", "watchrelay/cli/main.py", table(("code", "meaning"), rows), EXIT_NOTES
     )
 
 
 EXIT_NOTES = """\
-`run`, `demo` and `tail` without `--until-end` go on until they are interrupted, and end with 0 then.
+`run`, `demo` and `tail` without `--until-end` run until they are interrupted, and then exit with 0.
 
-`run` ends only when it is told to (0 once drained, 1 when `shutdown.drainTimeout` passed), when another relay claimed its streams (75),
-when at start its config is wrong (78) or another program has its `observe.listen` (1), or by a defect in what all streams share (1). An
-outage of the API server or of Kafka, a missing right, a missing resource, a refused topic and an unexpected error in one stream do not
-end it.
+`run` exits only when it is stopped (0 once drained, 1 if `shutdown.drainTimeout` passed), when another relay claimed its streams (75),
+when its config is invalid at start (78), when another program uses its `observe.listen` (1), or because of a defect in a part that all
+streams share (1). An outage of the API server or of Kafka, a missing right, a missing resource, a refused topic and an unexpected error
+in one stream do not stop it.
 
-`validate --connect` returns 69 when something cannot be reached, 78 when a person must change something (rights, topic, replication
-factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only when everything holds.
+`validate --connect` returns 69 if something cannot be reached, 78 if operator action is required (rights, topic, replication
+factor), and 0, with a warning, for a resource that is not served yet. `verify` returns 0 only if every check passes.
 """
 
 # ---- metrics, alerts -----------------------------------------------------------------------------
@@ -356,9 +355,9 @@ are gauges in Unix time; ages are computed in PromQL (`time() - ...`). All serie
 zero. A histogram has the series `_bucket`, `_sum` and `_count`. `cluster` is the `cluster` of the config; the series of the process have it
 too.
 
-Beside them stand, on Linux, CPU, memory, open files and start of the process, named as by every client library:
+On Linux there are also CPU, memory, open files and start time of the process, with the names that every client library uses:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds` and
-`process_start_time_seconds`; and of Python's collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
+`process_start_time_seconds`; and of Python's garbage collector `python_gc_collections_total`, `python_gc_objects_collected_total` and
 `python_gc_objects_uncollectable_total`, by generation.
 """
 
@@ -367,15 +366,15 @@ Beside them stand, on Linux, CPU, memory, open files and start of the process, n
 
 
 LOGS_INTRODUCTION = """\
-One line a message on stderr, as JSON where that is no terminal: `time`, `level`, `logger`, `message`, and the fields of the table, where
-`...` stands for more. The words of a message never change with what it speaks of: search and count by them. `error` as a field is one line
-that names what is wrong and, where one is known, the cure; a traceback stands beside it at `debug` alone. Of several levels the worst is
-for what is new or grave. What libraries say comes under their own names, at `warning` and above. Objects and credentials are never logged.
+One line per message on stderr, as JSON unless stderr is a terminal: `time`, `level`, `logger`, `message`, and the fields of the table, where
+`...` means further fields. The text of a message is constant: search and count by it. The field `error` is one line
+with the problem and, if known, the fix; a traceback is added only at `debug`. If a message has several levels, the worst is
+for new or severe cases. Messages of libraries have their own loggers, at `warning` and above. Objects and credentials are never logged.
 """
 
 
 def logs(lines: Iterable[Line]) -> str:
-    """Every line that the daemon and its commands log."""
+    """Every message that the daemon and its commands log."""
     rows = [
         [
             ", ".join(line.levels),
@@ -385,9 +384,12 @@ def logs(lines: Iterable[Line]) -> str:
         ]
         for line in lines
     ]
-    head = ("level", "message", "fields", "logger, behind `watchrelay.`")
+    head = ("level", "message", "fields", "logger, after `watchrelay.`")
     return page(
-        "Log lines", "the calls of the loggers in watchrelay/", LOGS_INTRODUCTION, table(head, rows)
+        "Log messages",
+        "the calls of the loggers in watchrelay/",
+        LOGS_INTRODUCTION,
+        table(head, rows),
     )
 
 
@@ -401,18 +403,18 @@ def alerts(rules: Mapping[str, Any]) -> str:
     parts = [ALERTS_INTRODUCTION]
     rows, details = [], []
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-        name, said = rule["alert"], rule["annotations"]
+        name, annotations = rule["alert"], rule["annotations"]
         rows.append(
             [
                 f"[{name}](../runbooks/{name}.md)",
                 rule["labels"]["severity"],
                 rule.get("for", "at once"),
-                plain(said["summary"]),
+                plain(annotations["summary"]),
             ]
         )
         details += [
             f"### {name}\n",
-            plain(said["description"]) + "\n",
+            plain(annotations["description"]) + "\n",
             "```promql\n" + rule["expr"].strip() + "\n```\n",
         ]
     parts += [
@@ -424,10 +426,10 @@ def alerts(rules: Mapping[str, Any]) -> str:
 
 
 ALERTS_INTRODUCTION = """\
-The chart makes them with `prometheusRule.enabled: true`; `prometheusRule.disabled` leaves some out by name. Without the operator of
-Prometheus, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
+The chart installs them with `prometheusRule.enabled: true`; `prometheusRule.disabled` omits some by name. Without the Prometheus
+operator, load `helm/watchrelay/files/rules/watchrelay.yaml` as a rule file. They expect `job="watchrelay"`. Each has a test in which it
 fires and one in which it does not. A number before a comment is the default of that name in the chart's `prometheusRule.thresholds`;
-`prometheusRule.for` says by name how long an alert must hold.
+`prometheusRule.for` sets by name how long the condition must last.
 """
 
 
@@ -443,21 +445,23 @@ def plain(text: str) -> str:
 
 
 def headers() -> str:
-    """Every header, and which record carries it."""
+    """Every header, and which records have it."""
     order = (*OBJECT_TYPES, *MARKER_TYPES)
     mark = {True: "yes"}
     rows = [
         [
             code(name),
             *(
-                mark.get(name in REQUIRED[said], "maybe" if name in OPTIONAL[said] else "")
-                for said in order
+                mark.get(name in REQUIRED[record], "maybe" if name in OPTIONAL[record] else "")
+                for record in order
             ),
             about["description"],
         ]
         for name, about in HEADERS.items()
     ]
-    kinds = table(("in the table", "`ce_type`"), ([said, code(TYPES[said])] for said in order))
+    kinds = table(
+        ("in the table", "`ce_type`"), ([record, code(TYPES[record])] for record in order)
+    )
     return page(
         "Headers",
         "watchrelay/admin/asyncapi_headers.py",
@@ -469,8 +473,8 @@ def headers() -> str:
 
 
 HEADERS_INTRODUCTION = """\
-What each header means, precisely, stands in [section 3 of the record contract](../record-contract.md#3-records-of-a-state-topic); this
-table shows which record carries it. "yes": always; "maybe": where it applies; empty: never. `watchrelay asyncapi` prints the same for the
+The exact meaning of each header is in [section 3 of the record contract](../record-contract.md#3-records-of-a-state-topic); this
+table shows which records have it. "yes": always; "maybe": if it applies; empty: never. `watchrelay asyncapi` prints the same for the
 topics of your config, as an AsyncAPI 3.0 document.
 """
 
@@ -482,7 +486,7 @@ TOPIC_KINDS: dict[TopicKind, str] = {
 
 
 def topics() -> str:
-    """What topics are created with."""
+    """The settings of topics that the relay creates."""
     specs = {
         kind: TopicSpec(name="", kind=kind, snapshot_interval_s=3600.0).configs()
         for kind in TOPIC_KINDS
@@ -501,13 +505,13 @@ def topics() -> str:
 
 
 TOPICS_INTRODUCTION = """\
-What a topic is created with where `kafka.createTopics` is true, for a snapshot interval of one hour and the other defaults. `watchrelay
-topics` lists the topics of your config and checks them, `watchrelay topics --create` makes those that are missing.
+The settings of topics that the relay creates if `kafka.createTopics` is true, for a snapshot interval of one hour and the other defaults. `watchrelay
+topics` lists and checks the topics of your config, `watchrelay topics --create` creates missing ones.
 """
 TOPICS_NOTES = """\
-Whoever makes the topics otherwise should give them these settings. A topic with compaction whose `min.compaction.lag.ms` or
+If you create the topics yourself, use these settings. A topic with compaction whose `min.compaction.lag.ms` or
 `delete.retention.ms` is under twice the snapshot interval is refused, and so is one with deletion whose `retention.ms` is; one with fewer
-partitions than the stream was begun with; one whose `min.insync.replicas` is over its replication factor. A refused topic stops its
-stream alone, and the message names the setting and the command that mends it. Why: [record contract, section
+partitions than the stream was started with; one whose `min.insync.replicas` exceeds its replication factor. A refused topic stops only its
+stream, and the message names the setting and the command that changes it. Reasons: [record contract, section
 2](../record-contract.md#2-topics).
 """

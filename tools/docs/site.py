@@ -33,11 +33,11 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = {name: value or "" for name, value in attrs}
-        self.ids |= {said[name] for name in ("id", "name") if said.get(name)}
-        if tag == "a" and "href" in said:
-            self.links.append(said["href"])
-        if tag == "link" and said.get("rel") not in (
+        attributes = {name: value or "" for name, value in attrs}
+        self.ids |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        if tag == "link" and attributes.get("rel") not in (
             "canonical",
             "alternate",
             "prev",
@@ -45,8 +45,10 @@ class _Page(HTMLParser):
             "author",
             "license",
         ):
-            self.fetched.append(said.get("href", ""))
-        self.fetched += [said[name] for of, name in FETCHED if of == tag and said.get(name)]
+            self.fetched.append(attributes.get("href", ""))
+        self.fetched += [
+            attributes[name] for of, name in FETCHED if of == tag and attributes.get(name)
+        ]
 
 
 def complaints(site: Path) -> list[str]:

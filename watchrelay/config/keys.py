@@ -1,7 +1,7 @@
 """The keys that exist: what kind each is, how it is called in the environment, which one was
 probably meant.
 
-Room: config. In: the settings' classes. Out: look-ups by path for `sources.py` and `load.py`.
+Room: config. In: the settings' classes. Out: look-ups by path for `sources.py` and `loading.py`.
 """
 
 from __future__ import annotations

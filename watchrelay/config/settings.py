@@ -1,8 +1,8 @@
 """Everything that can be configured, as frozen values.
 
-Room: config. In: plain values that `load.py` gathered from the file, the environment and `--set`.
-Out: `Settings`, whose sections are handed to the rooms. Each field's docstring (unit, default,
-reason) is its description in the JSON Schema and the reference page.
+Room: config. In: plain values that `loading.py` gathered from file, environment and `--set`. Out:
+`Settings`, whose sections are handed to the rooms. Each field's docstring (unit, default, reason)
+is its description in the JSON Schema and the reference page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a check over several keys says.
 
-Room: config. In: nothing. Out: the value that `refusals.py` and `security.py` make, and `load.py`
-turns into a `Problem`.
+Room: config. In: nothing. Out: the value that `refusals.py` and `security.py` make, and
+`loading.py` turns into a `Problem`.
 """
 
 from __future__ import annotations

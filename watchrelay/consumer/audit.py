@@ -68,8 +68,8 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 def bare_hash(value: bytes, version: str) -> bytes:
-    """Eight bytes that tell two objects apart, their resourceVersion aside. Source: DESIGN 4.1,
-    suppressUnchanged."""
+    """Eight bytes that tell two objects apart, their resourceVersion aside: with
+    `suppressUnchanged` the topic may have an older version of an otherwise equal object."""
     text = version.encode()
     at = value.find(b'%b%b"' % (_VERSION_KEY, text)) if text else -1
     if at >= 0:

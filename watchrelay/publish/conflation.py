@@ -2,7 +2,7 @@
 
 Room: relay (pure). In: the same as a `Sequencer`, and the store's present state when there is room
 again. Out: the same records, and past the bound, for each key, what leads from the published to the
-present state. Source: WIRE 4.3, WIRE-WHY F6.
+present state. Source: docs/record-contract-reasons.md, F6.
 
 A partition past the bound gives up its queue and keeps the set of its keys. What was cut stays as
 it is: it may be in the log already. From then on until the set is empty, changes of that partition

@@ -2,8 +2,8 @@
 before that.
 
 Room: relay (pure). In: what was queued, or would have been, in the store's order. Out: per key,
-enough to tell what leads from the published state to the present one. Source: WIRE 4.3, WIRE-WHY
-F6.
+enough to tell what leads from the published state to the present one. Source:
+docs/record-contract-reasons.md, F6.
 
 Why it is bounded by the objects there are: a key is kept while the log holds it or the store does.
 One that came and went while nobody could be told leaves the set.

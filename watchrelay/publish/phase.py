@@ -48,7 +48,7 @@ class Course:
     @property
     def may_snapshot(self) -> bool:
         """One begun before the frontier has passed what is on the log would hide deletes that a
-        replay needs. Source: WIRE-WHY F5."""
+        replay needs. Source: docs/record-contract-reasons.md, F5."""
         return not (self.first or self.relisting or self.catching_up)
 
     @property
