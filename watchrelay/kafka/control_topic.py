@@ -26,7 +26,7 @@ from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefuse
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_state import ControlState, StreamControl, Value, remembered
-from watchrelay.kafka.topic_follower import Tail
+from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.status import Board
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ControlTopic:
         self._sink = sink
         problems = board.problems if board is not None else {}
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
-        self._tail = Tail(
+        self._follower = TopicFollower(
             connection,
             topic,
             self,
@@ -290,7 +290,7 @@ class ControlTopic:
 
         Raises: TopicLost when it was deleted or made anew.
         """
-        await self._tail.run()
+        await self._follower.run()
 
     def began(self, end: int) -> None:
         """What stands there now is the past."""

@@ -1,10 +1,10 @@
-"""One generation of the producer: from the moment it can write until it is cut and never writes
+"""One session of the producer: from its first write until it is aborted and never writes
 again.
 
 Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers:
-refused, or cut. The only file that knows aiokafka's producer from inside (0.14, pinned). Its
+refused, or aborted. The only file that knows aiokafka's producer from inside (0.14, pinned). Its
 defects (a partition wedged after any error, sequences that wrap, no re-bootstrap) are dealt with by
-throwing a generation away; that must be certain and quick, where `stop()` flushes, waits, and hangs
+throwing a session away; that must be certain and quick, where `stop()` flushes, waits, and hangs
 while brokers are down. Source: aiokafka issues 1017, 1101, 459.
 """
 
@@ -56,14 +56,14 @@ class SinkSettings:
     secrets_every_s: float = 5.0
 
 
-class Cut(Exception):
-    """This generation ended: whether the batch stands in the log is unknown; send it again with the
+class ProducerAborted(Exception):
+    """This session ended: whether the batch stands in the log is unknown; send it again with the
     next one."""
 
 
 class Refused(Exception):
     """The batch got an error. Shape: `sent` is False when it certainly never left this process, so
-    the generation is still good."""
+    the session is still good."""
 
     def __init__(self, error: Exception, *, sent: bool) -> None:
         super().__init__(str(error))
@@ -71,13 +71,13 @@ class Refused(Exception):
         self.sent = sent
 
 
-class Generation:
+class ProducerSession:
     """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was
     handed over, oldest first."""
 
     def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
-        self.is_cut = self.is_left = False
+        self.is_aborted = self.is_draining = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.tail = tail
@@ -112,30 +112,30 @@ class Generation:
                 metadata_max_age_ms=60_000,
             )
             tame(producer.client)
-            generation = cls(producer, tail, settings)
+            session = cls(producer, tail, settings)
             try:
                 async with asyncio.timeout(settings.start_timeout_s):
                     await producer.start()
             except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                generation.cut()
-                await generation.close()
+                session.abort()
+                await session.close()
                 raise unreachable(connection, error, tail.reason) from error
             except asyncio.CancelledError:
-                generation.cut()
-                await generation.close()
+                session.abort()
+                await session.close()
                 raise
-            return generation
+            return session
 
     async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
         """The offset of the batch's first record, once all in-sync replicas hold it.
 
-        Raises: Cut, Refused.
+        Raises: ProducerAborted, Refused.
         """
         self._followed.add(partition.topic)
         if partition.partition not in (self._cluster.partitions_for_topic(partition.topic) or ()):
             await self._learn(partition)
-        if self.is_cut or self.is_left:
-            raise Cut
+        if self.is_aborted or self.is_draining:
+            raise ProducerAborted
         acked: asyncio.Future[int] = self._loop.create_future()
         self.outstanding[acked] = self._loop.time()
         self.idle.clear()
@@ -191,10 +191,12 @@ class Generation:
         message.future.add_done_callback(settle)
 
     async def _learn(self, partition: TopicPartition) -> None:
-        """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not
-        know it, nothing was sent."""
+        """Wait until the partition is in the metadata.
+
+        Raises: ProducerAborted; Refused when the brokers do not know it, nothing was sent.
+        """
         deadline_s = self._loop.time() + self._settings.request_timeout_s
-        while not (self.is_cut or self.is_left):
+        while not (self.is_aborted or self.is_draining):
             known = None
             try:
                 async with asyncio.timeout(_LEARN_SLICE_S):
@@ -218,10 +220,10 @@ class Generation:
                     ),
                     sent=False,
                 )
-        raise Cut
+        raise ProducerAborted
 
     @property
-    def worn(self) -> bool:
+    def needs_renewal(self) -> bool:
         """So many records of one partition were sent that the sequence would soon wrap."""
         return any(sent >= self._settings.renew_records for sent in self._sent.values())
 
@@ -236,19 +238,20 @@ class Generation:
         OSError."""
         return await look(self._producer.client, topics)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """It takes no batch any more; what is on its way is still answered."""
-        self.is_left = True
+        self.is_draining = True
 
-    def cut(self) -> None:
-        """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A
-        second call does nothing.
+    def abort(self) -> None:
+        """End it at once: nothing leaves any more, and all that wait get `ProducerAborted`.
+
+        A second call does nothing.
 
         Connections are reset, not closed, so that what the kernel still holds is dropped too.
         """
-        if self.is_cut:
+        if self.is_aborted:
             return
-        self.is_cut = True
+        self.is_aborted = True
         client = self._producer.client
         client.send = _refuse
         for connection in list(client._conns.values()):
@@ -262,13 +265,15 @@ class Generation:
             connection.close()
         for acked in list(self.outstanding):
             if not acked.done():
-                acked.set_exception(Cut())
+                acked.set_exception(ProducerAborted())
 
     async def close(self) -> None:
-        """Give back what a cut generation holds, within twice `stop_timeout_s`, whatever its state;
-        again, if it was interrupted."""
-        assert self.is_cut, "only a cut generation is closed"
-        # Whatever is still queued there has been answered with Cut: let nobody wait for it.
+        """Release what an aborted session holds, within twice `stop_timeout_s`, whatever its state.
+
+        Call it again if it was interrupted.
+        """
+        assert self.is_aborted, "only an aborted session is closed"
+        # Whatever is still queued there got ProducerAborted: let nobody wait for it.
         self._accumulator._batches.clear()
         self._accumulator._pending_batches = _Forgetful()
         self._producer._closed = True

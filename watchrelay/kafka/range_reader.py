@@ -39,7 +39,7 @@ _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetRange:
     """Offsets `start` up to, not including, `stop`. Shape: `start` None, or one that is no longer
     there: what is left of the beginning."""
 
@@ -54,7 +54,7 @@ Turn = AbstractAsyncContextManager[None]
 """Held for one attempt, as a semaphore is."""
 
 
-class ReadBack:
+class RangeReader:
     """Reads spans of one topic. `run` returns when all were taken, and goes on where it was after
     each outage.
 
@@ -67,7 +67,7 @@ class ReadBack:
         self,
         connection: KafkaConnection,
         topic: str,
-        spans: Sequence[Span],
+        spans: Sequence[OffsetRange],
         take: Take,
         *,
         failed: Callable[[SinkUnavailable, float], None] = lambda _error, _wait_s: None,

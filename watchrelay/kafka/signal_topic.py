@@ -27,7 +27,7 @@ from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection, unreachable
 from watchrelay.kafka.client.patches import tame
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
-from watchrelay.kafka.topic_follower import Tail
+from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 
@@ -71,7 +71,7 @@ class SignalTopic:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
-        self._tail = Tail(
+        self._follower = TopicFollower(
             connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng
         )
         self._take = take
@@ -88,7 +88,7 @@ class SignalTopic:
     async def run(self) -> None:
         """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or
         made anew: make it, then run again."""
-        await self._tail.run()
+        await self._follower.run()
 
     # ---- what the tail tells ---------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
 from watchrelay.kafka.client.metadata import look
 from watchrelay.kafka.client.patches import stop_consumer
-from watchrelay.kafka.topic_identity import Presence
+from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _DOUBT_S = 1.0
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
-class Follower(Protocol):
+class RecordHandler(Protocol):
     """Whoever reads. All calls are made by the tail's task."""
 
     def began(self, end: int) -> None:
@@ -60,7 +60,7 @@ class Follower(Protocol):
         ...
 
 
-class Tail:
+class TopicFollower:
     """Follows one topic for a follower. Use: `run()` as a task; again after it raised.
 
     Shape: `next` is the offset of the first record not read yet. `name` is what the topic is called
@@ -71,7 +71,7 @@ class Tail:
         self,
         connection: KafkaConnection,
         topic: str,
-        follower: Follower,
+        follower: RecordHandler,
         *,
         name: str,
         committed: bool,
@@ -83,7 +83,7 @@ class Tail:
         self._name, self._problems = name, problems
         self._isolation = "read_committed" if committed else "read_uncommitted"
         self._rng = rng or random.Random()
-        self._presence = Presence()
+        self._identity = TopicIdentity()
         self._looked_s = 0.0
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ class Tail:
         reads from the start.
         """
         backoff = _RETRY
-        self._presence.expect(self._topic)
+        self._identity.expect(self._topic)
         while True:
             began_s = clock.now_s()
             try:
@@ -116,7 +116,7 @@ class Tail:
                     extra={"topic": self._topic, "held": self.next, "error": str(lost)},
                 )
                 self.next = 0
-                self._presence.forget(self._topic)
+                self._identity.forget(self._topic)
                 self._follower.started_over()
                 raise
 
@@ -180,7 +180,7 @@ class Tail:
             if self._problems.pop(self._name, None) is not None:
                 _log.info("topic is followed again", extra={"topic": self._topic})
             if clock.now_s() - self._looked_s >= (
-                _DOUBT_S if self._presence.doubtful else _LOOK_EVERY_S
+                _DOUBT_S if self._identity.doubtful else _LOOK_EVERY_S
             ):
                 await self._look(consumer)
 
@@ -196,7 +196,7 @@ class Tail:
         """Return when the topic is there. Raises: TopicLost when it is not for long, or is
         another."""
         await self._look(consumer)
-        while self._presence.doubtful:
+        while self._identity.doubtful:
             await asyncio.sleep(_DOUBT_S)
             await self._look(consumer)
 
@@ -211,5 +211,5 @@ class Tail:
                 extra={"topic": self._topic, "error": repr(error)},
             )
             return
-        if why := self._presence.seen(answer, clock.now_s()).get(self._topic):
+        if why := self._identity.seen(answer, clock.now_s()).get(self._topic):
             raise TopicLost(self._topic, why)

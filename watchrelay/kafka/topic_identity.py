@@ -23,7 +23,7 @@ class _Known:
     absent_since_s: float | None = None
 
 
-class Presence:
+class TopicIdentity:
     """What was seen of some topics. Pure. Law: after `lost` a topic is as if never seen."""
 
     def __init__(self) -> None:

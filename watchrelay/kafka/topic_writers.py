@@ -25,7 +25,7 @@ class _Opened:
     stops: dict[int, int] = field(default_factory=dict)
 
 
-class Incarnations:
+class TopicWriters:
     """Counts, by name, the topics that were lost. Law: a stream is told once of each loss of what
     it had opened."""
 

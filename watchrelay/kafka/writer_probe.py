@@ -33,7 +33,7 @@ _CLAIM_KEY: Final = b"%wr/claim/"
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ProbedRecord:
     """A record of the stream. Shape: `claim`: it is a claim marker. Units: `at_ms` by the clock of
     whoever wrote it."""
 
@@ -42,27 +42,27 @@ class Sign:
     claim: bool
 
 
-class Signs:
-    """Looks at the end of one partition. Use: `async with signs_of(...) as signs`."""
+class WriterProbe:
+    """Looks at the end of one partition. Use: `async with probe_writer(...) as probe`."""
 
     def __init__(self, consumer: Any, place: TopicPartition, stream: str) -> None:
         self._consumer, self._place, self._stream = consumer, place, stream
-        self.cut = False
+        self.truncated = False
         """More stands on the partition than was looked through for the newest record."""
 
-    async def newest(self) -> Sign | None:
+    async def newest(self) -> ProbedRecord | None:
         """The stream's newest record, None where there is none in sight."""
         begin = (await self._consumer.beginning_offsets([self._place]))[self._place]
         end = (await self._consumer.end_offsets([self._place]))[self._place]
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, max(begin, end - _TAIL_RECORDS))
-        self.cut = begin < end - _TAIL_RECORDS
-        found: Sign | None = None
+        self.truncated = begin < end - _TAIL_RECORDS
+        found: ProbedRecord | None = None
         while await self._consumer.position(self._place) < end:
             found = await self._read() or found
         return found
 
-    async def more(self, *, within_s: float) -> Sign | None:
+    async def more(self, *, within_s: float) -> ProbedRecord | None:
         """The next record of the stream, None if none comes in that time."""
         try:
             async with asyncio.timeout(within_s):
@@ -72,23 +72,27 @@ class Signs:
         except TimeoutError:
             return None
 
-    async def _read(self) -> Sign | None:
+    async def _read(self) -> ProbedRecord | None:
         fetched = await self._consumer.getmany(
             self._place, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
         )
         return newest_of(fetched.get(self._place, ()), self._stream)
 
 
-def newest_of(records: Sequence[Any], stream: str) -> Sign | None:
+def newest_of(records: Sequence[Any], stream: str) -> ProbedRecord | None:
     """The last of `records`, as aiokafka gives them, that is of `stream`."""
     for record in reversed(records):
         if epoch := epoch_of(record.headers, stream):
-            return Sign(epoch, record.timestamp, claim=(record.key or b"").startswith(_CLAIM_KEY))
+            return ProbedRecord(
+                epoch, record.timestamp, claim=(record.key or b"").startswith(_CLAIM_KEY)
+            )
     return None
 
 
 @asynccontextmanager
-async def signs_of(connection: KafkaConnection, topic: str, stream: str) -> AsyncIterator[Signs]:
+async def probe_writer(
+    connection: KafkaConnection, topic: str, stream: str
+) -> AsyncIterator[WriterProbe]:
     """A look at the topic, which must be there. Raises: SinkUnavailable."""
     with listening() as said:
         consumer = make_reader(connection, request_timeout_s=_REQUEST_TIMEOUT_S)
@@ -96,7 +100,7 @@ async def signs_of(connection: KafkaConnection, topic: str, stream: str) -> Asyn
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await consumer.start()
                 await consumer._client._wait_on_metadata(topic)
-            yield Signs(consumer, TopicPartition(topic, 0), stream)
+            yield WriterProbe(consumer, TopicPartition(topic, 0), stream)
         except (KafkaError, OSError, TimeoutError, ValueError) as error:
             raise unreachable(connection, error, said.reason) from error
         finally:

@@ -13,7 +13,7 @@ KEPT = 1000
 """Ranges per partition; older ones are forgotten, and then read once more than needed."""
 
 
-class Ledger:
+class WrittenOffsets:
     """Written ranges, joined where they touch. Law: gaps(a, b) and the ranges noted cover [a, b)
     without overlap."""
 

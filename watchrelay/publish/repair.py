@@ -78,7 +78,7 @@ class Healer:
         gaps, self._gaps = self._gaps, []
         stale, looked = dict[bytes, int](), False
         for partition, start, stop, below, newest in gaps:
-            for first, last in self._witness.strange(partition, start, stop):
+            for first, last in self._witness.foreign_ranges(partition, start, stop):
                 looked = True
                 for _, record in await self._witness.read(partition, first, last):
                     if record.epoch > self._epoch:

@@ -10,25 +10,25 @@ from aiokafka.errors import KafkaError
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.metadata import NO_ID, look
 from watchrelay.kafka.client.patches import tame
-from watchrelay.kafka.topic_identity import ABSENT_S, Presence
+from watchrelay.kafka.topic_identity import ABSENT_S, TopicIdentity
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
 
-def presence(*topics: str) -> Presence:
-    watched = Presence()
+def identity_of(*topics: str) -> TopicIdentity:
+    watched = TopicIdentity()
     for topic in topics:
         watched.expect(topic)
     return watched
 
 
 def test_a_topic_that_stays_is_not_lost() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     assert all(watched.seen({"t": ONE}, float(now_s)) == {} for now_s in range(100))
 
 
 def test_a_topic_of_another_id_was_made_anew_and_is_said_once() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     watched.seen({"t": ONE}, 0.0)
     assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and made anew"}
     assert watched.seen({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
@@ -37,14 +37,14 @@ def test_a_topic_of_another_id_was_made_anew_and_is_said_once() -> None:
 
 
 def test_brokers_that_tell_no_ids_say_only_that_it_is_there() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     for found in (NO_ID, ONE, NO_ID, ONE):
         assert watched.seen({"t": found}, 0.0) == {}
     assert watched.seen({"t": OTHER}, 0.0) != {}
 
 
 def test_a_topic_that_is_not_there_for_a_moment_is_doubtful_and_for_long_is_deleted() -> None:
-    watched = presence("t", "u")
+    watched = identity_of("t", "u")
     watched.seen({"t": ONE, "u": ONE}, 0.0)
     assert watched.seen({"t": None, "u": ONE}, 10.0) == {}
     doubtful = [watched.doubtful]
