@@ -21,9 +21,9 @@ from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.demo.kafka import INIT_PRODUCER_ID, NO_LEADER, PRODUCE, EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import highest_epoch
-from watchrelay.kafka.producer import SinkSettings
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.observe.status import Board
 

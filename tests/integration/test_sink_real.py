@@ -20,9 +20,9 @@ from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
+from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.producer import SinkSettings
-from watchrelay.kafka.record_batch import Packer
 from watchrelay.kafka.topics import Topics, TopicSpec
 
 pytestmark = pytest.mark.real

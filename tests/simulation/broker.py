@@ -24,8 +24,8 @@ from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, dec
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.client_log import LogTail
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch
 
 Loss = Literal["truth", "proof", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take

@@ -38,8 +38,8 @@ from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Ignored, Outcome, ReadAgain, Replica
 from watchrelay.contract.control import starting_point
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
+from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.range_reader import OffsetRange
-from watchrelay.kafka.record_batch import PackedBatch
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.ports import Witness

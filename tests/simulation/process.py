@@ -23,8 +23,8 @@ from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.core.errors import Fenced
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.producer import SinkSettings
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.resources import Resource, Selection

@@ -33,7 +33,7 @@ from watchrelay.daemon.ownership import retirer
 from watchrelay.daemon.plan import control_spec
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.patches import SILENCE
+from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import highest_epoch
 from watchrelay.kafka.range_reader import OffsetRange, RangeReader

@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
@@ -27,7 +24,9 @@ from watchrelay.consumer.locate import Finder
 from watchrelay.consumer.origin import Origin
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import plain_words, servers_text, stop_consumer, what_to_check
+from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.failures import plain_words, servers_text, what_to_check
 
 _POLL_MS = 500
 _AT_ONCE = 500

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from aiokafka import TopicPartition
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.consumer import position_if_known
 
 
 class Cursors:
@@ -62,11 +63,7 @@ class Cursors:
     def stands(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it, because the one that it
         had is out of reach.
-
-        Source: aiokafka's `position()` waits for that, for ever where the topic is gone.
         """
-        subscription = self._consumer._subscription
-        if place in self.gone or not subscription.is_assigned(place):
+        if place in self.gone or place not in self._consumer.assignment():
             return self.at.get(place, 0)
-        state = subscription.subscription.assignment.state_value(place)
-        return int(state.position) if state.has_valid_position else 0
+        return position_if_known(self._consumer, place) or 0

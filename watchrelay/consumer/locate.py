@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
-
 from watchrelay.consumer.changes import Problem, Problems
 from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
-from watchrelay.consumer.topic_metadata import There, partitions_there, what_is_missing
+from watchrelay.consumer.topic_metadata import There, what_is_missing
 from watchrelay.contract.records import Decoded, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.metadata import look
+from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
+from watchrelay.kafka.client.consumer import ids_of_topics, partitions_of_topics
 
 _POLL_MS = 500
 _AT_ONCE = 500
@@ -82,7 +80,7 @@ class Finder:
 
     async def _look_at(self, topics: Collection[str]) -> There:
         control = {self.control.topic} if self.control else set()
-        self.there = await partitions_there(self._consumer, {*topics, *control})
+        self.there = await partitions_of_topics(self._consumer, {*topics, *control})
         changed = await self._look_at_ids()
         self.anew |= changed
         was, self.control_there = (
@@ -104,7 +102,7 @@ class Finder:
         """Topics that are others now: one that is longer already than the former was read gives
         itself away by nothing else."""
         try:
-            found = await look(self._consumer._client, sorted(self.there))
+            found = await ids_of_topics(self._consumer, sorted(self.there))
         except (KafkaError, OSError):
             return set()  # the next look tells
         ids = {topic: each for topic, each in found.items() if each}

@@ -12,9 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.consumer.connecting import (
     SILENT_AFTER_S,
     STOP_TIMEOUT_S,
@@ -26,12 +23,14 @@ from watchrelay.consumer.connecting import (
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
-from watchrelay.consumer.topic_metadata import partitions_there, what_is_missing
+from watchrelay.consumer.topic_metadata import what_is_missing
 from watchrelay.contract.control import parse_control
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, decode, parse_instant
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import servers_text, stop_consumer, what_to_check
+from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.kafka.client.consumer import partitions_of_topics, stop_consumer
+from watchrelay.kafka.client.failures import servers_text, what_to_check
 
 LOOK_AGAIN_S = 1.0
 _POLL_MS = 500
@@ -217,7 +216,7 @@ class TailReader:
 
     async def _read_control(self, consumer: Any) -> str:
         """Read the control topic to its end. Shape: "" or what is missing."""
-        if not await partitions_there(consumer, {self._control.topic}):
+        if not await partitions_of_topics(consumer, {self._control.topic}):
             return (
                 f"topic {self._control.topic} does not exist yet: start the relay, or check "
                 "cluster and kafka.topicPrefix"
@@ -275,7 +274,7 @@ class TailReader:
         }
         new = sorted(places - follow.next.keys())
         if new:
-            there = await partitions_there(consumer, {place.topic for place in new})
+            there = await partitions_of_topics(consumer, {place.topic for place in new})
             lacking = {
                 stream: each
                 for stream, each in wanted.items()

@@ -14,8 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from watchrelay.consumer.changes import Change, LaneState, Problem, Problems
 from watchrelay.consumer.connecting import (
@@ -40,7 +38,14 @@ from watchrelay.consumer.saved import Owed, saved_from
 from watchrelay.consumer.topic_metadata import what_is_unproven
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import servers_text, stop_consumer
+from watchrelay.kafka.client import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    TopicPartition,
+)
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.failures import servers_text
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by

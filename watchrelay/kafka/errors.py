@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiokafka import TopicPartition
-from aiokafka.errors import (
+from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NotLeaderForPartitionError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    TopicPartition,
     UnknownTopicOrPartitionError,
 )
 

@@ -11,16 +11,15 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.contract.control import EPOCH_BASE_MAX
 from watchrelay.contract.records import parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import make_consumer, stop_consumer, wait_for_topic
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.control_state import ControlState, Value
 
 _REQUEST_TIMEOUT_S = 15.0
@@ -141,8 +140,10 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
 async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:
     """Hand each record to `take`, up to the end as it is now."""
     with listening() as tail:
-        consumer = make_reader(
-            connection, request_timeout_s=_REQUEST_TIMEOUT_S, max_partition_fetch_bytes=_FETCH_BYTES
+        consumer = make_consumer(
+            connection.arguments(),
+            request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
+            max_partition_fetch_bytes=_FETCH_BYTES,
         )
         try:
             async with aclosing(_batches(consumer, topic)) as batches:
@@ -160,8 +161,8 @@ async def _batches(consumer: Any, topic: str) -> AsyncGenerator[list[Any], None]
     after a minute without progress."""
     async with asyncio.timeout(_START_TIMEOUT_S):
         await consumer.start()
-        known = await consumer._client._wait_on_metadata(topic)
-        partitions = [TopicPartition(topic, partition) for partition in sorted(known)]
+        known = await wait_for_topic(consumer, topic)
+        partitions = [TopicPartition(topic, partition) for partition in known]
         consumer.assign(partitions)
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)

@@ -14,15 +14,14 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import make_consumer, stop_consumer, wait_for_topic
+from watchrelay.kafka.client.failures import unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -117,9 +116,9 @@ class RangeReader:
     async def _read(self) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
         with listening() as tail:
-            consumer = make_reader(
-                self._connection,
-                request_timeout_s=_REQUEST_TIMEOUT_S,
+            consumer = make_consumer(
+                self._connection.arguments(),
+                request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
                 isolation_level="read_committed",
                 max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
                 fetch_max_bytes=_FETCH_BYTES,
@@ -138,7 +137,7 @@ class RangeReader:
         behind = self._behind()
         async with asyncio.timeout(_START_TIMEOUT_S):
             await consumer.start()
-            await consumer._client._wait_on_metadata(self._topic)
+            await wait_for_topic(consumer, self._topic)
             consumer.assign(behind)
             first = await consumer.beginning_offsets(behind)
         for place in behind:

@@ -10,22 +10,17 @@ says the control topic (`answered`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
-
 from watchrelay.contract.records import refuse_unreadable
 from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
-from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import send_record
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics
@@ -188,22 +183,11 @@ async def send_signal(
     Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is
     taken once.
     """
-    with listening() as tail:
-        try:
-            async with asyncio.timeout(_SEND_TIMEOUT_S):
-                producer = AIOKafkaProducer(
-                    **connection.arguments(),
-                    acks="all",
-                    request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-                )
-                tame(producer.client)
-                try:
-                    await producer.start()
-                    sent = await producer.send_and_wait(
-                        topic, signal_value(request), key=cluster.encode(), partition=0
-                    )
-                finally:
-                    await producer.stop()
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise unreachable(connection, error, tail.reason) from error
-    return int(sent.offset)
+    return await send_record(
+        connection,
+        topic,
+        key=cluster.encode(),
+        value=signal_value(request),
+        request_timeout_s=_REQUEST_TIMEOUT_S,
+        within_s=_SEND_TIMEOUT_S,
+    )

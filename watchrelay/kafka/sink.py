@@ -14,18 +14,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch, Packer
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
-from watchrelay.kafka.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch, Packer
 from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.written_offsets import WrittenOffsets
@@ -374,7 +372,7 @@ class KafkaSink:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = await session.look(topics)
+                    answer = await session.topic_ids(topics)
             except (KafkaError, OSError, TimeoutError) as error:
                 _log.debug(
                     "brokers do not tell whether topics are there", extra={"error": repr(error)}

@@ -11,16 +11,14 @@ import logging
 import random
 from typing import Any, Protocol
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable, TopicLost
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.metadata import look
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import ids_of_topics, make_consumer, stop_consumer
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
@@ -125,9 +123,9 @@ class TopicFollower:
         when it cannot go on; TopicLost."""
         partition, proven = TopicPartition(self._topic, 0), self._connection.rotation.proven
         with listening() as said:
-            consumer = make_reader(
-                self._connection,
-                request_timeout_s=_REQUEST_TIMEOUT_S,
+            consumer = make_consumer(
+                self._connection.arguments(),
+                request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
                 isolation_level=self._isolation,
                 metadata_max_age_ms=60_000,
             )
@@ -204,7 +202,7 @@ class TopicFollower:
         self._looked_s = clock.now_s()
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                answer = await look(consumer._client, [self._topic])
+                answer = await ids_of_topics(consumer, [self._topic])
         except (KafkaError, OSError, TimeoutError) as error:
             _log.debug(
                 "brokers do not tell whether the topic is there",

@@ -11,9 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
+from watchrelay.core.errors import SinkUnavailable, TopicRefused
+from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     IncompatibleBrokerVersion,
     InvalidReplicationFactorError,
@@ -27,13 +26,16 @@ from aiokafka.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka.protocol.metadata import MetadataRequest
-
-from watchrelay.core.errors import SinkUnavailable, TopicRefused
+from watchrelay.kafka.client.admin import (
+    NewTopic,
+    make_admin,
+    rights_on_topics,
+    topic_configs,
+    topic_metadata,
+)
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.metadata import rights
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.topic_config import (
     FoundTopic,
     TopicFacts,
@@ -109,7 +111,7 @@ class Topics:
         return await self._with_admin(lambda admin: self._rights(admin, names))
 
     async def _rights(self, admin: Any, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        told = await rights(admin._client, names)
+        told = await rights_on_topics(admin, names)
         doubtful = [NewTopic(name, 1, 1) for name, held in told.items() if "CREATE" not in held]
         if doubtful:  # it may be a right on the cluster; only a request that makes nothing shows it
             answer = await admin.create_topics(
@@ -130,10 +132,9 @@ class Topics:
 
     async def _with_admin(self, ask: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
         with listening() as tail:
-            admin = AIOKafkaAdminClient(
-                **self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+            admin = make_admin(
+                self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
             )
-            tame(admin._client)
             try:
                 async with asyncio.timeout(_DEADLINE_S):
                     await admin.start()
@@ -169,11 +170,7 @@ class Topics:
     async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int] | None, int]:
         """(partitions, replication factor), None when the topic does not exist or has no leaders
         yet; and the number of brokers."""
-        client = admin._client
-        # Not `describe_topics`: that request creates what it asks for, wherever brokers allow it.
-        answer = await client.send(
-            client.get_random_node(), MetadataRequest([spec.name], allow_auto_topic_creation=False)
-        )
+        answer = await topic_metadata(admin, spec.name)
         brokers = len(answer.brokers)
         for code, name, _internal, partitions in answer.topics:
             error = for_code(code)
@@ -220,12 +217,9 @@ class Topics:
         unchecked = f"topic {spec.name}: its configuration could not be checked"
         while True:
             try:
-                answers = await admin.describe_configs(
-                    [ConfigResource(ConfigResourceType.TOPIC, spec.name)]
-                )
+                code, message, _type, _name, entries = await topic_configs(admin, spec.name)
             except _ABSENT:
                 return None, (f"{unchecked}: the brokers do not offer it",)
-            code, message, _type, _name, entries = answers[0].resources[0]
             error = for_code(code)
             if error is NoError:
                 return {entry[0]: entry[1] for entry in entries if entry[1] is not None}, ()

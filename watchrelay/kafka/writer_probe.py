@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import make_consumer, stop_consumer, wait_for_topic
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.log_scan import epoch_of
 
 _REQUEST_TIMEOUT_S = 15.0
@@ -95,11 +94,13 @@ async def probe_writer(
 ) -> AsyncIterator[WriterProbe]:
     """A look at the topic, which must be there. Raises: SinkUnavailable."""
     with listening() as said:
-        consumer = make_reader(connection, request_timeout_s=_REQUEST_TIMEOUT_S)
+        consumer = make_consumer(
+            connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+        )
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await consumer.start()
-                await consumer._client._wait_on_metadata(topic)
+                await wait_for_topic(consumer, topic)
             yield WriterProbe(consumer, TopicPartition(topic, 0), stream)
         except (KafkaError, OSError, TimeoutError, ValueError) as error:
             raise unreachable(connection, error, said.reason) from error

@@ -19,8 +19,8 @@ from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkMisconfigured
 from watchrelay.kafka.client.client_log import LogTail
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board

@@ -8,8 +8,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.kafka.client.metadata import NO_ID, look
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.metadata import NO_ID, topic_ids
+from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.topic_identity import ABSENT_S, TopicIdentity
 
 ONE, OTHER = b"1" * 16, b"2" * 16
@@ -67,20 +67,20 @@ async def test_a_broker_that_knows_of_nobody_yet_says_nothing_about_topics() -> 
             )
 
     with pytest.raises(KafkaError, match="only just started"):
-        await look(Starting(), ["t"])
+        await topic_ids(Starting(), ["t"])
 
 
 async def test_asking_tells_what_is_there_and_makes_no_topic() -> None:
     with EmbeddedKafka.start() as kafka:
         kafka.create_topic("there", 2)
         producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
-        tame(producer.client)
+        patch_client(producer.client)
         with pytest.raises(KafkaError, match="no broker is known"):
-            await look(producer.client, ["there"])
+            await topic_ids(producer.client, ["there"])
         await producer.start()
         try:
             for _ in range(2):
-                found = await look(producer.client, ["there", "absent"])
+                found = await topic_ids(producer.client, ["there", "absent"])
                 assert found["there"] is not None
                 assert found["absent"] is None
                 await producer.client.add_topic("absent")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from types import FunctionType, MethodType
 from typing import Any, Final
 
 from aiokafka.errors import CorruptRecordException
@@ -48,37 +47,7 @@ _LEAST_BYTES = 26
 _VARINT_MAX = 10
 
 
-def guard(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
-    """Have `consumer`, an AIOKafkaConsumer that is not started yet, read batches through this
-    module.
-
-    There is no setting, so `start` runs with a maker of fetchers in place of the global one, and
-    theirs with `Batches`.
-    """
-    unpacker = unpacker or Unpacker()
-    make = type(consumer).start.__globals__["Fetcher"]
-
-    def made(*args: Any, **named: Any) -> Any:
-        fetcher = make(*args, **named)
-        fetcher._proc_fetch_request = _with(
-            fetcher, "_proc_fetch_request", MemoryRecords=lambda data: Batches(data, unpacker)
-        )
-        return fetcher
-
-    consumer.start = _with(consumer, "start", Fetcher=made)
-
-
-def _with(owner: Any, name: str, **others: object) -> MethodType:
-    """The method `name` of `owner`, with other globals."""
-    plain = getattr(type(owner), name)
-    changed = FunctionType(
-        plain.__code__, {**plain.__globals__, **others}, name, plain.__defaults__, plain.__closure__
-    )
-    changed.__kwdefaults__ = plain.__kwdefaults__
-    return MethodType(changed, owner)
-
-
-class Batches:
+class FetchedBatches:
     """The batches of one partition in one answer, in aiokafka's shape (`MemoryRecords`).
 
     Shape: the last may be cut off; after `FETCHED_BYTES_MAX` there is no next one.
@@ -107,7 +76,7 @@ class Batches:
         if len(data) < _LEAST_BYTES:
             raise CorruptRecordException(f"a batch of {len(data)} bytes")
         magic = data[_MAGIC_AT]
-        return Batch(data, self) if magic >= 2 else OldBatch(data, magic, self)
+        return FetchedBatch(data, self) if magic >= 2 else FetchedLegacyBatch(data, magic, self)
 
     def unpacked(self, codec: int, data: memoryview) -> bytes | memoryview:
         """Made plain and counted. Raises: TooLarge, Broken."""
@@ -143,10 +112,10 @@ def stand_in(offset: int, time_ms: int, why: str) -> Any:
     return DefaultRecord(offset, time_ms, 0, None, None, [(UNREADABLE, why.encode())])
 
 
-class Batch:
+class FetchedBatch:
     """A batch of today's format, in aiokafka's shape (`DefaultRecordBatch`)."""
 
-    def __init__(self, data: memoryview, batches: Batches) -> None:
+    def __init__(self, data: memoryview, batches: FetchedBatches) -> None:
         self._data, self._batches = data, batches
         self._packed = batch = DefaultRecordBatch(data)
         self.base_offset, self.next_offset, self.producer_id = (
@@ -257,14 +226,14 @@ class Batch:
         )
 
 
-class OldBatch:
+class FetchedLegacyBatch:
     """A message of a format before headers, perhaps with others inside: nothing of ours, in
     aiokafka's shape (`LegacyRecordBatch`)."""
 
     is_control_batch = is_transactional = False
     producer_id = None
 
-    def __init__(self, data: memoryview, magic: int, batches: Batches) -> None:
+    def __init__(self, data: memoryview, magic: int, batches: FetchedBatches) -> None:
         self._data, self._magic, self._batches = data, magic, batches
         self._packed = LegacyRecordBatch(data, magic)
         self.next_offset, self.validate_crc = self._packed.next_offset, self._packed.validate_crc

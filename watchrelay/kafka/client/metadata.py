@@ -123,7 +123,7 @@ class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _Metadata
         return request_struct_class(self._topics, False)
 
 
-async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
+async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
     """By topic its id, None where the brokers do not know it; left out is what they would not tell.
     `client` is an AIOKafkaClient.
 
@@ -147,7 +147,7 @@ _CODES: Final = {"READ": 3, "WRITE": 4, "CREATE": 5, "DESCRIBE_CONFIGS": 10}
 _NOT_TOLD: Final = -(2**31)
 
 
-async def rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
     """By topic which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has on it,
     whether it is there or not; left out is what brokers would not tell: to a user who may not see
     the topic, or before Kafka 2.8. `client` is an AIOKafkaClient.

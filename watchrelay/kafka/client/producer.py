@@ -23,10 +23,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from watchrelay.kafka.client.client_log import LogTail, listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.metadata import look
-from watchrelay.kafka.client.patches import end_apart, tame
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.client.patches import end_in_own_task, patch_client
+from watchrelay.kafka.client.record_batch import PackedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class ProducerSession:
                 retry_backoff_ms=100,
                 metadata_max_age_ms=60_000,
             )
-            tame(producer.client)
+            patch_client(producer.client)
             session = cls(producer, tail, settings)
             try:
                 async with asyncio.timeout(settings.start_timeout_s):
@@ -233,10 +234,9 @@ class ProducerSession:
         answered."""
         return next(iter(self.outstanding.values()), None)
 
-    async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
-        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError,
-        OSError."""
-        return await look(self._producer.client, topics)
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes | None]:
+        """As `metadata.topic_ids`."""
+        return await topic_ids(self._producer.client, topics)
 
     def drain(self) -> None:
         """It takes no batch any more; what is on its way is still answered."""
@@ -278,7 +278,7 @@ class ProducerSession:
         self._accumulator._pending_batches = _Forgetful()
         self._producer._closed = True
         for release in (self._producer.client.close, self._producer._sender.close):
-            await end_apart(release, within_s=self._settings.stop_timeout_s, what="producer")
+            await end_in_own_task(release, within_s=self._settings.stop_timeout_s, what="producer")
             waiting = self._producer.client._md_update_fut
             if waiting is not None and not waiting.done():
                 waiting.set_result(False)
@@ -295,3 +295,35 @@ class _Forgetful(set[Any]):
 async def _refuse(*_: object, **__: object) -> Any:
     # Not retriable, so that aiokafka gives up instead of trying again.
     raise KafkaError("this producer was retired")
+
+
+async def send_record(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    key: bytes,
+    value: bytes,
+    request_timeout_s: float,
+    within_s: float,
+) -> int:
+    """Write one record to partition 0 and return its offset.
+
+    Raises: SinkUnavailable; the record may have been written all the same.
+    """
+    with listening() as tail:
+        try:
+            async with asyncio.timeout(within_s):
+                producer = AIOKafkaProducer(
+                    **connection.arguments(),
+                    acks="all",
+                    request_timeout_ms=int(request_timeout_s * 1000),
+                )
+                patch_client(producer.client)
+                try:
+                    await producer.start()
+                    sent = await producer.send_and_wait(topic, value, key=key, partition=0)
+                finally:
+                    await producer.stop()
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise unreachable(connection, error, tail.reason) from error
+    return int(sent.offset)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from watchrelay.contract.headers import varint
 from watchrelay.contract.wire import WireRecord
-from watchrelay.kafka.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
+from watchrelay.kafka.client.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
 
 HEADERS = st.lists(
     st.tuples(
