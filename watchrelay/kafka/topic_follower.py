@@ -15,19 +15,20 @@ from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable, TopicLost
 from watchrelay.kafka.client import KafkaError, TopicPartition
-from watchrelay.kafka.client.client_log import listening
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.consumer import ids_of_topics, make_consumer, stop_consumer
-from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.consumer import ids_of_topics
+from watchrelay.kafka.reader import (
+    REQUEST_TIMEOUT_S,
+    assign,
+    fetch,
+    offset_ranges,
+    open_consumer,
+)
 from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
 
-_POLL_MS = 1000
-_RECORDS_AT_ONCE = 500
-_REQUEST_TIMEOUT_S = 15.0
-_START_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 3.0
+_WAIT_MS = 1000
 _SILENT_AFTER_S = 20.0
 """A consumer whose broker has not answered for so long is built anew: aiokafka never asks the
 bootstrap servers again (issue 459)."""
@@ -122,45 +123,28 @@ class TopicFollower:
         """One consumer's life; it ends when other secrets came into use. Raises: SinkUnavailable
         when it cannot go on; TopicLost."""
         partition, proven = TopicPartition(self._topic, 0), self._connection.rotation.proven
-        with listening() as said:
-            consumer = make_consumer(
-                self._connection.arguments(),
-                request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-                isolation_level=self._isolation,
-                metadata_max_age_ms=60_000,
-            )
-            try:
-                async with asyncio.timeout(_START_TIMEOUT_S):
-                    await consumer.start()
-                    await self._find(consumer)
-                    consumer.assign([partition])
-                    begin = (await consumer.beginning_offsets([partition]))[partition]
-                    end = (await consumer.end_offsets([partition]))[partition]
-                if end < self.next:
-                    raise TopicLost(
-                        self._topic, f"it ends at offset {end}, and {self.next} were read"
-                    )
-                self.next = max(begin, self.next)
-                consumer.seek(partition, self.next)
-                self._follower.began(end)
-                self._follower.moved(self.next)
-                await self._follow(consumer, partition, proven)
-            except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                raise unreachable(self._connection, error, said.reason) from error
-            finally:
-                await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
+        async with open_consumer(
+            self._connection, isolation_level=self._isolation, metadata_max_age_ms=60_000
+        ) as consumer:
+            await self._find(consumer)
+            begin, end = (await offset_ranges(consumer, [partition]))[partition]
+            if end < self.next:
+                raise TopicLost(self._topic, f"it ends at offset {end}, and {self.next} were read")
+            self.next = max(begin, self.next)
+            assign(consumer, {partition: self.next})
+            self._follower.began(end)
+            self._follower.moved(self.next)
+            await self._follow(consumer, partition, proven)
 
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
         answered_ms, answered_s = 0, clock.now_s()
         while self._connection.rotation.proven == proven:
-            batches = await consumer.getmany(
-                partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
-            )
+            batches = await fetch(consumer, [partition], wait_ms=_WAIT_MS)
             for record in batches.get(partition, ()):
                 self._in_order(record.offset)
                 self._follower.take(record)
             # Compaction leaves holes: the position is ahead of the last record's.
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 position = await consumer.position(partition)
             self._in_order(position)
             if position > self.next:
