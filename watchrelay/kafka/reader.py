@@ -23,7 +23,7 @@ _STOP_TIMEOUT_S = 3.0
 _WAIT_MS = 500
 _RECORDS_AT_ONCE = 500
 
-Take = Callable[[TopicPartition, Sequence[Any]], None]
+Take = Callable[[TopicPartition, Sequence[Any]], object]
 """Gets records as aiokafka gives them (offset, timestamp, key, value, headers), never none."""
 
 
