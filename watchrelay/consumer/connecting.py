@@ -30,9 +30,6 @@ from watchrelay.kafka.client.failures import SILENCE, plain_words, servers_text
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
-SILENT_AFTER_S = 60.0
-"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next
-one."""
 _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
@@ -98,33 +95,9 @@ def unreadable(error: BaseException) -> str:
         names = error.args[0] if error.args else ""
         topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
         return f"topic {topics} may not be read: grant READ on it"
+    if isinstance(error, TimeoutError):
+        return f"{plain_words(error)} ({SILENCE})"
     return plain_words(error)
-
-
-class Patience:
-    """How long nothing may come where something is still to come: aiokafka asks on for ever, and
-    hardly says so.
-
-    Use: make it inside the loop, where reading begins.
-    """
-
-    def __init__(
-        self, arguments: Mapping[str, Any], *, silent_after_s: float = SILENT_AFTER_S
-    ) -> None:
-        self._servers, self._silent_after_s = servers_text(arguments), silent_after_s
-        self._now_s = asyncio.get_running_loop().time
-        self._newest_s = self._now_s()
-
-    def heard(self, something: object, topic: str) -> None:
-        """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for
-        too long."""
-        if something:
-            self._newest_s = self._now_s()
-        elif self._now_s() - self._newest_s > self._silent_after_s:
-            said = (
-                f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
-            )
-            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {said} ({SILENCE})")
 
 
 def check_library(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from watchrelay.kafka.client import TopicPartition
 from watchrelay.kafka.client.consumer import position_if_known
+from watchrelay.kafka.reader import assign
 
 
 class Cursors:
@@ -51,9 +52,7 @@ class Cursors:
         starts = {place: offset for place, offset in at.items() if place not in self.gone}
         if control is not None:
             starts[control] = control_at
-        self._consumer.assign(list(starts))
-        for place, offset in starts.items():
-            self._consumer.seek(place, offset)
+        assign(self._consumer, starts)
 
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Read `place` again from `offset`; out of reach, from the earliest there is."""

@@ -46,12 +46,12 @@ from watchrelay.kafka.client import (
 )
 from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import servers_text
+from watchrelay.kafka.reader import fetch
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by
 asking. Longer than a heartbeat interval."""
 _LOOK_TIMEOUT_S = 10.0
-_POLL_MS = 500
 _AT_ONCE = 2_000
 
 
@@ -499,7 +499,7 @@ class TopicReader:
         if not places:
             await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
             return await self._look_again()
-        fetched = await self._consumer.getmany(*places, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+        fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
         for place, messages in fetched.items():
             if place != cursors.control:
                 self._take(place, self._lanes[place], messages)
