@@ -446,7 +446,7 @@ async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_
         await control.caught_up()
         await goes_on(said)
         file.write_text("not yet known to the broker")
-        await until(lambda: "are not usable, the former are kept" in running.problem)
+        await until(lambda: "are not usable; keeping the previous ones" in running.problem)
         await goes_on(said)
         assert running.rebuilds("credentials") == 0
         await asyncio.to_thread(secured.set_password, "the next one")

@@ -9,7 +9,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.patches import patch_client, stop_consumer
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics

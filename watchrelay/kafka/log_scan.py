@@ -1,7 +1,4 @@
-"""What is on a state topic already, when the control topic cannot tell.
-
-Room: sink. In: a topic and a stream id. Out: the highest epoch of the stream on it.
-"""
+"""The highest epoch of a stream, read from its state topic."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
 _FETCH_BYTES = 4 * 1024 * 1024
 _SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
-"""Source: record contract, section 3."""
+"""See docs/record-contract.md, section 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> 
 
 
 async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[str, Value]:
-    """What the control topic says of each stream now. Raises: SinkUnavailable; ask again."""
+    """The description of each stream on the control topic. Raises: SinkUnavailable; retry."""
     state = ControlState()
 
     def look(record: Any) -> None:

@@ -93,7 +93,7 @@ class RangeReader:
                     clock.now_s(), healthy=healthy, rng=self._rng
                 )
                 _log.warning(
-                    "log cannot be read back",
+                    "cannot read the log back; retrying",
                     extra={
                         "topic": self._topic,
                         "error": str(error),

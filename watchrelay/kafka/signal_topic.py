@@ -1,11 +1,8 @@
-"""The signal topic: requests of consumers, read for ever and never lost.
+"""The signal topic: snapshot requests of consumers.
 
-Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line
-with a count for what is no request.
-
-The relay keeps no place in the topic: at its start it reads what the topic holds and takes the
-requests of the last hour, so that one made while it was away is answered; what was answered already
-says the control topic (`answered`).
+The relay keeps no position: at its start it reads the topic and takes the requests of the last
+hour, so that one made while no relay was running is answered. Which were answered is recorded on
+the control topic (`answered`).
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from watchrelay.observe.status import Board
 _log = logging.getLogger(__name__)
 
 BACKLOG_MS = 3_600_000
-"""Requests older than this at the relay's start have nobody waiting for them any more. One that is
-dated so far in the future tells nothing of its age, and would be taken again at every start."""
+"""Requests older than this at the relay's start are ignored, as are those dated so far in the
+future: they would be taken again at each start."""
 _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
@@ -38,15 +35,20 @@ _ID_KEPT_S = 3600.0
 """For so long a request that is written again, the same id for the same streams, is taken once."""
 _STREAMS_SHOWN = 10
 _LINES_A_MINUTE = 100
-"""Whoever writes signals writes our log, and what stands in the topic comes again at each start:
-the metric counts all of them."""
+"""Bounds what writers of signals can put into the log, also at each start; the metric counts all of
+them."""
 
 
-class Take(Protocol):
-    """Whoever answers requests. Source: daemon/requests.py."""
+class TakeRequest(Protocol):
+    """Gets the requests."""
 
     def __call__(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
-        """Take one request. Shape: `backlog`: it was there before this relay looked."""
+        """Take one request.
+
+        Args:
+            written_ms: when it was written, milliseconds since the epoch.
+            backlog: it was written before this relay started to read.
+        """
         ...
 
 
@@ -57,7 +59,7 @@ class SignalTopic:
         self,
         connection: KafkaConnection,
         topic: str,
-        take: Take,
+        take: TakeRequest,
         *,
         metrics: Metrics,
         board: Board,
@@ -81,14 +83,16 @@ class SignalTopic:
         }
 
     async def run(self) -> None:
-        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or
-        made anew: make it, then run again."""
+        """Read the topic from its start and follow it.
+
+        Raises: TopicLost when it was deleted or recreated: create it, then run again.
+        """
         await self._follower.run()
 
-    # ---- what the tail tells ---------------------------------------------------------------------
+    # ---- callbacks of the follower ---------------------------------------------------------------
 
     def began(self, end: int) -> None:
-        """What stands there now was there before us."""
+        """Records before the first `end` are backlog."""
         if self._live_from is None:
             self._live_from = end
 
@@ -100,7 +104,7 @@ class SignalTopic:
         """Nothing to do."""
 
     def started_over(self) -> None:
-        """All that stands in the new topic came while we were there."""
+        """No record of the new topic is backlog."""
         self._live_from = 0
 
     def _read(
@@ -114,7 +118,7 @@ class SignalTopic:
             refuse_unreadable(headers)
             request = parse_signal(value)
         except RecordRefused as error:
-            # Those of the backlog were refused aloud by whoever was there when they came.
+            # an old one was reported by the relay that ran when it was written
             if not old:
                 self._count["refused"].inc()
                 self._say(
@@ -165,7 +169,7 @@ class SignalTopic:
         elif self._lines == _LINES_A_MINUTE + 1:
             hint = "find out who writes so many; watchrelay_signals_total counts them"
             _log.warning(
-                "more signals than are logged",
+                "too many signals; not logging more of them this minute",
                 extra={"topic": self.topic, "offset": offset, "hint": hint},
             )
 
@@ -180,7 +184,7 @@ async def send_signal(
 ) -> int:
     """Write a request and return its offset once it is acknowledged.
 
-    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is
+    Raises: SinkUnavailable; it may have been written all the same: write the same `id` again, it is
     taken once.
     """
     return await send_record(

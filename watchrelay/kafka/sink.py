@@ -1,8 +1,4 @@
-"""The sink: batches of all streams through one producer, until they are acknowledged.
-
-Room: sink. In: `Batch` by the relay's `Sink` port. Out: receipts, metrics of the topics, and on the
-board why Kafka takes no records.
-"""
+"""The sink: batches of all streams through one producer, until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ from watchrelay.observe.status import Board
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's own default of `max.message.bytes`: assumed of a topic until `limit` says better. Source:
-TopicConfig."""
+"""Kafka's default of `max.message.bytes`, assumed of a topic until `limit` is called."""
 
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
@@ -54,8 +49,8 @@ _Place = tuple[TopicPartition, str]
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic. Units: `message_bytes` bounds a batch after compression,
-    `batch_bytes` before it."""
+    """What is known of a topic. `message_bytes` bounds a batch after compression, `batch_bytes`
+    before it."""
 
     metrics: TopicMetrics
     message_bytes: int
@@ -68,11 +63,11 @@ class KafkaSink:
 
     One producer serves all streams; partitions whose batches are delivered in one step of the event
     loop leave in one request per broker. A producer that gave an error is never given a batch
-    again: the next one is built, and what was refused is sent anew, the same bytes. The other
-    batches that are on their way are of other partitions: they get a moment to be answered, then
-    the producer is cut, and those without an answer are sent anew too. So no partition of a stream
-    is ever in the hands of two producers: each batch goes to the next one only when the former has
-    answered it, or is cut. What fails again waits by itself, so that one bad topic does not slow
+    again: the next one is built, and what was refused is sent again, the same bytes. The other
+    batches in flight are of other partitions: they get a moment to be answered, then the session is
+    aborted, and those without an answer are sent again too. So no partition of a stream is ever
+    written by two producers: a batch goes to the next session only after the former has answered
+    it, or was aborted. What fails again waits by itself, so that one bad topic does not slow
     the others.
     """
 
@@ -88,7 +83,7 @@ class KafkaSink:
             [KafkaConnection, SinkSettings], Awaitable[ProducerSession]
         ] = ProducerSession.start,
     ) -> None:
-        """Shape: `start` makes a producer that can write, or raises SinkUnavailable."""
+        """Args: `start` makes a session that can write, or raises SinkUnavailable."""
         self._connection = connection
         self._start = start
         self._metrics = metrics
@@ -191,22 +186,26 @@ class KafkaSink:
         return offsets
 
     def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> bool:
-        """From now on `stream` writes the topic as it stands. When that is deleted, or made anew,
-        `lost` is called, once, and no batch of the stream returns any more: cancel what waits, and
-        open again.
+        """`stream` writes the topic as it is now.
 
-        Shape: `made`: the topic was not there a moment ago. True: this is not the topic that the
-        stream opened before, so nothing that is known of what it holds is to be believed.
+        When that is deleted or recreated, `lost` is called once, and no batch of the stream returns
+        any more: cancel what waits, and open again.
+
+        Args:
+            made: the topic was just created.
+
+        Returns: whether this is another topic than the stream opened before, so that nothing known
+        of its content is valid.
         """
-        anew, others = self._writers.open(topic, stream, lost, made=made)
+        recreated, others = self._writers.open(topic, stream, lost, made=made)
         if made:
             self._identity.forget(topic)
         self._identity.expect(topic)
-        self._tell(topic, "it was gone, and made anew", others)
-        return anew
+        self._tell(topic, "it was missing and was recreated", others)
+        return recreated
 
     def close(self, topic: str, stream: str) -> None:
-        """`stream` writes the topic no more, for now."""
+        """`stream` stops writing the topic."""
         if self._writers.close(topic, stream):
             self._identity.forget(topic)
 
@@ -224,8 +223,7 @@ class KafkaSink:
         known.batch_bytes = self._settings.batch_bytes
 
     async def run(self) -> None:
-        """Build producers and throw them away, for ever; cancelled, give everything back within a
-        few seconds."""
+        """Build and replace producers until cancelled; then release all within a few seconds."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(), name="sink-watchdog")
@@ -335,12 +333,12 @@ class KafkaSink:
     # ---- topics that are lost --------------------------------------------------------------------
 
     async def _unless_lost(self, topic: str, stream: str) -> None:
-        """Return at once, or never, where `stream` was told that its topic is lost."""
+        """Return at once, or never if the topic of `stream` was lost."""
         if not self._writers.counts(topic, stream):
             await asyncio.get_running_loop().create_future()
 
     def _lose(self, topic: str, why: str) -> None:
-        _log.error("topic is not the one it was", extra={"topic": topic, "error": why})
+        _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
         self._identity.forget(topic)
         self._tell(topic, why, self._writers.lose(topic))
         for former in self._retired:
@@ -352,7 +350,7 @@ class KafkaSink:
         if streams:
             self._written.forget(lambda place: place.topic == topic)
         for lost in streams:
-            lost(f"topic {topic} is not the one it was: {why}")
+            lost(f"topic {topic} was deleted or recreated: {why}")
 
     async def _look_for_topics(self) -> None:
         """See whether opened topics are there: rarely, at once when one of them gave an error that
@@ -374,9 +372,7 @@ class KafkaSink:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
                     answer = await session.topic_ids(topics)
             except (KafkaError, OSError, TimeoutError) as error:
-                _log.debug(
-                    "brokers do not tell whether topics are there", extra={"error": repr(error)}
-                )
+                _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
                 continue
             for name, why in self._identity.seen(answer, clock.now_s()).items():
                 self._lose(name, why)
@@ -399,10 +395,9 @@ class KafkaSink:
                 return session
 
     def _let_in(self) -> None:
-        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a
-        client of those makes another."""
+        """The current secrets are in use; clients that hold the previous ones reconnect."""
         if self._secrets.let_in():
-            _log.info("secrets for kafka changed and are in use")
+            _log.info("kafka secrets changed and are in use")
             self._connection.rotation.proven += 1
         if self._troubles.pop(_SECRETS, None) is not None:
             self._show()
@@ -423,11 +418,11 @@ class KafkaSink:
                     continue
                 if _SECRETS not in self._troubles:
                     _log.warning(
-                        "new secrets for kafka are not usable, the former are kept",
+                        "new kafka secrets are not usable; keeping the previous ones",
                         extra={"error": str(error)},
                     )
                 self._troubles[_SECRETS] = (
-                    "the secrets for kafka changed and are not usable, the former are kept: "
+                    "the kafka secrets changed and are not usable; keeping the previous ones: "
                     f"{error}"
                 )
                 self._show()
@@ -451,7 +446,7 @@ class KafkaSink:
         self, session: ProducerSession, reason: str, *, within_s: float | None = 0.0
     ) -> None:
         """Never hand it another batch; what it has on the way is answered within `within_s`, or
-        sent anew. None: it takes its time."""
+        sent again. None: without a limit."""
         session.drain()
         if within_s == 0.0:
             session.abort()
@@ -474,8 +469,7 @@ class KafkaSink:
         self._closing.discard(session)
 
     async def _watch(self) -> None:
-        """Notice silence: say so after `stalled_after_s`, rebuild after `watchdog_s`; renew what is
-        needs_renewal."""
+        """Report silence after `stalled_after_s`, rebuild after `watchdog_s`; renew in time."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(
@@ -499,7 +493,7 @@ class KafkaSink:
                     )
                     stalled += f": {session.tail.reason}" if session.tail.reason else ""
                 elif session is self._current:
-                    # What was said before is over, and no reason for what may come.
+                    # older log lines explain no later failure
                     session.tail.clear()
                 if silent_s > self._settings.watchdog_s:
                     self._retire(session, "watchdog")
@@ -546,16 +540,16 @@ class KafkaSink:
 
     def _trouble(self, about: str, message: str) -> None:
         if not self._troubled(about):
-            _log.warning("kafka does not take records", extra={"error": message})
+            _log.warning("kafka does not accept records", extra={"error": message})
         self._troubles[about] = message
         self._show()
 
     def _well(self, about: str) -> None:
         if self._troubles.pop(about, None) is not None:
             if not self._troubles:
-                _log.info("kafka takes records again")
+                _log.info("kafka accepts records again")
             elif "/" in about and not self._troubled(about):
-                _log.info("topic takes records again", extra={"topic": about.partition("/")[0]})
+                _log.info("topic accepts records again", extra={"topic": about.partition("/")[0]})
             self._show()
 
     def _troubled(self, about: str) -> bool:
@@ -566,7 +560,7 @@ class KafkaSink:
 
     def _show(self) -> None:
         if self._troubles:
-            # What Kafka answered says more than its silence.
+            # an answer of Kafka explains more than its silence
             first, *others = sorted(
                 self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED)
             )

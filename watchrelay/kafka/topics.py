@@ -1,8 +1,4 @@
-"""Topics: there, and safe to write to, before the first record.
-
-Room: sink. In: what streams need. Out: topics created or checked, or refused with the command that
-mends them.
-"""
+"""Topics: created or checked before the first record is written."""
 
 from __future__ import annotations
 
@@ -51,8 +47,8 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 15.0
 _SETTLE_TIMEOUT_S = 20.0
-"""A topic just created is not known to every broker at once. Source: error 3 from DescribeConfigs,
-seen on 3.9 and 4.1."""
+"""A new topic is not known to every broker at once (error 3 from DescribeConfigs, seen on Kafka 3.9
+and 4.1)."""
 _DEADLINE_S = 60.0
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 3.0
@@ -89,8 +85,7 @@ class Topics:
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
         """The facts of a topic that exists and is safe, made now if it did not exist.
 
-        Raises: TopicRefused: a person must change something, the message says what and how;
-        SinkUnavailable: try again.
+        Raises: TopicRefused when an operator must act, with what to change; SinkUnavailable: retry.
         """
         facts = await self._look_after(spec, make=True)
         assert facts is not None, "a topic that is made is there"
@@ -105,14 +100,14 @@ class Topics:
         return await self._look_after(spec, make=False)
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """By topic, there or not, which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has on
-        it; left out is what brokers would not tell. Raises: SinkUnavailable.
+        """Which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has, by topic, which need not
+        exist; without those that brokers do not answer about. Raises: SinkUnavailable.
         """
         return await self._with_admin(lambda admin: self._rights(admin, names))
 
     async def _rights(self, admin: Any, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        told = await rights_on_topics(admin, names)
-        doubtful = [NewTopic(name, 1, 1) for name, held in told.items() if "CREATE" not in held]
+        rights = await rights_on_topics(admin, names)
+        doubtful = [NewTopic(name, 1, 1) for name, held in rights.items() if "CREATE" not in held]
         if doubtful:  # it may be a right on the cluster; only a request that makes nothing shows it
             answer = await admin.create_topics(
                 doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True
@@ -122,8 +117,8 @@ class Topics:
                 for error in answer.topic_errors
                 if for_code(error[1]) not in _AUTHORIZATION
             )
-            told |= {name: told[name] | {"CREATE"} for name in may}
-        return told
+            rights |= {name: rights[name] | {"CREATE"} for name in may}
+        return rights
 
     async def _look_after(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         spec = merged([spec, *self._expected.get(spec.name, ())])
@@ -250,7 +245,7 @@ class Topics:
         return f"create it with: {create_command(spec, servers=self._connection.servers)}"
 
     async def _make(self, admin: Any, spec: TopicSpec) -> bool:
-        """Create the topic. False: somebody else did meanwhile."""
+        """Create the topic. False: it was created meanwhile."""
         by_hand = self._by_hand(spec)
         new = NewTopic(
             spec.name, spec.partitions, spec.replication_factor, topic_configs=spec.configs()

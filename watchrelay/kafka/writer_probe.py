@@ -1,8 +1,7 @@
-"""Whether somebody writes a stream right now, as its topic alone tells.
+"""Whether a relay writes a stream right now, judged by its topic alone.
 
-Room: sink. In: a state topic, a stream id, how long to look. Out: the newest record of the stream,
-and whether more came while one looked. One partition tells enough: markers go to all of them,
-heartbeats also when nothing happens.
+One partition is enough: markers go to all of them, and heartbeats are written when nothing
+changes.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from watchrelay.kafka.log_scan import epoch_of
 from watchrelay.kafka.reader import fetch, offset_ranges, open_consumer, read_ranges
 
 _TAIL_RECORDS: Final = 2_000
-"""So far back the newest record of the stream is looked for; where others fill the topic with more,
-it may be out of sight."""
+"""How far back the newest record of the stream is looked for; a busy neighbour may have pushed it
+out of sight."""
 _CLAIM_KEY: Final = b"%wr/claim/"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedRecord:
-    """A record of the stream. Shape: `claim`: it is a claim marker. Units: `at_ms` by the clock of
-    whoever wrote it."""
+    """A record of the stream. `at_ms` is by the clock of its writer; `claim`: a claim marker."""
 
     epoch: int
     at_ms: int
@@ -41,7 +39,7 @@ class WriterProbe:
     def __init__(self, consumer: Any, place: TopicPartition, stream: str) -> None:
         self._consumer, self._place, self._stream = consumer, place, stream
         self.truncated = False
-        """More stands on the partition than was looked through for the newest record."""
+        """`newest` did not look through the whole partition."""
 
     async def newest(self) -> ProbedRecord | None:
         """The stream's newest record, None where there is none in sight."""
@@ -83,7 +81,7 @@ def newest_of(records: Sequence[Any], stream: str) -> ProbedRecord | None:
 async def probe_writer(
     connection: KafkaConnection, topic: str, stream: str
 ) -> AsyncIterator[WriterProbe]:
-    """A look at the topic, which must be there. Raises: SinkUnavailable."""
+    """A probe of the topic, which must exist. Raises: SinkUnavailable."""
     async with open_consumer(connection) as consumer:
         await wait_for_topic(consumer, topic)
         yield WriterProbe(consumer, TopicPartition(topic, 0), stream)

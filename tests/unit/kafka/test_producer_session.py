@@ -241,7 +241,9 @@ async def test_secrets_that_came_into_use_because_the_producer_failed_are_compla
     async with with_a_password() as (stage, tasks, file):
         file.write_text("the next")
         await asyncio.sleep(15.0)
-        assert "changed and are not usable, the former are kept" in stage.board.problems["kafka"]
+        assert (
+            "changed and are not usable; keeping the previous ones" in stage.board.problems["kafka"]
+        )
         stage.password = "the next"
         await _fail(stage, tasks)
         assert len(stage.made) == 2

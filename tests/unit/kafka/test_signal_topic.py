@@ -44,7 +44,9 @@ def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
         == count.labels("refused")._value.get()
         == 1500
     )
-    assert [line.message for line in caplog.records[-1:]] == ["more signals than are logged"]
+    assert [line.message for line in caplog.records[-1:]] == [
+        "too many signals; not logging more of them this minute"
+    ]
     assert len(caplog.records) == 101
 
 

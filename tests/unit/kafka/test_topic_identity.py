@@ -30,7 +30,7 @@ def test_a_topic_that_stays_is_not_lost() -> None:
 def test_a_topic_of_another_id_was_made_anew_and_is_said_once() -> None:
     watched = identity_of("t")
     watched.seen({"t": ONE}, 0.0)
-    assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and made anew"}
+    assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}
     assert watched.seen({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
     watched.expect("t")
     assert watched.seen({"t": ONE}, 3.0) == {}

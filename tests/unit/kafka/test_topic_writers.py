@@ -66,7 +66,7 @@ def test_an_offset_that_goes_back_shows_another_topic_and_that_of_another_stream
     assert writers.note("t", 0, "nodes", 6, 9) == ""
     assert writers.note("t", 0, "nobody", 0, 1) == ""
     assert writers.note("t", 0, "pods", 2, 4).startswith(
-        "partition 0: a record got offset 2 after one at 9; it was deleted and made"
+        "partition 0: a record got offset 2 after one at 9; it was deleted and recreated"
     )
     writers.lose("t")
     pods.open(writers, "pods")

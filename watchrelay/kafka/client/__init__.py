@@ -4,7 +4,7 @@ Comes in: connection settings, packed batches. Goes out: started clients, acknow
 in an operator's words. Must not know who uses it: no topic, no stream, no metric.
 """
 
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
@@ -32,7 +32,6 @@ from aiokafka.errors import (
 __all__ = [
     "AuthenticationFailedError",
     "ClusterAuthorizationFailedError",
-    "ConsumerRecord",
     "IncompatibleBrokerVersion",
     "InvalidReplicationFactorError",
     "KafkaConnectionError",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import NewTopic as NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
 from watchrelay.kafka.client.metadata import topic_rights
 from watchrelay.kafka.client.patches import patch_client
-
-__all__ = ["NewTopic", "make_admin", "rights_on_topics", "topic_configs", "topic_metadata"]
 
 
 def make_admin(arguments: Mapping[str, Any], **more: object) -> Any:

@@ -1,8 +1,4 @@
-"""The way to Kafka: settings into the client library's arguments, secrets read anew each time.
-
-Room: sink. In: plain settings, certificate, password and token files. Out: keyword arguments for
-aiokafka's clients, and plain words for why a broker did not let us in.
-"""
+"""Connection settings as keyword arguments for aiokafka's clients."""
 
 from __future__ import annotations
 
@@ -31,11 +27,11 @@ _WHERE = "kafka.security"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConnection:
-    """Where Kafka is and who we are to it.
+    """Where Kafka is, and the credentials for it.
 
-    Shape: of `username`/`username_file` and `password`/`password_file` the file wins; files are
-    read at each `arguments()`, so that a rotated secret is used by the next client; `rotation`
-    tells when it is time for one. What is not set is None or empty, as settings hold it.
+    Of `username`/`username_file` and `password`/`password_file` the file wins; files are
+    read at each `arguments()`, so that the next client uses a rotated secret; `rotation` tells
+    clients when to reconnect. What is not set is None or empty.
     `token_command` is an argument vector. `aws_region` is for AWS_MSK_IAM alone.
     """
 
@@ -59,8 +55,8 @@ class KafkaConnection:
 
     @property
     def secret_files(self) -> list[str]:
-        """The files that a client holds the content of for as long as it lives. A token file is not
-        one: it is read at each connection."""
+        """The files whose content a client keeps. A token file is not one: it is read at each
+        connection."""
         tls = (
             (self.ca_file, self.cert_file, self.key_file, self.key_password_file)
             if self.protocol in ("SSL", "SASL_SSL")
@@ -75,15 +71,15 @@ class KafkaConnection:
 
     @property
     def servers(self) -> str:
-        """The brokers as one writes them on a command line."""
+        """The brokers, separated by commas."""
         return ",".join(self.bootstrap_servers)
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments common to aiokafka's producer, consumer and admin client. Call it
         inside the event loop.
 
-        Raises: SinkMisconfigured when a file cannot be read or does not hold what it should; the
-        files may be mended meanwhile.
+        Raises: SinkMisconfigured when a file cannot be read or has the wrong content; retry, it may
+        have been corrected.
         """
         arguments: dict[str, Any] = {
             "bootstrap_servers": list(self.bootstrap_servers),
@@ -102,7 +98,7 @@ class KafkaConnection:
             ("certFile", self.cert_file),
             ("keyFile", self.key_file),
         ):
-            # OpenSSL would read a pipe, or /dev/zero, for ever
+            # OpenSSL would never stop reading a pipe or /dev/zero
             if file and Path(file).exists() and not Path(file).is_file():
                 raise SinkMisconfigured(
                     f"{_WHERE}.{name} {file} cannot be used: it is no regular file; name one "

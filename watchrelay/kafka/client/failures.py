@@ -16,69 +16,47 @@ from watchrelay.kafka.client.connection import KafkaConnection, error_text
 _CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 
 _NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
-"""What a producer without any right to write is refused with, though it names the cluster. Source:
-KIP-679."""
+"""The error of a producer without any right to write, though it names the cluster (KIP-679)."""
+_UNTRUSTED = (
+    "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"
+)
+_OTHER_NAMES = (
+    "the certificate is for other names: correct kafka.bootstrapServers or set "
+    "kafka.security.checkHostname"
+)
+_NO_USER = "this port wants no user: check kafka.security.protocol"
+_CREDENTIALS = (
+    "the broker refused the credentials: check the user and the password or token under "
+    "kafka.security"
+)
 _CURES = (
-    (
-        "self-signed certificate",
-        (
-            "the broker's certificate is not trusted: set kafka.security.caFile to the CA that "
-            "signed it"
-        ),
-    ),
-    (
-        "unable to get local issuer",
-        (
-            "the broker's certificate is not trusted: set kafka.security.caFile to the CA that "
-            "signed it"
-        ),
-    ),
-    (
-        "certificate is not valid for",
-        (
-            "the certificate is for other names: correct kafka.bootstrapServers or set "
-            "kafka.security.checkHostname"
-        ),
-    ),
-    (
-        "hostname mismatch",
-        (
-            "the certificate is for other names: correct kafka.bootstrapServers or set "
-            "kafka.security.checkHostname"
-        ),
-    ),
+    ("self-signed certificate", _UNTRUSTED),
+    ("unable to get local issuer", _UNTRUSTED),
+    ("certificate is not valid for", _OTHER_NAMES),
+    ("hostname mismatch", _OTHER_NAMES),
     ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
-    ("[error 34]", "this port wants no user: check kafka.security.protocol"),
-    (
-        "saslhandshakerequest cannot be used",
-        "this port wants no user: check kafka.security.protocol",
-    ),
+    ("[error 34]", _NO_USER),
+    ("saslhandshakerequest cannot be used", _NO_USER),
     (
         "certificate required",
         "the broker wants a client certificate: set kafka.security.certFile and keyFile",
     ),
-    (
-        "[error 58]",
-        (
-            "the broker refused the credentials: check the user and the password or token under "
-            "kafka.security"
-        ),
-    ),
+    ("[error 58]", _CREDENTIALS),
     ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
 )
-"""Signs of what only a person can mend."""
+"""Parts of reasons that only a change of the configuration cures."""
 _RIGHTS = (
     ("[error 31]", _NO_WRITE),
     ("clusterauthorizationfailed", _NO_WRITE),
     ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
     ("not authorized to read from topic", "grant READ on it or its prefix"),
 )
-"""Signs of a right that only a person can grant."""
+"""Parts of reasons that only a granted right cures."""
 _AWAY = (
     ("nodename nor servname", "no such host: check kafka.bootstrapServers"),
     ("name or service not known", "no such host: check kafka.bootstrapServers"),
 )
-"""Signs of what may come back by itself: names appear in DNS with their pods."""
+"""Parts of reasons that may cure themselves: names appear in DNS with their pods."""
 
 
 def servers_text(arguments: Mapping[str, Any]) -> str:
@@ -112,19 +90,20 @@ def plain_words(error: BaseException) -> str:
     if isinstance(error, KafkaError) and not error.args:
         return " ".join(str(getattr(error, "description", "") or type(error).__name__).split())
     # its own text puts a number and a class name before it
-    said = error.args[0] if isinstance(error, KafkaError) else error
-    return " ".join(str(said).split()) or type(error).__name__
+    text = error.args[0] if isinstance(error, KafkaError) else error
+    return " ".join(str(text).split()) or type(error).__name__
 
 
-def unreachable(connection: KafkaConnection, error: Exception, said: str) -> SinkUnavailable:
-    """The error for an operator: who did not answer, the reason that the client only logged, and
-    what to do.
+def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> SinkUnavailable:
+    """The error for an operator: the brokers, the reason that the client only logged, and the cure.
 
-    Shape: `said` is the client's newest log line (`LogTail.reason`), "" when it said nothing.
-    SinkMisconfigured when the sign is one of what only a person can mend, SinkForbidden when it is
-    a right.
+    Args:
+        logged: the client's newest log line (`LogTail.reason`), "" for none.
+
+    Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
+    right is missing, else SinkUnavailable.
     """
-    reason = _CLASS.sub(r"\1", without_secrets(said or error_text(error)))
+    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(error)))
     if reason.endswith(":"):
         reason += " no answer in time"
     message = f"kafka at {connection.servers} is not usable: {reason}"
@@ -135,7 +114,7 @@ def unreachable(connection: KafkaConnection, error: Exception, said: str) -> Sin
 
 
 def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
-    """Whether a person must mend it, and how; "" where nothing is known."""
+    """The kind of the error, and the cure, "" if none is known."""
     if cure := _cure(_CURES, reason):
         return SinkMisconfigured, cure
     if cure := _cure(_RIGHTS, reason):
@@ -145,15 +124,15 @@ def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavaila
 
 @contextmanager
 def explained_failures(connection: KafkaConnection) -> Iterator[None]:
-    """Around a client of the consumer: what keeps it out is told as of the relay's own clients,
-    with the cure.
+    """Errors of a consumer within get the reason and the cure, as those of the relay's own clients.
 
-    The client says only in its log whether it was a password, a certificate or a port, and the
-    consumer leaves that log to its users.
-    Raises: SinkUnavailable, SinkMisconfigured, in place of a SinkUnavailable that no more is known
-    of than that nobody answers.
+    The client only logs whether it was a password, a certificate or a port, and the consumer leaves
+    that log to its users.
+
+    Raises: SinkUnavailable, SinkMisconfigured or SinkForbidden in place of a SinkUnavailable that
+    says only that no broker answers.
     """
-    with listening() as said:
+    with listening() as tail:
         with suppress(SinkMisconfigured):
             connection.arguments()  # so that its secrets are known here
         try:
@@ -171,10 +150,10 @@ def explained_failures(connection: KafkaConnection) -> Iterator[None]:
                 ) from error
             if (
                 isinstance(cause, KafkaConnectionError | OSError)
-                and said.reason
-                and _judged(connection, said.reason.lower())[1]
+                and tail.reason
+                and _judged(connection, tail.reason.lower())[1]
             ):
-                raise unreachable(connection, cause, said.reason) from error
+                raise unreachable(connection, cause, tail.reason) from error
             raise
 
 
@@ -183,8 +162,8 @@ def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
 
 
 def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
-    """A broker that says nothing, or closes the connection, gives no reason at all; what is likely
-    depends on how we came."""
+    """A broker that is silent, or closes the connection, gives no reason; what is likely depends on
+    the protocol."""
     if reason.endswith("no answer in time"):
         return SILENCE
     if not reason.endswith(("closed", "reset by peer")):

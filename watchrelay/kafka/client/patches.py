@@ -169,7 +169,7 @@ async def _end_metadata_task(client: Any) -> None:
     """End the metadata task without losing the caller's own cancellation.
 
     Defect: `AIOKafkaClient.close()` of aiokafka 0.14 awaits the task that it has cancelled and
-    suppresses CancelledError, also the caller's: a process that was told to stop goes on. An error
+    suppresses CancelledError, also the caller's: a process that got SIGTERM goes on. An error
     of the task leaves `close()` early.
     """
     task, client._sync_task = client._sync_task, None
@@ -178,7 +178,7 @@ async def _end_metadata_task(client: Any) -> None:
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.debug("kafka client's metadata task had failed", extra={"error": repr(error)})
+        _log.debug("metadata task of the kafka client had failed", extra={"error": repr(error)})
 
 
 def read_batches_within_bounds(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
@@ -217,19 +217,9 @@ async def end_in_own_task(
             group.create_task(step(), name=f"end {what}")
     except* _UNCLEAN as errors:
         _log.debug(
-            "kafka client did not end cleanly",
+            "kafka client did not close cleanly",
             extra={"client": what, "error": repr(errors.exceptions[0])},
         )
-
-
-async def stop_consumer(consumer: Any, *, within_s: float) -> None:
-    """Release all that the consumer holds; each of the two steps may take `within_s`.
-
-    Defect: where `stop()` of aiokafka 0.14 ends with a stray CancelledError, as each time while the
-    broker is down, the connections and the metadata task live on. So the client is closed again.
-    """
-    for step in (consumer.stop, consumer._client.close):
-        await end_in_own_task(step, within_s=within_s, what="consumer")
 
 
 def _rebuilt(owner: Any, name: str, **replaced: object) -> MethodType:

@@ -1,11 +1,9 @@
-"""One session of the producer: from its first write until it is aborted and never writes
-again.
+"""A producer session: one aiokafka producer, from its start until it is aborted.
 
-Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers:
-refused, or aborted. The only file that knows aiokafka's producer from inside (0.14, pinned). Its
-defects (a partition wedged after any error, sequences that wrap, no re-bootstrap) are dealt with by
-throwing a session away; that must be certain and quick, where `stop()` flushes, waits, and hangs
-while brokers are down. Source: aiokafka issues 1017, 1101, 459.
+aiokafka's producer (0.14) has defects that only a new producer cures: a partition that is stuck
+after any error (https://github.com/aio-libs/aiokafka/issues/1017 and 1101), sequence numbers that
+wrap, bootstrap servers that are never asked again (issue 459). Its `stop()` flushes, and hangs
+while brokers are down; `abort()` is immediate.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """How patient the sink is, and how much it takes at once. Units: as the names say.
+    """Timeouts and sizes of the sink.
 
-    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its
-    other batches: answers come in milliseconds, and what has none by then is sent again, and stands
-    twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative number after
+    `finish_s`: how long a session that got an error may still be answered for its other batches.
+    Answers come in milliseconds; a batch without one by then is sent again, and is written twice if
+    it had been written. `renew_records`: aiokafka wraps its sequence to a negative number after
     2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
     """
 
@@ -58,13 +56,13 @@ class SinkSettings:
 
 
 class ProducerAborted(Exception):
-    """This session ended: whether the batch stands in the log is unknown; send it again with the
-    next one."""
+    """The session ended: whether the batch is in the log is unknown; send it again with the next
+    session."""
 
 
 class Refused(Exception):
-    """The batch got an error. Shape: `sent` is False when it certainly never left this process, so
-    the session is still good."""
+    """The batch got an error. `sent` is False if it certainly never left this process, so that the
+    session is still usable."""
 
     def __init__(self, error: Exception, *, sent: bool) -> None:
         super().__init__(str(error))
@@ -73,8 +71,8 @@ class Refused(Exception):
 
 
 class ProducerSession:
-    """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was
-    handed over, oldest first."""
+    """One started producer. `outstanding` maps each unanswered batch to when it was handed over
+    (loop time), oldest first."""
 
     def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
@@ -154,7 +152,7 @@ class ProducerSession:
         """As `send_batch`, without its waiting: batches handed over in one step of the loop leave
         in one request per broker.
 
-        Source: aiokafka `AIOKafkaProducer.send_batch`; one batch per partition at a time, so
+        It follows `AIOKafkaProducer.send_batch`; there is one batch per partition at a time, so
         nothing is pending there.
         """
         if self._accumulator._exception is not None:
@@ -225,7 +223,7 @@ class ProducerSession:
 
     @property
     def needs_renewal(self) -> bool:
-        """So many records of one partition were sent that the sequence would soon wrap."""
+        """Whether the sequence number of a partition would soon wrap."""
         return any(sent >= self._settings.renew_records for sent in self._sent.values())
 
     @property
@@ -239,7 +237,7 @@ class ProducerSession:
         return await topic_ids(self._producer.client, topics)
 
     def drain(self) -> None:
-        """It takes no batch any more; what is on its way is still answered."""
+        """Take no further batch; those in flight are still answered."""
         self.is_draining = True
 
     def abort(self) -> None:
@@ -285,8 +283,7 @@ class ProducerSession:
 
 
 class _Forgetful(set[Any]):
-    """A set that does not mind removal of what it does not hold: aiokafka's tasks still count their
-    batches out of it."""
+    """A set whose `remove` accepts missing items: aiokafka's tasks still remove their batches."""
 
     def remove(self, item: Any) -> None:
         self.discard(item)

@@ -23,13 +23,13 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5
 from aiokafka.structs import BrokerMetadata
 
 from tests.support.virtualtime import run
+from watchrelay.kafka.client.consumer import stop_consumer
 from watchrelay.kafka.client.failures import plain_words
 from watchrelay.kafka.client.patches import (
     end_in_own_task,
     keep_connection_failures,
     patch_client,
     space_metadata_requests,
-    stop_consumer,
 )
 
 # ---- the end of a consumer -----------------------------------------------------------------------
