@@ -15,6 +15,7 @@ from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     make_consumer,
+    silent,
     start_consumer,
     unreadable,
 )
@@ -98,10 +99,7 @@ class Auditor:
             ranges = {place: (log.start, log.end) for place, log in self._logs.items()}
             await read_ranges(self._consumer, ranges, self._take)
         except TimeoutError as error:
-            servers = servers_text(self._arguments)
-            raise SinkUnavailable(
-                f"kafka at {servers} stopped answering: {unreadable(error)}"
-            ) from error
+            raise silent(self._arguments, error) from None
         except KafkaError as error:
             raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
 

@@ -95,9 +95,15 @@ def unreadable(error: BaseException) -> str:
         names = error.args[0] if error.args else ""
         topics = names if isinstance(names, str) else ", ".join(sorted(map(str, names)))
         return f"topic {topics} may not be read: grant READ on it"
-    if isinstance(error, TimeoutError):
-        return f"{plain_words(error)} ({SILENCE})"
     return plain_words(error)
+
+
+def silent(arguments: Mapping[str, Any], error: TimeoutError) -> SinkUnavailable:
+    """The error for brokers that send nothing more. Raise it without a cause: an earlier failure of
+    a connection does not explain it."""
+    return SinkUnavailable(
+        f"kafka at {servers_text(arguments)} stopped answering: {plain_words(error)} ({SILENCE})"
+    )
 
 
 def check_library(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
     make_consumer,
+    silent,
     start_consumer,
     unreadable,
 )
@@ -144,7 +145,9 @@ class TailReader:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.behind - late):
                     yield seen
-        except (KafkaError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise silent(self._arguments, error) from None
+        except KafkaError as error:
             raise SinkUnavailable(
                 f"kafka at {self._servers} stopped answering: {unreadable(error)}"
             ) from error

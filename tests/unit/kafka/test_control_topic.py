@@ -1,5 +1,5 @@
-"""Room: sink.  In: a control topic in memory that is lost and made anew.  Out: claims about what is
-said again, and how epochs go on."""
+"""A control topic in memory that is lost and recreated: what is written again, and how epochs go
+on."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,7 +1,6 @@
-"""Room: sink.  In: producers that answer when they are told to.  Out: what is sent again, by whom,
-and what is not.
+"""The sink with scripted producers: what is sent again, by which session, and what is not.
 
-Virtual time: how long a producer that got an error is waited for is a matter of seconds.
+Virtual time: how long a session that got an error is waited for is a matter of seconds.
 """
 
 import asyncio

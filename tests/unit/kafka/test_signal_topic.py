@@ -1,5 +1,4 @@
-"""Room: sink.  In: records of the signal topic, as its tail hands them on.  Out: claims about what
-is taken, counted and said."""
+"""Records of the signal topic: which are taken, counted and logged."""
 
 from __future__ import annotations
 

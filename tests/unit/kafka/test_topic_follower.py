@@ -1,4 +1,4 @@
-"""A topic that is followed: how long its reader waits for a broker that says nothing."""
+"""A topic that is followed: how long its reader waits for a silent broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Room: sink.  In: answers of brokers, scripted and of an embedded one.  Out: claims about which
-topics are lost, and how that is said."""
+"""Answers of brokers, scripted and of an embedded one: which topics are lost, and why."""
 
 from types import SimpleNamespace
 

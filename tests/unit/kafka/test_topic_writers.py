@@ -1,5 +1,4 @@
-"""Room: sink.  In: streams that open topics, and offsets.  Out: claims about who is told of a loss,
-and whose records still count."""
+"""Streams that open topics: which are called after a loss, and whose records still count."""
 
 from watchrelay.kafka.topic_writers import TopicWriters
 

@@ -1,4 +1,4 @@
-"""Room: unit tests.  In: ranges of offsets.  Out: what is not in them."""
+"""Which offsets between two of ours are not ours."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Room: sink.  In: lines of the client library's log.  Out: claims about which one is told as the
-reason."""
+"""Which line of the client's log is given as the reason."""
 
 import logging
 

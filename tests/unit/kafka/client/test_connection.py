@@ -1,5 +1,5 @@
-"""Room: sink.  In: settings and files.  Out: claims about what the client library is given, and
-what an operator is told."""
+"""Which arguments aiokafka gets from settings and files, and what an operator reads about
+failures."""
 
 import logging
 import os

@@ -1,5 +1,4 @@
-"""Room: none, below them all.  In: clients that start, ask and end badly.  Out: claims about what
-is left and what the caller hears."""
+"""The patches of aiokafka's clients; and, of each, that aiokafka still has the defect."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,4 @@
-"""Room: sink.  In: any records.  Out: claims about the bytes that Kafka gets, checked with the
-client library's own reader."""
+"""The bytes that Kafka gets of any records, read by aiokafka's own reader."""
 
 import random
 
