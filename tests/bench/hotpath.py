@@ -30,7 +30,7 @@ from watchrelay.contract.records import CloudEvents, content_hash
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.daemon.memory import settle_collector
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.record_batch import Packer
+from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kafka.topics import Topics

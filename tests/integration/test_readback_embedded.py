@@ -11,7 +11,7 @@ from tests.support.sinkparts import QUICK, batch, running_sink
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.demo.kafka import FETCH, EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.range_reader import ReadBack, Span
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 
 NOT_LEADER = 6
 
@@ -42,8 +42,10 @@ class Taken:
         self.keys[partition].extend(record.key.decode() for record in records)
 
 
-def reading(kafka: EmbeddedKafka, spans: list[Span], taken: Taken, **more: Any) -> ReadBack:
-    return ReadBack(
+def reading(
+    kafka: EmbeddedKafka, spans: list[OffsetRange], taken: Taken, **more: Any
+) -> RangeReader:
+    return RangeReader(
         KafkaConnection(bootstrap_servers=(kafka.bootstrap,)), "t", spans, taken, **more
     )
 
@@ -53,7 +55,9 @@ async def test_spans_are_read_from_their_start_to_their_end_and_no_further(
 ) -> None:
     await filled(kafka)
     taken = Taken()
-    read = reading(kafka, [Span(0, 15, 42), Span(1, None, 2), Span(2, None, 0)], taken)
+    read = reading(
+        kafka, [OffsetRange(0, 15, 42), OffsetRange(1, None, 2), OffsetRange(2, None, 0)], taken
+    )
     await read.run()
     assert taken.keys == {0: [f"n{number}" for number in range(15, 42)], 1: ["x", "y"], 2: []}
     assert (read.begun, read.whole) == ({0: 15, 1: 0}, {1})
@@ -64,7 +68,7 @@ async def test_an_offset_of_a_topic_that_was_made_anew_means_the_start(
 ) -> None:
     await filled(kafka)
     taken = Taken()
-    read = reading(kafka, [Span(1, 900, 3)], taken)
+    read = reading(kafka, [OffsetRange(1, 900, 3)], taken)
     await read.run()
     assert (taken.keys[1], read.whole) == (["x", "y", "z"], {1})
 
@@ -79,7 +83,7 @@ async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_
         said.append(str(error))
         kafka.broker_up()
 
-    read = reading(kafka, [Span(0, None, 60)], taken, failed=failed)
+    read = reading(kafka, [OffsetRange(0, None, 60)], taken, failed=failed)
     kafka.broker_down()
     async with asyncio.timeout(60):
         await read.run()
@@ -88,5 +92,5 @@ async def test_a_broker_that_goes_away_in_between_delays_it_and_nothing_is_read_
     kafka.push_request_errors(FETCH, [NOT_LEADER] * 2)
     taken = Taken()
     async with asyncio.timeout(60):
-        await reading(kafka, [Span(0, 30, 60)], taken).run()
+        await reading(kafka, [OffsetRange(0, 30, 60)], taken).run()
     assert taken.keys[0] == [f"n{number}" for number in range(30, 60)]

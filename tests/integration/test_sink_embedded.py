@@ -21,9 +21,9 @@ from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.demo.kafka import INIT_PRODUCER_ID, NO_LEADER, PRODUCE, EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import highest_epoch
-from watchrelay.kafka.producer import SinkSettings
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.observe.status import Board
 
@@ -135,7 +135,7 @@ async def test_an_error_that_stays_is_shown_with_its_cure_and_retried_until_it_i
     said = [
         record.getMessage() for record in caplog.records if record.name == "watchrelay.kafka.sink"
     ]
-    assert said == ["kafka does not take records", "kafka takes records again"]
+    assert said == ["kafka does not accept records", "kafka accepts records again"]
 
 
 async def test_kafka_takes_records_again_is_said_when_all_topics_do(
@@ -149,10 +149,10 @@ async def test_kafka_takes_records_again_is_said_when_all_topics_do(
             deliveries.create_task(running.sink.deliver(batch(topic, 0, "a")), name="delivery")
         await until(lambda: "(and " in running.problem)
         kafka.set_leader("t", 0, 1)
-        await until(lambda: "topic takes records again" in caplog.messages)
-        assert "kafka takes records again" not in caplog.messages
+        await until(lambda: "topic accepts records again" in caplog.messages)
+        assert "kafka accepts records again" not in caplog.messages
         kafka.set_leader("u", 0, 1)
-        await until(lambda: "kafka takes records again" in caplog.messages)
+        await until(lambda: "kafka accepts records again" in caplog.messages)
 
 
 async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until_it_is(

@@ -20,9 +20,9 @@ from tests.support.sinkparts import Running, batch, keys_on, running_sink, until
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable, TopicRefused
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
+from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.producer import SinkSettings
-from watchrelay.kafka.record_batch import Packer
 from watchrelay.kafka.topics import Topics, TopicSpec
 
 pytestmark = pytest.mark.real
@@ -446,7 +446,7 @@ async def test_a_password_that_is_replaced_under_load_is_used_before_the_former_
         await control.caught_up()
         await goes_on(said)
         file.write_text("not yet known to the broker")
-        await until(lambda: "are not usable, the former are kept" in running.problem)
+        await until(lambda: "are not usable; keeping the previous ones" in running.problem)
         await goes_on(said)
         assert running.rebuilds("credentials") == 0
         await asyncio.to_thread(secured.set_password, "the next one")

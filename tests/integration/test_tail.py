@@ -214,8 +214,9 @@ async def test_an_end_that_does_not_come_any_more_is_told_and_not_waited_for_wit
             SinkUnavailable,
             match=f"kafka at {broker.bootstrap} stopped answering: no records of t for 1 s, and "
             "its end",
-        ):
+        ) as caught:
             await read()
+    assert caught.value.__cause__ is None, "no earlier failure of a connection explains it"
     assert 0 < len(seen) < 12
 
 

@@ -165,7 +165,7 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
             trial.cluster.request("DELETE", f"{path}/c2")
             await_equal(trial.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
-        assert relay.said("topic is not the one it was")[0]["topic"] == topic
+        assert relay.said("topic was deleted or recreated")[0]["topic"] == topic
         assert [line["stream"] for line in relay.said("stream begins anew")] == ["configmaps"]
         assert relay.stop() == 0
 
@@ -211,11 +211,13 @@ def test_a_state_topic_deleted_and_made_by_hand_at_once_is_noticed_and_published
         _changes(trial, path)
         _make(kafka_broker, topic, partitions=3)
         wait_until(
-            "it is noticed", lambda: relay.said("topic is not the one it was"), deadline_s=_LATE_S
+            "it is noticed",
+            lambda: relay.said("topic was deleted or recreated"),
+            deadline_s=_LATE_S,
         )
         with trial.reader(topic) as reader:
             _whole_anew(trial, relay, reader, epoch, stale=True)
-        assert "made anew" in relay.said("topic is not the one it was")[0]["error"]
+        assert "recreated" in relay.said("topic was deleted or recreated")[0]["error"]
         assert relay.stop() == 0
 
 
@@ -228,7 +230,7 @@ def test_what_a_lost_control_topic_said_is_said_again_and_every_stream_claims_ab
         _delete(kafka_broker, trial.control_topic)
         _changes(trial, path)
         wait_until(
-            "it is restored", lambda: relay.said("control topic is restored"), deadline_s=_LATE_S
+            "it is restored", lambda: relay.said("control topic restored"), deadline_s=_LATE_S
         )
         wait_until(
             "the stream is claimed",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.properties.test_hostile import FUZZ, spoiled
 from tests.support.rawbatches import CODECS, Raw, compressed, encoded, framed
-from tests.unit.kafka.client.test_batches import guarded, handed_on
+from tests.unit.kafka.client.test_batches import fetched, handed_on
 from watchrelay.contract.headers import UNREADABLE
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
@@ -57,7 +57,7 @@ def test_whatever_a_client_may_write_is_handed_on_as_it_was_written(
     records: list[Raw], codec: str, base: int
 ) -> None:
     data = framed(compressed(plain(records), codec), len(records), codec=codec, base=base)
-    found = guarded(data, start=base)
+    found = fetched(data, start=base)
     assert found == handed_on(data, MemoryRecords, start=base)
     assert [(each.key, each.value) for each in found] == [(key, value) for key, value, _ in records]
 
@@ -75,7 +75,7 @@ def test_whatever_a_batch_holds_is_records_or_refused_and_the_next_one_is_read(
     body = spoiled(compressed(spoiled(plain(records), inner), codec), outer)
     broken = framed(body, max(1, len(records) + more), codec=codec)
     behind = framed(plain([(b"k", b"v", [])]), 1, base=100)
-    found = guarded(broken + behind, limit_bytes=_LIMIT_BYTES)
+    found = fetched(broken + behind, limit_bytes=_LIMIT_BYTES)
     assert (found[-1].offset, found[-1].key) == (100, b"k")
     assert [each.offset for each in found] == sorted({each.offset for each in found})
     for each in found:

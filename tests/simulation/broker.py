@@ -24,8 +24,8 @@ from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, dec
 from watchrelay.core.errors import SinkUnavailable
 from watchrelay.kafka.client.client_log import LogTail
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.producer import Cut, Generation, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch
 
 Loss = Literal["truth", "proof", "reading"]
 """`reading`: a writer did not get all that it read back. The others are what compaction may take
@@ -246,8 +246,8 @@ class Wire:
         self.dead = False
         self._producers: list[Producer] = []
 
-    async def start(self, _connection: KafkaConnection, _settings: SinkSettings) -> Generation:
-        """As `Generation.start`."""
+    async def start(self, _connection: KafkaConnection, _settings: SinkSettings) -> ProducerSession:
+        """As `ProducerSession.start`."""
         weather, rng = self.broker.weather, self.broker.rng
         await asyncio.sleep(rng.random() * weather.delay_s)
         if rng.random() < weather.lost:
@@ -261,16 +261,16 @@ class Wire:
         if not self.dead:
             self.dead = True
             for producer in self._producers:
-                producer.cut()
+                producer.abort()
 
 
-class Producer(Generation):
+class Producer(ProducerSession):
     """A producer whose requests meet the weather. The broker knows a repetition within it; of
     another producer it does not."""
 
     def __init__(self, wire: Wire) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
-        self.is_cut = False
+        self.is_aborted = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.tail = LogTail()
@@ -279,11 +279,11 @@ class Producer(Generation):
         self._requests: dict[asyncio.Future[int], Request] = {}
 
     async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
-        """As the real one. Raises: Cut, Refused."""
+        """As the real one. Raises: ProducerAborted, Refused."""
         if self._wire.dead:
             await asyncio.Event().wait()
-        if self.is_cut:
-            raise Cut
+        if self.is_aborted:
+            raise ProducerAborted
         acked: asyncio.Future[int] = self._loop.create_future()
         self.outstanding[acked] = self._loop.time()
         self.idle.clear()
@@ -343,19 +343,19 @@ class Producer(Generation):
             request.lands = later(there_s, land)
 
     @property
-    def worn(self) -> bool:
+    def needs_renewal(self) -> bool:
         """Renewed now and then."""
         return not self._wire.dead and self._broker.rng.random() < self._broker.weather.renewed
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """As the real one; what is on its way may land all the same."""
-        if self.is_cut:
+        if self.is_aborted:
             return
-        self.is_cut = True
+        self.is_aborted = True
         for acked, request in list(self._requests.items()):
             self._broker.strand(request)
             if not acked.done() and not self._wire.dead:
-                acked.set_exception(Cut())
+                acked.set_exception(ProducerAborted())
 
     async def close(self) -> None:
         """Nothing is held."""

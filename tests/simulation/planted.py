@@ -38,8 +38,8 @@ from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Ignored, Outcome, ReadAgain, Replica
 from watchrelay.contract.control import starting_point
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord
-from watchrelay.kafka.range_reader import Span
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.record_batch import PackedBatch
+from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.ports import Witness
@@ -98,7 +98,7 @@ class WaitingReader(Back):
     store: WaitingStore
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
         behind: dict[int, dict[bytes, str]] = {}
@@ -184,9 +184,9 @@ class DeafWitness(Witness):
     def __init__(self, life: Life, witness: Witness) -> None:
         self._life, self._witness = life, witness
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """As the real one."""
-        return self._witness.strange(partition, start, stop)
+        return self._witness.foreign_ranges(partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
@@ -378,7 +378,7 @@ class BelievingReader(Back):
     """What was read back is proven by definition."""
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
         folds = {span.partition: BelievedFold() for span in spans}

@@ -23,9 +23,9 @@ from watchrelay.contract.records import Decoded, MarkerRecord
 from watchrelay.core.errors import Fenced
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.producer import SinkSettings
-from watchrelay.kafka.range_reader import Span
+from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
@@ -164,7 +164,7 @@ class Reader(LogReader):
         return self._world.broker.log(TopicPartition(self._topic, partition)).read(start, stop)
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
         rng = self._world.rng

@@ -18,8 +18,8 @@ _AWAY = (
 """An API server that is away, silent, starting, or has lost its history."""
 
 EXPLAINED: dict[str, str] = {
-    "kafka does not take records": "",
-    "topic cannot be followed": "",
+    "kafka does not accept records": "",
+    "cannot read topic": "",
     "kafka takes less than is watched: states in between are skipped, last ones are not": "",
     "stream in trouble, trying again": _AWAY,
     "api server in trouble, all streams stay away": _AWAY,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from tests.support.fakesink import FakeSink, Faults
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
-from watchrelay.kafka.range_reader import Span
-from watchrelay.kafka.written_offsets import Ledger
+from watchrelay.kafka.range_reader import OffsetRange
+from watchrelay.kafka.written_offsets import WrittenOffsets
 from watchrelay.model.streams import StreamSpec
 
 
@@ -31,13 +31,13 @@ class Connection:
 
     def __init__(self, kafka: Kafka, rng: random.Random) -> None:
         self.kafka = kafka
-        self.ledger = Ledger()
+        self.written = WrittenOffsets()
         self._sink = FakeSink(Faults(), rng, logs=kafka.logs)
 
     async def deliver(self, batch: Batch) -> Receipt:
         """As the port says."""
         receipt = await self._sink.deliver(batch)
-        self.ledger.note(
+        self.written.note(
             (batch.topic, batch.partition), receipt.offsets[0], receipt.offsets[-1] + 1
         )
         return receipt
@@ -54,7 +54,7 @@ class Log:
         return [decode(*record) for record in log[start:stop]]
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As `LogReader.spans`."""
         for span in spans:
@@ -65,9 +65,9 @@ class Log:
                 )
         return {span.partition for span in spans if not span.start}
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """As `LogReader.strange`."""
-        return self._connection.ledger.gaps((self._spec.topic, partition), start, stop)
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """As `LogReader.foreign_ranges`."""
+        return self._connection.written.gaps((self._spec.topic, partition), start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As `LogReader.read`."""

@@ -13,7 +13,7 @@ from aiokafka.codec import snappy_encode
 from aiokafka.record.util import calc_crc32c
 
 from watchrelay.contract.headers import varint
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.record_batch import PackedBatch
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _CHECKED = struct.Struct(">hiqqqhii")

@@ -9,8 +9,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.patches import stop_consumer, tame
-from watchrelay.kafka.producer import SinkSettings
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.patches import patch_client
+from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
@@ -99,7 +100,7 @@ async def keys_on(bootstrap: str, topic: str, partitions: int) -> list[list[byte
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
     )
-    tame(consumer._client)
+    patch_client(consumer._client)
     try:
         await consumer.start()
         every = [TopicPartition(topic, partition) for partition in range(partitions)]

@@ -14,7 +14,7 @@ from typing import Self
 from aiokafka import AIOKafkaProducer
 
 from tests.support.story import Log
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.patches import patch_client
 
 
 class Teller:
@@ -23,7 +23,7 @@ class Teller:
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=1)
-        tame(self._producer.client)
+        patch_client(self._producer.client)
         self._told: dict[tuple[str, int], int] = {}
 
     async def __aenter__(self) -> Self:

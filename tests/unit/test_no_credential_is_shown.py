@@ -35,7 +35,8 @@ from watchrelay.core.errors import (
     SinkUnavailable,
 )
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, reason_told, unreachable
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import explained_failures, unreachable
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.kube.auth.credentials import load_credentials
 from watchrelay.kube.auth.exec_plugin import parse_credential
@@ -304,7 +305,7 @@ async def test_what_a_broker_repeats_of_a_credential_is_shown_nowhere(
         refused.__cause__ = KafkaConnectionError("x")
         with (
             pytest.raises(SinkMisconfigured, match="nobody comes in with <redacted>"),
-            reason_told(connection),
+            explained_failures(connection),
         ):
             complain(complaint, refused)
     assert shows(said) == []

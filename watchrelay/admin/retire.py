@@ -33,10 +33,10 @@ from watchrelay.daemon.ownership import retirer
 from watchrelay.daemon.plan import control_spec
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.patches import SILENCE
+from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import highest_epoch
-from watchrelay.kafka.range_reader import ReadBack, Span
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.model.resources import Resource, Selection
@@ -319,8 +319,10 @@ class _Retirement:
         )
         encoder = encoder_for(spec, self._epoch)
         claims = await self._mark(encoder, lambda _: Marker("claim"))
-        spans = [Span(partition, None, offset) for partition, (_, offset) in enumerate(claims)]
-        await ReadBack(self._connection, spec.topic, spans, self._take).run()
+        spans = [
+            OffsetRange(partition, None, offset) for partition, (_, offset) in enumerate(claims)
+        ]
+        await RangeReader(self._connection, spec.topic, spans, self._take).run()
         kind = kind_of(self._remains)
         resource = replace(spec.plan.selection.resource, kind=kind)
         encoder = encoder_for(replace(spec, plan=WatchPlan(Selection(resource))), self._epoch)

@@ -18,7 +18,7 @@ from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_spec, signal_spec
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.client.patches import SILENCE
+from watchrelay.kafka.client.failures import SILENCE
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.signal_records import SnapshotRequest
 from watchrelay.kafka.signal_topic import send_signal

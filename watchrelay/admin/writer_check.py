@@ -17,7 +17,7 @@ from watchrelay.core.errors import WatchrelayError
 from watchrelay.daemon.ownership import RETIRE
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
-from watchrelay.kafka.writer_probe import Sign, signs_of
+from watchrelay.kafka.writer_probe import ProbedRecord, probe_writer
 from watchrelay.model.streams import StreamSpec
 
 _RECENT_S: Final = 300.0
@@ -42,7 +42,7 @@ class StillWritten(WatchrelayError):
 
 
 def sign_means(
-    newest: Sign | None, now_ms: int, interval_s: float, *, cut: bool
+    newest: ProbedRecord | None, now_ms: int, interval_s: float, *, cut: bool
 ) -> Literal["nobody", "claimed", "maybe"]:
     """What a stream's newest record tells of its writer. Pure.
 
@@ -73,9 +73,9 @@ async def refuse_written(
     holder = control.holder_of(spec.id) or "of unknown name"
     if holder.startswith(RETIRE):
         return  # an earlier retirement was interrupted; whoever wrote before it knows that claim
-    async with signs_of(connection, spec.topic, spec.id) as signs:
-        newest = await signs.newest()
-        match sign_means(newest, clock.wall_ms(), interval_s, cut=signs.cut):
+    async with probe_writer(connection, spec.topic, spec.id) as probe:
+        newest = await probe.newest()
+        match sign_means(newest, clock.wall_ms(), interval_s, cut=probe.truncated):
             case "nobody" if newest is None or clock.wall_ms() - newest.at_ms > _CLOCKS_S * 1000:
                 return
             case "claimed":
@@ -88,7 +88,7 @@ async def refuse_written(
                 )
         wait_s = _BEATS * interval_s + _MARGIN_S
         watching(spec.topic, wait_s)
-        if (found := await signs.more(within_s=wait_s)) is not None:
+        if (found := await probe.more(within_s=wait_s)) is not None:
             raise StillWritten(
                 f"stream {spec.id} is being written by relay {holder} (epoch {found.epoch}, "
                 f"a record {_ago(found)} ago on {spec.topic}): "
@@ -98,5 +98,5 @@ async def refuse_written(
             )
 
 
-def _ago(sign: Sign) -> str:
+def _ago(sign: ProbedRecord) -> str:
     return f"{max(0.0, (clock.wall_ms() - sign.at_ms) / 1000):.0f} s"

@@ -25,7 +25,7 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, counted, printable, short, why_broken
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic
-from watchrelay.kafka.client.connection import reason_told
+from watchrelay.kafka.client.failures import explained_failures
 
 Printer = Callable[[Seen], str]
 
@@ -118,7 +118,7 @@ async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) 
     selection = Selection(
         args.markers, tuple(args.key), frozenset(args.type), frozenset(args.namespace)
     )
-    with reason_told(connection):
+    with explained_failures(connection):
         async with aclosing(reader.batches()) as batches:
             async for seen in batches:
                 print_batch(seen, printer, sys.stdout, sys.stderr, selection)

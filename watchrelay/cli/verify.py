@@ -28,7 +28,7 @@ from watchrelay.core.text import counted, printable
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import PlannedStream, control_topic
-from watchrelay.kafka.client.connection import reason_told
+from watchrelay.kafka.client.failures import explained_failures
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.kube.client import KubeClient
 from watchrelay.observe import logs
@@ -78,7 +78,7 @@ async def _verify(settings: Settings, args: argparse.Namespace) -> int:
             home=partition_of,
             bare=args.cluster,
         )
-        stack.enter_context(reason_told(connection))
+        stack.enter_context(explained_failures(connection))
         await stack.enter_async_context(auditor)
         await auditor.read_to_end()
         for why in auditor.missing.values():

@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.consumer.audit import Audit, Problem
 from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
-    Patience,
     make_consumer,
+    silent,
     start_consumer,
     unreadable,
 )
@@ -27,10 +24,11 @@ from watchrelay.consumer.locate import Finder
 from watchrelay.consumer.origin import Origin
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import plain_words, servers_text, stop_consumer, what_to_check
+from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.failures import plain_words, servers_text, what_to_check
+from watchrelay.kafka.reader import fetch, offset_ranges, read_ranges
 
-_POLL_MS = 500
-_AT_ONCE = 500
 _PARTITION_FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 50
 """A fetch that waits for records holds up whatever is asked behind it on its connection."""
@@ -98,22 +96,19 @@ class Auditor:
         """
         try:
             await self._find()
-            patience = Patience(self._arguments)
-            while behind := [
-                place
-                for place, log in self._logs.items()
-                if await self._consumer.position(place) < log.end
-            ]:
-                patience.heard(await self._read(behind), behind[0].topic)
+            ranges = {place: (log.start, log.end) for place, log in self._logs.items()}
+            await read_ranges(self._consumer, ranges, self._take)
+        except TimeoutError as error:
+            raise silent(self._arguments, error) from None
         except KafkaError as error:
             raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
 
     async def read_on(self, stream: str) -> None:
         """Read what came to the partitions of `stream` since, for half a second at most."""
         try:
-            await self._read(
-                [place for place, log in self._logs.items() if stream in log.by_stream]
-            )
+            places = [place for place, log in self._logs.items() if stream in log.by_stream]
+            for place, messages in (await fetch(self._consumer, places)).items():
+                self._take(place, messages)
         except KafkaError as error:
             raise SinkUnavailable(f"kafka stopped answering: {plain_words(error)}") from error
 
@@ -156,30 +151,22 @@ class Auditor:
         self.missing = dict(finder.missing)
         if self.missing and not places:
             raise NothingPublished("; ".join(self.missing.values()))
-        begins = await self._consumer.beginning_offsets(list(places))
-        ends = await self._consumer.end_offsets(list(places))
-        self._consumer.assign(list(places))
+        offsets = await offset_ranges(self._consumer, places)
         for place, origins in sorted(places.items()):
             audits = {
                 stream: self._audit(stream, place, origin, described[stream].partitions)
                 for stream, origin in origins.items()
             }
-            start = max(begins[place], min(audit.start for audit in audits.values()))
-            self._logs[place] = _Log(start, ends[place], audits)
-            self._consumer.seek(place, start)
+            begin, end = offsets[place]
+            start = max(begin, min(audit.start for audit in audits.values()))
+            self._logs[place] = _Log(start, end, audits)
 
     def _audit(self, stream: str, place: TopicPartition, origin: Origin, partitions: int) -> Audit:
         where = (stream, place.topic, place.partition)
         return Audit(*where, origin=origin, partitions=partitions, home=self._home, bare=self._bare)
 
-    async def _read(self, places: list[TopicPartition]) -> bool:
-        fetched = await self._consumer.getmany(*places, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-        for place, messages in fetched.items():
-            self._take(self._logs[place], messages)
-        return bool(fetched)
-
-    @staticmethod
-    def _take(log: _Log, messages: Sequence[Any]) -> None:
+    def _take(self, place: TopicPartition, messages: Sequence[Any]) -> None:
+        log = self._logs[place]
         before, by_stream = log.before, log.by_stream
         for message in messages:
             offset, headers = message.offset, message.headers

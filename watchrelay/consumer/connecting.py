@@ -11,12 +11,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from types import FunctionType, MethodType
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.conn import collect_hosts
-from aiokafka.errors import (
+from watchrelay.core.errors import SinkUnavailable
+from watchrelay.core.text import short
+from watchrelay.kafka.client import (
     AuthenticationFailedError,
     KafkaConnectionError,
     KafkaError,
@@ -25,17 +24,12 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
-
-from watchrelay.core.errors import SinkUnavailable
-from watchrelay.core.text import short
-from watchrelay.kafka.client.batches import guard
-from watchrelay.kafka.client.patches import SILENCE, plain_words, servers_text, stop_consumer, tame
+from watchrelay.kafka.client import consumer as kafka_consumer
+from watchrelay.kafka.client.consumer import connection_failure, is_host_and_port, stop_consumer
+from watchrelay.kafka.client.failures import SILENCE, plain_words, servers_text
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
-SILENT_AFTER_S = 60.0
-"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next
-one."""
 _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
@@ -46,49 +40,14 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 def make_consumer(arguments: Mapping[str, Any]) -> Any:
-    """A consumer of aiokafka's that is not started: without a group, without commits, blind to what
-    was aborted."""
-    ours = {
-        "group_id": None,
-        "enable_auto_commit": False,
-        "auto_offset_reset": "earliest",
-        "isolation_level": "read_committed",
-        "key_deserializer": None,
-        "value_deserializer": None,
-    }
-    consumer = AIOKafkaConsumer(**{"max_partition_fetch_bytes": _FETCH_BYTES, **arguments, **ours})
-    _keep_failures(consumer._client)
-    tame(consumer._client)
-    guard(consumer)
-    return consumer
-
-
-def _keep_failures(client: Any) -> None:
-    """Keep in `client.failure` why the newest connection was not made, None where it was.
-
-    Source: aiokafka 0.14 logs the reason and drops it; wrong credentials end as "Unable to
-    bootstrap", like a broker that is away. There is no setting, so both methods that connect run
-    with a `create_conn` that remembers, in place of the global one.
-    """
-    client.failure = None
-    create = type(client).bootstrap.__globals__["create_conn"]
-
-    async def remembered(*where: Any, **how: Any) -> Any:
-        try:
-            connection = await create(*where, **how)
-        except (OSError, KafkaError) as error:  # a timeout is an OSError
-            client.failure = error
-            raise
-        client.failure = None
-        return connection
-
-    for name in ("bootstrap", "_get_conn"):
-        plain = getattr(type(client), name)
-        changed = FunctionType(
-            plain.__code__, {**plain.__globals__, "create_conn": remembered}, name
-        )
-        changed.__kwdefaults__ = plain.__kwdefaults__
-        setattr(client, name, MethodType(changed, client))
+    """A consumer that is not started: without a group, without commits, blind to what was
+    aborted."""
+    return kafka_consumer.make_consumer(
+        {"max_partition_fetch_bytes": _FETCH_BYTES, **arguments},
+        isolation_level="read_committed",
+        key_deserializer=None,
+        value_deserializer=None,
+    )
 
 
 async def start_consumer(
@@ -105,7 +64,7 @@ async def start_consumer(
             raise
         what = (
             "check user, password and mechanism"
-            if isinstance(consumer._client.failure, _REFUSED)
+            if isinstance(connection_failure(consumer), _REFUSED)
             else check(error)
         )
         why = away(consumer, error)
@@ -120,7 +79,7 @@ async def start_consumer(
 def away(consumer: Any, error: BaseException) -> str:
     """Why no broker could be used, for people: what the newest connection failed of, where that
     says more than `error`."""
-    cause = consumer._client.failure
+    cause = connection_failure(consumer)
     if isinstance(cause, UnsupportedSaslMechanismError):
         return "the broker does not have this SASL mechanism"
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -139,30 +98,12 @@ def unreadable(error: BaseException) -> str:
     return plain_words(error)
 
 
-class Patience:
-    """How long nothing may come where something is still to come: aiokafka asks on for ever, and
-    hardly says so.
-
-    Use: make it inside the loop, where reading begins.
-    """
-
-    def __init__(
-        self, arguments: Mapping[str, Any], *, silent_after_s: float = SILENT_AFTER_S
-    ) -> None:
-        self._servers, self._silent_after_s = servers_text(arguments), silent_after_s
-        self._now_s = asyncio.get_running_loop().time
-        self._newest_s = self._now_s()
-
-    def heard(self, something: object, topic: str) -> None:
-        """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for
-        too long."""
-        if something:
-            self._newest_s = self._now_s()
-        elif self._now_s() - self._newest_s > self._silent_after_s:
-            said = (
-                f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
-            )
-            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {said} ({SILENCE})")
+def silent(arguments: Mapping[str, Any], error: TimeoutError) -> SinkUnavailable:
+    """The error for brokers that send nothing more. Raise it without a cause: an earlier failure of
+    a connection does not explain it."""
+    return SinkUnavailable(
+        f"kafka at {servers_text(arguments)} stopped answering: {plain_words(error)} ({SILENCE})"
+    )
 
 
 def check_library(error: BaseException) -> str:
@@ -184,11 +125,5 @@ def checked_servers(arguments: Mapping[str, Any]) -> None:
             "the arguments"
         )
     for server in [servers] if isinstance(servers, str) else servers:
-        try:
-            good = isinstance(server, str) and all(
-                host and 0 < port < 65536 for host, port, _ in collect_hosts(server)
-            )
-        except ValueError:
-            good = False
-        if not good:
+        if not is_host_and_port(server):
             raise ValueError(f"bootstrap server {short(repr(server))} is not HOST:PORT")

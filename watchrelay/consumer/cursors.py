@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from aiokafka import TopicPartition
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.consumer import position_if_known
+from watchrelay.kafka.reader import assign
 
 
 class Cursors:
@@ -50,9 +52,7 @@ class Cursors:
         starts = {place: offset for place, offset in at.items() if place not in self.gone}
         if control is not None:
             starts[control] = control_at
-        self._consumer.assign(list(starts))
-        for place, offset in starts.items():
-            self._consumer.seek(place, offset)
+        assign(self._consumer, starts)
 
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Read `place` again from `offset`; out of reach, from the earliest there is."""
@@ -62,11 +62,7 @@ class Cursors:
     def stands(self, place: TopicPartition) -> int:
         """The offset of the next record; 0 while the client asks for it, because the one that it
         had is out of reach.
-
-        Source: aiokafka's `position()` waits for that, for ever where the topic is gone.
         """
-        subscription = self._consumer._subscription
-        if place in self.gone or not subscription.is_assigned(place):
+        if place in self.gone or place not in self._consumer.assignment():
             return self.at.get(place, 0)
-        state = subscription.subscription.assignment.state_value(place)
-        return int(state.position) if state.has_valid_position else 0
+        return position_if_known(self._consumer, place) or 0

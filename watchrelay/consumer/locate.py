@@ -7,20 +7,18 @@ each stream that is known.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
-
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from watchrelay.consumer.changes import Problem, Problems
 from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
-from watchrelay.consumer.topic_metadata import There, partitions_there, what_is_missing
+from watchrelay.consumer.topic_metadata import There, what_is_missing
 from watchrelay.contract.records import Decoded, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.metadata import look
+from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
+from watchrelay.kafka.client.consumer import ids_of_topics, partitions_of_topics
+from watchrelay.kafka.reader import offset_ranges, read_ranges
 
-_POLL_MS = 500
-_AT_ONCE = 500
 _TAIL_RECORDS = 1_000
 _TAIL_GROWS = 8
 
@@ -82,7 +80,7 @@ class Finder:
 
     async def _look_at(self, topics: Collection[str]) -> There:
         control = {self.control.topic} if self.control else set()
-        self.there = await partitions_there(self._consumer, {*topics, *control})
+        self.there = await partitions_of_topics(self._consumer, {*topics, *control})
         changed = await self._look_at_ids()
         self.anew |= changed
         was, self.control_there = (
@@ -104,7 +102,7 @@ class Finder:
         """Topics that are others now: one that is longer already than the former was read gives
         itself away by nothing else."""
         try:
-            found = await look(self._consumer._client, sorted(self.there))
+            found = await ids_of_topics(self._consumer, sorted(self.there))
         except (KafkaError, OSError):
             return set()  # the next look tells
         ids = {topic: each for topic, each in found.items() if each}
@@ -124,19 +122,10 @@ class Finder:
         consumer = self._consumer
         self._view = ControlView()
         try:
-            # Asked before `assign`: behind it each question would wait for a fetch that is on its
-            # way.
-            self.control_at = begin = (await consumer.beginning_offsets([control]))[control]
-            end = (await consumer.end_offsets([control]))[control]
-            # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen
-            # with aiokafka 0.14).
-            consumer.assign([control])
-            consumer.seek(control, begin)
-            while (at := await consumer.position(control)) < end:
-                for messages in (
-                    await consumer.getmany(control, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-                ).values():
-                    self.learn(messages)
+            ranges = await offset_ranges(consumer, [control])
+            self.control_at, _ = ranges[control]
+            await read_ranges(consumer, ranges, lambda _, messages: self.learn(messages))
+            at = await consumer.position(control)
         except TopicAuthorizationFailedError as error:
             if not self._topics:
                 raise SinkUnavailable(
@@ -287,30 +276,25 @@ class Finder:
     ) -> dict[str, Origin]:
         """Look at the partition's tail, further and further back until there is a heartbeat, or one
         of each stream `owed`."""
-        begin = (await self._consumer.beginning_offsets([place]))[place]
-        end = (await self._consumer.end_offsets([place]))[place]
+        begin, end = (await offset_ranges(self._consumer, [place]))[place]
         span, beats = _TAIL_RECORDS, dict[str, Origin]()
         while end > begin:
             start = max(begin, end - span)
-            beats = newest_heartbeats(await self._span(place, start, end))
+            beats = newest_heartbeats(await self._heartbeats(place, start, end))
             if start == begin or (beats and beats.keys() >= set(owed)):
                 break
             span *= _TAIL_GROWS
         return beats
 
-    async def _span(self, place: TopicPartition, start: int, end: int) -> list[Decoded]:
-        self._consumer.assign([place])
-        self._consumer.seek(place, start)
+    async def _heartbeats(self, place: TopicPartition, start: int, end: int) -> list[Decoded]:
         records: list[Decoded] = []
-        while await self._consumer.position(place) < end:
-            for messages in (
-                await self._consumer.getmany(place, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-            ).values():
-                for message in messages:
-                    if b"heartbeat" not in (message.key or b""):
-                        continue
-                    try:
+
+        def take(_: TopicPartition, messages: Sequence[Any]) -> None:
+            for message in messages:
+                if b"heartbeat" in (message.key or b""):
+                    # a record that is refused is counted when the state is read
+                    with suppress(RecordRefused):
                         records.append(decode(message.key, message.value, message.headers))
-                    except RecordRefused:
-                        continue  # counted when it is read for good
+
+        await read_ranges(self._consumer, {place: (start, end)}, take)
         return records

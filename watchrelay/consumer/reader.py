@@ -10,31 +10,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from typing import Any
 
 from watchrelay.consumer.connecting import (
-    SILENT_AFTER_S,
     STOP_TIMEOUT_S,
-    Patience,
     make_consumer,
+    silent,
     start_consumer,
     unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
 from watchrelay.consumer.origin import Described
-from watchrelay.consumer.topic_metadata import partitions_there, what_is_missing
+from watchrelay.consumer.topic_metadata import what_is_missing
 from watchrelay.contract.control import parse_control
-from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, decode, parse_instant
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import servers_text, stop_consumer, what_to_check
+from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.kafka.client.consumer import partitions_of_topics, stop_consumer
+from watchrelay.kafka.client.failures import servers_text, what_to_check
+from watchrelay.kafka.reader import (
+    SILENT_AFTER_S,
+    SilenceLimit,
+    assign,
+    fetch,
+    offset_ranges,
+    read_ranges,
+)
 
 LOOK_AGAIN_S = 1.0
-_POLL_MS = 500
 _AT_ONCE = 2_000
 _AT_LEAST = 20
 """Records of one fetch: of each partition that much is held at most while the past is put in
@@ -44,16 +48,6 @@ _MERGE_WAIT_S = 2.0
 _FETCH_WAIT_MS = 50
 """A fetch that waits for live records holds up what is to be read of the past on the same
 connection."""
-
-
-class _Message(Protocol):
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +122,7 @@ class TailReader:
         await start_consumer(consumer, self._arguments, check=what_to_check)
         try:
             follow = await self._find(consumer)
-            patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
+            silence = SilenceLimit(self._silent_after_s)
             now_s = asyncio.get_running_loop().time
             merge, late, newest_s = Merge[TopicPartition, Seen](), set[TopicPartition](), now_s()
             while merge or follow.behind or not self._until_end:
@@ -142,7 +136,7 @@ class TailReader:
                 elif now_s() - newest_s > _MERGE_WAIT_S:
                     late.update(missing)  # they hold up the others no longer
                 if self._until_end:
-                    patience.heard(
+                    silence.check(
                         fetched,
                         ", ".join(sorted({place.topic for place in follow.behind}))
                         or self._control.topic,
@@ -151,6 +145,8 @@ class TailReader:
                     await self._extend(consumer, follow, from_beginning=True)
                 if seen := merge.take(follow.behind - late):
                     yield seen
+        except TimeoutError as error:
+            raise silent(self._arguments, error) from None
         except KafkaError as error:
             raise SinkUnavailable(
                 f"kafka at {self._servers} stopped answering: {unreadable(error)}"
@@ -167,9 +163,7 @@ class TailReader:
     ) -> set[TopicPartition]:
         """Read some more of `places`; of which of them something came."""
         at_once = max(_AT_ONCE // (len(follow.behind) or 1), _AT_LEAST)
-        fetched = await consumer.getmany(
-            *places, self._control, timeout_ms=_POLL_MS, max_records=at_once
-        )
+        fetched = await fetch(consumer, [*places, self._control], max_records=at_once)
         self._learn(fetched.pop(self._control, ()))
         for place, messages in fetched.items():
             span = (follow.next[place], follow.ends[place] if self._until_end else None)
@@ -217,24 +211,18 @@ class TailReader:
 
     async def _read_control(self, consumer: Any) -> str:
         """Read the control topic to its end. Shape: "" or what is missing."""
-        if not await partitions_there(consumer, {self._control.topic}):
+        if not await partitions_of_topics(consumer, {self._control.topic}):
             return (
                 f"topic {self._control.topic} does not exist yet: start the relay, or check "
                 "cluster and kafka.topicPrefix"
             )
-        consumer.assign([self._control])
-        end = (await consumer.end_offsets([self._control]))[self._control]
-        # `seek_to_beginning` loses against the reset to the default that `assign` starts (seen with
-        # aiokafka 0.14).
-        consumer.seek(
-            self._control, (await consumer.beginning_offsets([self._control]))[self._control]
+        await read_ranges(
+            consumer,
+            await offset_ranges(consumer, [self._control]),
+            lambda _, messages: self._learn(messages),
+            max_records=_AT_ONCE,
+            silent_after_s=self._silent_after_s,
         )
-        patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
-        while await consumer.position(self._control) < end:
-            fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-            patience.heard(fetched, self._control.topic)
-            for messages in fetched.values():
-                self._learn(messages)
         missing = sorted(self._streams - self._described.keys())
         if missing:
             known = ", ".join(sorted(self._described)) or "none"
@@ -245,7 +233,7 @@ class TailReader:
             else f"no stream has been published yet: {self._control.topic} describes none"
         )
 
-    def _learn(self, messages: Sequence[_Message]) -> None:
+    def _learn(self, messages: Sequence[Any]) -> None:
         for message in messages:
             try:
                 record = parse_control(message.key, message.value)
@@ -275,7 +263,7 @@ class TailReader:
         }
         new = sorted(places - follow.next.keys())
         if new:
-            there = await partitions_there(consumer, {place.topic for place in new})
+            there = await partitions_of_topics(consumer, {place.topic for place in new})
             lacking = {
                 stream: each
                 for stream, each in wanted.items()
@@ -290,15 +278,11 @@ class TailReader:
         if not new:
             return
         control_at = await consumer.position(self._control)
-        consumer.assign([self._control, *follow.next, *new])
-        ends = await consumer.end_offsets(new)
-        follow.ends.update(ends)
-        follow.next.update(await consumer.beginning_offsets(new) if from_beginning else ends)
-        for partition, offset in follow.next.items():
-            consumer.seek(partition, offset)
-        consumer.seek(self._control, control_at)
+        for place, (begin, end) in (await offset_ranges(consumer, new)).items():
+            follow.ends[place], follow.next[place] = end, begin if from_beginning else end
+        assign(consumer, {self._control: control_at, **follow.next})
 
-    def _look(self, message: _Message, start: int, end: int | None) -> tuple[float, Seen] | None:
+    def _look(self, message: Any, start: int, end: int | None) -> tuple[float, Seen] | None:
         """The record with its time, in milliseconds since 1970; None for one that is not wanted."""
         if message.offset < start or (end is not None and message.offset >= end):
             return None

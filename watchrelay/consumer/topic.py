@@ -14,8 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from watchrelay.consumer.changes import Change, LaneState, Problem, Problems
 from watchrelay.consumer.connecting import (
@@ -40,13 +38,20 @@ from watchrelay.consumer.saved import Owed, saved_from
 from watchrelay.consumer.topic_metadata import what_is_unproven
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
-from watchrelay.kafka.client.patches import servers_text, stop_consumer
+from watchrelay.kafka.client import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    TopicPartition,
+)
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.failures import servers_text
+from watchrelay.kafka.reader import fetch
 
 LOOK_ANYWAY_S = 15.0
 """However well all goes: a topic that was deleted, and a broker that is away, are only seen by
 asking. Longer than a heartbeat interval."""
 _LOOK_TIMEOUT_S = 10.0
-_POLL_MS = 500
 _AT_ONCE = 2_000
 
 
@@ -494,7 +499,7 @@ class TopicReader:
         if not places:
             await asyncio.sleep(self._look_at_s - asyncio.get_running_loop().time())
             return await self._look_again()
-        fetched = await self._consumer.getmany(*places, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+        fetched = await fetch(self._consumer, places, max_records=_AT_ONCE)
         for place, messages in fetched.items():
             if place != cursors.control:
                 self._take(place, self._lanes[place], messages)

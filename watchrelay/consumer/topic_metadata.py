@@ -7,11 +7,7 @@ streams that lack some, why and the cure; what waits for its proof.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
-
-from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import KafkaConnectionError
+from collections.abc import Mapping, Sequence
 
 from watchrelay.consumer.changes import LaneState
 from watchrelay.consumer.origin import Described
@@ -19,27 +15,6 @@ from watchrelay.core.text import counted, printable
 
 There = Mapping[str, frozenset[int]]
 """The partitions of each topic that may be seen."""
-
-
-async def partitions_there(consumer: Any, topics: Collection[str]) -> There:
-    """Those of `topics` that are there and may be seen, with their partitions. Raises: KafkaError
-    where no broker answers.
-
-    Asked for anew: what the client knows by itself is as old as five minutes. It makes no topics
-    (`kafkaclient.tame`).
-    """
-    if not topics:
-        return {}
-    found = ClusterMetadata()
-    # of a topic that is not there nothing is logged: we say it
-    found.need_all_topic_metadata = True
-    if not await consumer._client._metadata_update(found, sorted(topics)):
-        raise KafkaConnectionError("no broker answers")
-    return {
-        topic: frozenset(found.partitions_for_topic(topic) or ())
-        for topic in topics
-        if found.partitions_for_topic(topic)
-    }
 
 
 def what_is_missing(

@@ -222,7 +222,7 @@ class TopicLost(SinkError):
     held counts no longer; begin anew."""
 
     def __init__(self, topic: str, why: str) -> None:
-        super().__init__(f"topic {topic} is not the one it was: {why}")
+        super().__init__(f"topic {topic} was deleted or recreated: {why}")
         self.topic = topic
 
 

@@ -23,7 +23,7 @@ from watchrelay.core.errors import (
 )
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.log_scan import no_epoch_left, other_cluster, shared_topic
-from watchrelay.kafka.range_reader import ReadBack, Span, Turn
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader, Turn
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
@@ -54,7 +54,7 @@ class Reads(Protocol):
     """The part of `LogReader` that a resume needs."""
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """Hand the stream's records over, batch by batch; the partitions that were read from their
         very start."""
@@ -82,9 +82,9 @@ class LogReader:
         self._failed, self._succeeded, self._turn = failed, succeeded, turn
         self.refused = 0
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""
-        return self._sink.strange(self._spec.topic, partition, start, stop)
+        return self._sink.foreign_ranges(self._spec.topic, partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
@@ -97,10 +97,10 @@ class LogReader:
                 if (each := self.understood(record)) is not None
             )
 
-        await ReadBack(
+        await RangeReader(
             self._connection,
             self._spec.topic,
-            [Span(partition, start, stop)],
+            [OffsetRange(partition, start, stop)],
             take,
             failed=self._failed,
         ).run()
@@ -108,7 +108,7 @@ class LogReader:
         return said
 
     async def spans(
-        self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
+        self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """Hand the stream's records over, batch by batch; the partitions that were read from their
         very start."""
@@ -119,7 +119,7 @@ class LogReader:
                 [each for record in records if (each := self.understood(record)) is not None],
             )
 
-        reading = ReadBack(
+        reading = RangeReader(
             self._connection, self._spec.topic, spans, decoded, failed=self._failed, turn=self._turn
         )
         await reading.run()
@@ -189,7 +189,7 @@ async def resume(
     # Where our claim is the very first record there is nothing to read: a new topic costs no
     # consumer.
     spans = [
-        Span(partition, start, stop + 1 if stop else 0)
+        OffsetRange(partition, start, stop + 1 if stop else 0)
         for partition, (start, stop) in enumerate(places)
     ]
     whole = await reader.spans(spans, take)
@@ -209,7 +209,10 @@ async def resume(
         for partition in decision.partitions:
             folds[partition] = Fold(spec.id, partition, pack=store.pack)
         await reader.spans(
-            [Span(partition, None, places[partition][1] + 1) for partition in decision.partitions],
+            [
+                OffsetRange(partition, None, places[partition][1] + 1)
+                for partition in decision.partitions
+            ],
             take,
         )
         decision = decide(

@@ -1,1 +1,5 @@
-"""Kafka: the sink, topics, the control and the signal topic, and readers of topics."""
+"""Kafka: the sink that writes, the reader that reads, and the topics themselves.
+
+Comes in: batches, topics and streams by name. Goes out: receipts, records, errors in an operator's
+words. Must not know what a record means (`contract/`) beyond epoch and markers, nor why it is sent.
+"""

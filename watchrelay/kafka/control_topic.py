@@ -1,8 +1,6 @@
-"""The control topic: who writes a stream, under which epoch, and where its last snapshot is.
+"""The control topic: which relay writes a stream, its epoch, and where its last snapshot is.
 
-Room: sink. In: claims and index records of the relay, by its `Control` port; the topic itself,
-tailed from its start.
-Out: epochs, and word of newer claims by anybody else.
+Records are written through the sink; the topic is read from its start by a `TopicFollower`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from watchrelay.core.errors import Fenced, RecordRefused, TopicLost, TopicRefuse
 from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_state import ControlState, StreamControl, Value, remembered
-from watchrelay.kafka.topic_follower import Tail
+from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.status import Board
 
 _log = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ _REFUSED_MAX = 1000
 """Records that are none of ours are named in the log, each key once, up to so many: what they are
 is clear by then."""
 _KEY_BYTES = 200
-"""Of such a key, kept to tell it from others."""
+"""How much of such a key is kept."""
 _HINT = (
     "find out who else may write to this topic; to remove the record, write one with the "
     "same key and a null value"
@@ -43,7 +41,7 @@ _HINT = (
 
 
 class Delivers(Protocol):
-    """The part of the sink that writes. Source: kafka/sink.py."""
+    """The part of the sink that writes."""
 
     async def deliver(self, batch: Batch) -> Receipt:
         """Append, however long it takes."""
@@ -53,9 +51,9 @@ class Delivers(Protocol):
 class ControlTopic:
     """Implements the relay's `Control`. Use: `run()` as a task; everything else from any other.
 
-    A topic that is lost under a relay is made anew, then `run()` and `restore()` are called again:
-    what it said of each stream is said again, with epochs above all before, and every stream claims
-    anew. Until then what was read of the lost topic is believed.
+    A topic that is lost under a relay is recreated, then `run()` and `restore()` are called again:
+    the descriptions of all streams are written again, with epochs above all before, and each stream
+    is claimed again. Until then the content of the lost topic is used.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class ControlTopic:
         self._sink = sink
         problems = board.problems if board is not None else {}
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
-        self._tail = Tail(
+        self._follower = TopicFollower(
             connection,
             topic,
             self,
@@ -85,7 +83,7 @@ class ControlTopic:
         )
         self._state = ControlState()
         self._former = ControlState()
-        """What the lost topic said."""
+        """The content of the lost topic."""
         self._lives = 0
         self._read = self._end = 0
         self._moved = asyncio.Event()
@@ -110,13 +108,16 @@ class ControlTopic:
     ) -> int:
         """Open a new epoch of `stream` and return it: higher than every epoch before it.
 
-        Shape: a stream without description gets one before it is claimed, so that whoever reads the
-        claim can tell its epoch; a changed description is written after it. `highest_epoch` answers
-        0 when nothing of the stream is on its topic.
-        Source: record contract 4.1; the outcome of an append is never unknown here, since the sink
-        repeats until it knows. `replace_description`: write another description first, with an
-        `epochBase` above what stands on the stream's own topic.
-        Raises: TopicLost when the control topic was made anew meanwhile: claim again. Fenced when a
+        A stream without description gets one before it is claimed, so that a reader of the claim
+        can tell its epoch; a changed description is written after it. `highest_epoch` answers
+        0 when nothing of the stream is on its topic. The outcome of an append is never unknown
+        here: the sink repeats it. See docs/record-contract.md, section 4.1.
+
+        Args:
+            replace_description: write another description first, with an `epochBase` above all on
+                the stream's own topic.
+
+        Raises: TopicLost when the control topic was recreated meanwhile: claim again. Fenced when a
         newer claim has replaced ours before it was read back. TopicRefused for a description whose
         `epochBase` is too high, unless it is to be replaced.
         """
@@ -144,7 +145,7 @@ class ControlTopic:
         offset = await self._append("claim", stream, value)
         if self._lives != lives or offset < read:
             raise TopicLost(
-                self.topic, f"a claim stands at offset {offset}, and {read} were read before it"
+                self.topic, f"a claim got offset {offset}, and {read} were read before it"
             )
         await self.read_up_to(offset)
         held = self._state.of(stream)
@@ -214,8 +215,8 @@ class ControlTopic:
         }
 
     async def caught_up(self) -> None:
-        """Return once all that stood in the topic at the start was read: from then on `described`
-        can be believed."""
+        """Return once the topic was read to the end that it had at the start: from then on
+        `described` is complete."""
         await self._caught_up.wait()
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -224,8 +225,8 @@ class ControlTopic:
             await self._moved.wait()
 
     async def forget(self, stream: str) -> None:
-        """Null every record of `stream`, its description last: as long as that stands, whoever was
-        stopped in between can go on."""
+        """Null every record of `stream`, its description last, so that an interrupted call can be
+        repeated."""
         for kind in ("snapshot", "claim", "stream"):
             await self._append(kind, stream, None)
 
@@ -240,14 +241,14 @@ class ControlTopic:
         while self._read <= offset:
             await self._moved.wait()
             if self._lives != lives:
-                raise TopicLost(self.topic, f"it starts over before offset {offset} was read")
+                raise TopicLost(self.topic, f"it was recreated before offset {offset} was read")
 
     async def restore(self) -> bool:
-        """After a loss, once the new topic was read: say again what the lost one said and nobody
-        said since. True: claim anew.
+        """After a loss, once the new topic was read: write again what the lost one held, unless a
+        relay has written it since. True: claim all streams again.
 
-        Shape: each stream's epochs go on above its last; its last snapshot keeps its epoch, so
-        readers start at the new claim's `from`. A stream with no epochs left above its last is not
+        Each stream's epochs continue above its last; its last snapshot keeps its epoch, so readers
+        start at the new claim's `from`. A stream with no epochs left above its last is not
         described: its next claim is refused, with the reason and the cure.
         """
         if self._restored.is_set():
@@ -270,7 +271,7 @@ class ControlTopic:
                     last = await self._append("snapshot", stream, former.index)
         await self.read_up_to(last)
         _log.warning(
-            "control topic is restored",
+            "control topic restored",
             extra={"topic": self.topic, "streams": len(self._former.streams)},
         )
         self._restored.set()
@@ -286,17 +287,17 @@ class ControlTopic:
             receipt = await self._sink.deliver(Batch(self.topic, 0, [record], stream))
         return receipt.offsets[0]
 
-    # ---- the tail --------------------------------------------------------------------------------
+    # ---- callbacks of the follower ---------------------------------------------------------------
 
     async def run(self) -> None:
-        """Read the topic from its start and follow it, for ever, through any outage.
+        """Read the topic from its start and follow it, through any outage.
 
-        Raises: TopicLost when it was deleted or made anew.
+        Raises: TopicLost when it was deleted or recreated.
         """
-        await self._tail.run()
+        await self._follower.run()
 
     def began(self, end: int) -> None:
-        """What stands there now is the past."""
+        """Records before `end` are the past."""
         self._end = end
 
     def take(self, record: Any) -> None:
@@ -325,7 +326,7 @@ class ControlTopic:
             _log.warning(message, extra=extra)
 
     def moved(self, position: int) -> None:
-        """Whoever waits looks again."""
+        """Wake all that wait for a position."""
         self._read = position
         if position >= self._end:
             self._caught_up.set()

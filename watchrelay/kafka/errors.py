@@ -1,27 +1,23 @@
-"""What brokers refuse a batch with, sorted by what follows, and in an operator's words.
-
-Room: sink. In: errors of aiokafka's producer. Out: whether a batch is too large, or its topic
-perhaps gone; one line for people.
-"""
+"""Errors of the producer: which mean a size, which a missing topic, and a line for operators."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from aiokafka import TopicPartition
-from aiokafka.errors import (
+from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NotLeaderForPartitionError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    TopicPartition,
     UnknownTopicOrPartitionError,
 )
 
 SIZES: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 GONE: Final = (UnknownTopicOrPartitionError, NotLeaderForPartitionError, LeaderNotAvailableError)
-"""What a deleted topic looks like, and others too: then brokers are asked whether it is there."""
+"""Errors after which the brokers are asked whether the topic still exists."""
 NO_RIGHT: Final = "this user may not write it: grant WRITE on the topic"
 
 _KNOWN: Final[dict[type[Exception], str]] = {
@@ -35,10 +31,13 @@ _KNOWN: Final[dict[type[Exception], str]] = {
 }
 
 
-def explain(error: Exception, partition: TopicPartition, said: str) -> str:
-    """One line for an operator: what, where, cure. Shape: `said` is the client's newest log line,
-    "" when it said nothing."""
+def explain(error: Exception, partition: TopicPartition, logged: str) -> str:
+    """One line for an operator: what, where, cure.
+
+    Args:
+        logged: the client's newest log line, "" for none.
+    """
     known = _KNOWN.get(type(error))
     reason = known or " ".join(str(error).split())
     where = f"topic {partition.topic} partition {partition.partition}"
-    return f"{where}: {reason}" + (f" (kafka client: {said})" if said and not known else "")
+    return f"{where}: {reason}" + (f" (kafka client: {logged})" if logged and not known else "")

@@ -1,37 +1,25 @@
-"""What is on a state topic already, when the control topic cannot tell.
-
-Room: sink. In: a topic and a stream id. Out: the highest epoch of the stream on it.
-"""
+"""The highest epoch of a stream, read from its state topic."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
 from watchrelay.contract.control import EPOCH_BASE_MAX
 from watchrelay.contract.records import parse_epoch
 from watchrelay.core.errors import RecordRefused, TopicRefused
 from watchrelay.core.text import short
-from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import wait_for_topic
 from watchrelay.kafka.control_state import ControlState, Value
+from watchrelay.kafka.reader import offset_ranges, open_consumer, read_ranges
 
-_REQUEST_TIMEOUT_S = 15.0
-_START_TIMEOUT_S = 30.0
-_SILENT_AFTER_S = 60.0
-_STOP_TIMEOUT_S = 3.0
-_POLL_MS = 1000
-_RECORDS_AT_ONCE = 500
 _FETCH_BYTES = 4 * 1024 * 1024
 _SNAPSHOT_END = b"dev.watchrelay.snapshot.end.v1"
-"""Source: record contract, section 3."""
+"""See docs/record-contract.md, section 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +95,7 @@ def other_cluster(headers: Iterable[tuple[str, bytes | None]], cluster: str) -> 
 
 
 async def descriptions(connection: KafkaConnection, control_topic: str) -> dict[str, Value]:
-    """What the control topic says of each stream now. Raises: SinkUnavailable; ask again."""
+    """The description of each stream on the control topic. Raises: SinkUnavailable; retry."""
     state = ControlState()
 
     def look(record: Any) -> None:
@@ -140,47 +128,12 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]], stream: str) -> int:
 
 async def _read(connection: KafkaConnection, topic: str, take: Callable[[Any], None]) -> None:
     """Hand each record to `take`, up to the end as it is now."""
-    with listening() as tail:
-        consumer = make_reader(
-            connection, request_timeout_s=_REQUEST_TIMEOUT_S, max_partition_fetch_bytes=_FETCH_BYTES
-        )
-        try:
-            async with aclosing(_batches(consumer, topic)) as batches:
-                async for records in batches:
-                    for record in records:
-                        take(record)
-        except (KafkaError, OSError, TimeoutError, ValueError) as error:
-            raise unreachable(connection, error, tail.reason) from error
-        finally:
-            await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
 
+    def take_all(_: TopicPartition, records: Sequence[Any]) -> None:
+        for record in records:
+            take(record)
 
-async def _batches(consumer: Any, topic: str) -> AsyncGenerator[list[Any], None]:
-    """Records of all partitions, each up to the end that it had at first. Raises: TimeoutError
-    after a minute without progress."""
-    async with asyncio.timeout(_START_TIMEOUT_S):
-        await consumer.start()
-        known = await consumer._client._wait_on_metadata(topic)
-        partitions = [TopicPartition(topic, partition) for partition in sorted(known)]
-        consumer.assign(partitions)
-        begins = await consumer.beginning_offsets(partitions)
-        ends = await consumer.end_offsets(partitions)
-    at = dict(begins)
-    for partition, offset in begins.items():
-        consumer.seek(partition, offset)
-    loop = asyncio.get_running_loop()
-    progress_s = loop.time()
-    while behind := [partition for partition in partitions if at[partition] < ends[partition]]:
-        for partition, records in (
-            await consumer.getmany(*behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE)
-        ).items():
-            progress_s = loop.time()
-            yield records
-            at[partition] = records[-1].offset + 1
-        for partition in behind:
-            # Compaction may have taken the last records before the end: the position says so,
-            # records do not.
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                at[partition] = max(at[partition], await consumer.position(partition))
-        if loop.time() - progress_s > _SILENT_AFTER_S:
-            raise TimeoutError(f"no records of topic {topic} for {_SILENT_AFTER_S:g} s")
+    async with open_consumer(connection, max_partition_fetch_bytes=_FETCH_BYTES) as consumer:
+        partitions = await wait_for_topic(consumer, topic)
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        await read_ranges(consumer, await offset_ranges(consumer, places), take_all)

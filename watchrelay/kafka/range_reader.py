@@ -1,79 +1,73 @@
-"""Parts of a topic, read once, from offset to offset, however long it takes.
-
-Room: sink. In: which partitions, from where to where. Out: their records in order, in bounded
-batches; nothing that was aborted.
-"""
+"""Ranges of offsets of one topic, read once, through as many outages as there are."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
-
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable
-from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.patches import stop_consumer
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import wait_for_topic
+from watchrelay.kafka.reader import SILENT_AFTER_S, open_consumer, read_ranges
 
 _log = logging.getLogger(__name__)
 
-_REQUEST_TIMEOUT_S = 15.0
-_START_TIMEOUT_S = 30.0
-_SILENT_AFTER_S = 60.0
-_STOP_TIMEOUT_S = 3.0
-_POLL_MS = 500
 _PARTITION_FETCH_BYTES = 512 * 1024
 _FETCH_BYTES = 4 * 1024 * 1024
 """Compressed; what is fetched is unpacked one record batch at a time."""
-_RECORDS_AT_ONCE = 500
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Offsets `start` up to, not including, `stop`. Shape: `start` None, or one that is no longer
-    there: what is left of the beginning."""
+class OffsetRange:
+    """Offsets `start` up to, not including, `stop`.
+
+    `start` None, or an offset that was deleted, means the first offset that is left.
+    """
 
     partition: int
     start: int | None
     stop: int
 
 
-Take = Callable[[int, Sequence[Any]], None]
-"""(partition, records as aiokafka gives them: offset, key, value, headers)."""
 Turn = AbstractAsyncContextManager[None]
 """Held for one attempt, as a semaphore is."""
 
 
-class ReadBack:
-    """Reads spans of one topic. `run` returns when all were taken, and goes on where it was after
-    each outage.
+class RangeReader:
+    """Reads ranges of one topic. `run` returns when all were taken, and resumes after each outage.
 
-    Shape: `begun` tells, once `run` returned, at which offset each partition was really begun, and
-    `whole` which from their very start. `turn` is held while there is a consumer, not between two
-    attempts: what cannot be read keeps nobody else from reading.
+    After `run`, `begun` has the offset at which each partition was begun, and `whole` those that
+    were read from their first offset.
     """
 
     def __init__(
         self,
         connection: KafkaConnection,
         topic: str,
-        spans: Sequence[Span],
-        take: Take,
+        spans: Sequence[OffsetRange],
+        take: Callable[[int, Sequence[Any]], None],
         *,
         failed: Callable[[SinkUnavailable, float], None] = lambda _error, _wait_s: None,
         turn: Turn | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """Prepare to read; aborted transactions are left out.
+
+        Args:
+            take: gets a partition and records as aiokafka gives them (offset, key, value, headers).
+            failed: gets each error and the seconds until the next attempt.
+            turn: held while there is a consumer, not between two attempts, so that a range that
+                cannot be read does not block other readers.
+        """
         self.begun: dict[int, int] = {}
         self.whole: set[int] = set()
         self._connection, self._topic = connection, topic
@@ -88,18 +82,18 @@ class ReadBack:
     async def run(self) -> None:
         """Read everything; the event loop gets its turn after each batch."""
         backoff = _RETRY
-        while self._behind():
+        while behind := self._behind():
             try:
                 async with self._turn:
                     began_s = clock.now_s()
-                    await self._read()
+                    await self._read(behind)
             except SinkUnavailable as error:
-                healthy = clock.now_s() - began_s > _SILENT_AFTER_S
+                healthy = clock.now_s() - began_s > SILENT_AFTER_S
                 backoff, wait_s = backoff.after_failure(
                     clock.now_s(), healthy=healthy, rng=self._rng
                 )
                 _log.warning(
-                    "log cannot be read back",
+                    "cannot read the log back; retrying",
                     extra={
                         "topic": self._topic,
                         "error": str(error),
@@ -108,77 +102,43 @@ class ReadBack:
                 )
                 self._failed(error, wait_s)
                 await asyncio.sleep(wait_s)
+            else:
+                return
 
     def _behind(self) -> list[TopicPartition]:
         return [
             place for place, span in self._spans.items() if self._next.get(place, -1) < span.stop
         ]
 
-    async def _read(self) -> None:
+    async def _read(self, behind: list[TopicPartition]) -> None:
         """One consumer's life. Raises: SinkUnavailable when it cannot go on."""
-        with listening() as tail:
-            consumer = make_reader(
-                self._connection,
-                request_timeout_s=_REQUEST_TIMEOUT_S,
-                isolation_level="read_committed",
-                max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
-                fetch_max_bytes=_FETCH_BYTES,
-            )
-            try:
-                await self._begin(consumer)
-                async with aclosing(self._batches(consumer)) as batches:
-                    async for place, records in batches:
-                        self._take(place.partition, records)
-            except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                raise unreachable(self._connection, error, tail.reason) from error
-            finally:
-                await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
-
-    async def _begin(self, consumer: Any) -> None:
-        behind = self._behind()
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            await consumer.start()
-            await consumer._client._wait_on_metadata(self._topic)
-            consumer.assign(behind)
+        async with open_consumer(
+            self._connection,
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
+            fetch_max_bytes=_FETCH_BYTES,
+        ) as consumer:
+            await wait_for_topic(consumer, self._topic)
             first = await consumer.beginning_offsets(behind)
-        for place in behind:
-            span = self._spans[place]
-            if place not in self._next:
-                # An offset behind the end is of a topic that was made anew since.
-                start = (
-                    first[place]
-                    if span.start is None or span.start >= span.stop
-                    else max(first[place], span.start)
-                )
-                self._next[place] = self.begun[place.partition] = start
-                if start == first[place]:
-                    self.whole.add(place.partition)
-            consumer.seek(place, self._next[place])
+            for place in behind:
+                if place not in self._next:
+                    self._begin(place, first[place])
+            ranges = {place: (self._next[place], self._spans[place].stop) for place in behind}
+            await read_ranges(consumer, ranges, self._pass_on)
 
-    async def _batches(
-        self, consumer: Any
-    ) -> AsyncGenerator[tuple[TopicPartition, list[Any]], None]:
-        progress_s = clock.now_s()
-        while behind := self._behind():
-            fetched = await consumer.getmany(
-                *behind, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
-            )
-            for place, records in fetched.items():
-                progress_s = clock.now_s()
-                stop = self._spans[place].stop
-                self._next[place] = records[-1].offset + 1
-                yield (
-                    place,
-                    records
-                    if records[-1].offset < stop
-                    else [record for record in records if record.offset < stop],
-                )
-            if not fetched:
-                for place in behind:
-                    # Compaction may have taken the last records before the end: the position says
-                    # so, records do not.
-                    async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                        self._next[place] = max(self._next[place], await consumer.position(place))
-            if clock.now_s() - progress_s > _SILENT_AFTER_S:
-                raise TimeoutError(f"no records of topic {self._topic} for {_SILENT_AFTER_S:g} s")
-            await asyncio.sleep(0)
+    def _begin(self, place: TopicPartition, first: int) -> None:
+        """Decide where `place` is begun; its log begins at `first` now."""
+        span = self._spans[place]
+        # A start behind the stop is an offset of a topic that was recreated since.
+        lost = span.start is None or span.start >= span.stop
+        start = first if lost else max(first, span.start or 0)
+        self._next[place] = self.begun[place.partition] = start
+        if start == first:
+            self.whole.add(place.partition)
+
+    def _pass_on(self, place: TopicPartition, records: Sequence[Any]) -> None:
+        stop, last = self._spans[place].stop, records[-1].offset
+        self._next[place] = last + 1
+        if last >= stop:
+            records = [record for record in records if record.offset < stop]
+        self._take(place.partition, records)

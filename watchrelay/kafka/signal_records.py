@@ -1,8 +1,4 @@
-"""What consumers may ask of the relay, as records of the signal topic. Pure.
-
-Room: sink. In: requests, or records as they stand on the topic. Out: records, or requests and plain
-words for what is none.
-"""
+"""Requests of consumers, as records of the signal topic. Pure."""
 
 from __future__ import annotations
 
@@ -44,15 +40,14 @@ class _Signal(_Kind):
 
 
 def signal_value(request: SnapshotRequest) -> bytes:
-    """The record's value; its key is the cluster. Source: record contract 7."""
+    """The record's value; its key is the cluster. See docs/record-contract.md, section 7."""
     return msgspec.json.encode(
         {"id": request.id, "type": EXECUTE_SNAPSHOT, "data": {"streams": list(request.streams)}}
     )
 
 
 def parse_signal(value: bytes | None) -> SnapshotRequest:
-    """What is asked for. Law: parse_signal(signal_value(r)) == r. Raises: RecordRefused, saying
-    what is wrong with the record."""
+    """The request in a record; `parse_signal(signal_value(r)) == r`. Raises: RecordRefused."""
     if value is None:
         raise RecordRefused("a signal without a value")
     if len(value) > SIGNAL_BYTES_MAX:

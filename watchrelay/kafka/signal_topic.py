@@ -1,41 +1,33 @@
-"""The signal topic: requests of consumers, read for ever and never lost.
+"""The signal topic: snapshot requests of consumers.
 
-Room: sink. In: the topic, from its start. Out: one call per request that is new, and a log line
-with a count for what is no request.
-
-The relay keeps no place in the topic: at its start it reads what the topic holds and takes the
-requests of the last hour, so that one made while it was away is answered; what was answered already
-says the control topic (`answered`).
+The relay keeps no position: at its start it reads the topic and takes the requests of the last
+hour, so that one made while no relay was running is answered. Which were answered is recorded on
+the control topic (`answered`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
-
 from watchrelay.contract.records import refuse_unreadable
 from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
-from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import send_record
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
-from watchrelay.kafka.topic_follower import Tail
+from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 
 _log = logging.getLogger(__name__)
 
 BACKLOG_MS = 3_600_000
-"""Requests older than this at the relay's start have nobody waiting for them any more. One that is
-dated so far in the future tells nothing of its age, and would be taken again at every start."""
+"""Requests older than this at the relay's start are ignored, as are those dated so far in the
+future: they would be taken again at each start."""
 _REQUEST_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 30.0
 _IDS_MAX = 10_000
@@ -43,15 +35,20 @@ _ID_KEPT_S = 3600.0
 """For so long a request that is written again, the same id for the same streams, is taken once."""
 _STREAMS_SHOWN = 10
 _LINES_A_MINUTE = 100
-"""Whoever writes signals writes our log, and what stands in the topic comes again at each start:
-the metric counts all of them."""
+"""Bounds what writers of signals can put into the log, also at each start; the metric counts all of
+them."""
 
 
-class Take(Protocol):
-    """Whoever answers requests. Source: daemon/requests.py."""
+class TakeRequest(Protocol):
+    """Gets the requests."""
 
     def __call__(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
-        """Take one request. Shape: `backlog`: it was there before this relay looked."""
+        """Take one request.
+
+        Args:
+            written_ms: when it was written, milliseconds since the epoch.
+            backlog: it was written before this relay started to read.
+        """
         ...
 
 
@@ -62,7 +59,7 @@ class SignalTopic:
         self,
         connection: KafkaConnection,
         topic: str,
-        take: Take,
+        take: TakeRequest,
         *,
         metrics: Metrics,
         board: Board,
@@ -71,7 +68,7 @@ class SignalTopic:
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
-        self._tail = Tail(
+        self._follower = TopicFollower(
             connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng
         )
         self._take = take
@@ -86,14 +83,16 @@ class SignalTopic:
         }
 
     async def run(self) -> None:
-        """Read the topic from its start and follow it. Raises: TopicLost when it was deleted or
-        made anew: make it, then run again."""
-        await self._tail.run()
+        """Read the topic from its start and follow it.
 
-    # ---- what the tail tells ---------------------------------------------------------------------
+        Raises: TopicLost when it was deleted or recreated: create it, then run again.
+        """
+        await self._follower.run()
+
+    # ---- callbacks of the follower ---------------------------------------------------------------
 
     def began(self, end: int) -> None:
-        """What stands there now was there before us."""
+        """Records before the first `end` are backlog."""
         if self._live_from is None:
             self._live_from = end
 
@@ -105,7 +104,7 @@ class SignalTopic:
         """Nothing to do."""
 
     def started_over(self) -> None:
-        """All that stands in the new topic came while we were there."""
+        """No record of the new topic is backlog."""
         self._live_from = 0
 
     def _read(
@@ -119,7 +118,7 @@ class SignalTopic:
             refuse_unreadable(headers)
             request = parse_signal(value)
         except RecordRefused as error:
-            # Those of the backlog were refused aloud by whoever was there when they came.
+            # an old one was reported by the relay that ran when it was written
             if not old:
                 self._count["refused"].inc()
                 self._say(
@@ -170,7 +169,7 @@ class SignalTopic:
         elif self._lines == _LINES_A_MINUTE + 1:
             hint = "find out who writes so many; watchrelay_signals_total counts them"
             _log.warning(
-                "more signals than are logged",
+                "too many signals; not logging more of them this minute",
                 extra={"topic": self.topic, "offset": offset, "hint": hint},
             )
 
@@ -185,25 +184,14 @@ async def send_signal(
 ) -> int:
     """Write a request and return its offset once it is acknowledged.
 
-    Raises: SinkUnavailable; then it may stand there all the same: write the same `id` again, it is
+    Raises: SinkUnavailable; it may have been written all the same: write the same `id` again, it is
     taken once.
     """
-    with listening() as tail:
-        try:
-            async with asyncio.timeout(_SEND_TIMEOUT_S):
-                producer = AIOKafkaProducer(
-                    **connection.arguments(),
-                    acks="all",
-                    request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000),
-                )
-                tame(producer.client)
-                try:
-                    await producer.start()
-                    sent = await producer.send_and_wait(
-                        topic, signal_value(request), key=cluster.encode(), partition=0
-                    )
-                finally:
-                    await producer.stop()
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise unreachable(connection, error, tail.reason) from error
-    return int(sent.offset)
+    return await send_record(
+        connection,
+        topic,
+        key=cluster.encode(),
+        value=signal_value(request),
+        request_timeout_s=_REQUEST_TIMEOUT_S,
+        within_s=_SEND_TIMEOUT_S,
+    )

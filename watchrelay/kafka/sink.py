@@ -1,8 +1,4 @@
-"""The sink: batches of all streams through one producer, until they are acknowledged.
-
-Room: sink. In: `Batch` by the relay's `Sink` port. Out: receipts, metrics of the topics, and on the
-board why Kafka takes no records.
-"""
+"""The sink: batches of all streams through one producer, until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -14,29 +10,26 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import RecordTooLarge, SinkUnavailable
+from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch, Packer
 from watchrelay.kafka.client.secrets import Secrets
 from watchrelay.kafka.errors import GONE, NO_RIGHT, SIZES, explain
-from watchrelay.kafka.producer import Cut, Generation, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch, Packer
-from watchrelay.kafka.topic_identity import Presence
-from watchrelay.kafka.topic_writers import Incarnations, Lost
-from watchrelay.kafka.written_offsets import Ledger
+from watchrelay.kafka.topic_identity import TopicIdentity
+from watchrelay.kafka.topic_writers import Lost, TopicWriters
+from watchrelay.kafka.written_offsets import WrittenOffsets
 from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics, TopicMetrics
 from watchrelay.observe.status import Board
 
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_DEFAULT = 1_048_588
-"""Kafka's own default of `max.message.bytes`: assumed of a topic until `limit` says better. Source:
-TopicConfig."""
+"""Kafka's default of `max.message.bytes`, assumed of a topic until `limit` is called."""
 
 _BATCH_BYTES_LEAST = 16 * 1024
 _RETRY = Backoff(base_s=0.1, cap_s=30.0, jitter=0.5)
@@ -56,8 +49,8 @@ _Place = tuple[TopicPartition, str]
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic. Units: `message_bytes` bounds a batch after compression,
-    `batch_bytes` before it."""
+    """What is known of a topic. `message_bytes` bounds a batch after compression, `batch_bytes`
+    before it."""
 
     metrics: TopicMetrics
     message_bytes: int
@@ -70,11 +63,11 @@ class KafkaSink:
 
     One producer serves all streams; partitions whose batches are delivered in one step of the event
     loop leave in one request per broker. A producer that gave an error is never given a batch
-    again: the next one is built, and what was refused is sent anew, the same bytes. The other
-    batches that are on their way are of other partitions: they get a moment to be answered, then
-    the producer is cut, and those without an answer are sent anew too. So no partition of a stream
-    is ever in the hands of two producers: each batch goes to the next one only when the former has
-    answered it, or is cut. What fails again waits by itself, so that one bad topic does not slow
+    again: the next one is built, and what was refused is sent again, the same bytes. The other
+    batches in flight are of other partitions: they get a moment to be answered, then the session is
+    aborted, and those without an answer are sent again too. So no partition of a stream is ever
+    written by two producers: a batch goes to the next session only after the former has answered
+    it, or was aborted. What fails again waits by itself, so that one bad topic does not slow
     the others.
     """
 
@@ -86,9 +79,11 @@ class KafkaSink:
         board: Board,
         settings: SinkSettings | None = None,
         rng: random.Random | None = None,
-        start: Callable[[KafkaConnection, SinkSettings], Awaitable[Generation]] = Generation.start,
+        start: Callable[
+            [KafkaConnection, SinkSettings], Awaitable[ProducerSession]
+        ] = ProducerSession.start,
     ) -> None:
-        """Shape: `start` makes a producer that can write, or raises SinkUnavailable."""
+        """Args: `start` makes a session that can write, or raises SinkUnavailable."""
         self._connection = connection
         self._start = start
         self._metrics = metrics
@@ -96,25 +91,25 @@ class KafkaSink:
         self._settings = settings or SinkSettings()
         self._rng = rng or random.Random()
         self._packer = Packer()
-        self._written = Ledger()
+        self._written = WrittenOffsets()
         self._topics: dict[str, _Topic] = {}
         self._secrets = Secrets(connection.secret_files)
-        self._current: Generation | None = None
-        self._spare: Generation | None = None
+        self._current: ProducerSession | None = None
+        self._spare: ProducerSession | None = None
         """Built from secrets that changed, before the one built from the former is let go."""
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
-        self._retired: dict[Generation, float | None] = {}
+        self._retired: dict[ProducerSession, float | None] = {}
         """Those that are answered for what they have on the way, for so many seconds at most; None:
         for as long as it takes."""
-        self._closing: set[Generation] = set()
+        self._closing: set[ProducerSession] = set()
         self._troubles: dict[str, str] = {}
         self._outstanding: dict[_Place, float] = {}
         """Since when (loop time) a batch is on its way, through as many producers as it takes."""
         self._silent: dict[_Place, float] = {}
         """Of these, those that are overdue, and when each is counted again."""
-        self._presence = Presence()
-        self._incarnations = Incarnations()
+        self._identity = TopicIdentity()
+        self._writers = TopicWriters()
         self._look = asyncio.Event()
 
     @property
@@ -181,7 +176,7 @@ class KafkaSink:
                 offsets.extend(range(first, first + pack.record_count()))
                 stop = first + pack.record_count()
                 await self._unless_lost(batch.topic, batch.stream)
-                if why := self._incarnations.note(
+                if why := self._writers.note(
                     batch.topic, batch.partition, batch.stream, first, stop
                 ):
                     self._lose(batch.topic, why)
@@ -191,26 +186,32 @@ class KafkaSink:
         return offsets
 
     def open(self, topic: str, stream: str, lost: Lost, *, made: bool) -> bool:
-        """From now on `stream` writes the topic as it stands. When that is deleted, or made anew,
-        `lost` is called, once, and no batch of the stream returns any more: cancel what waits, and
-        open again.
+        """`stream` writes the topic as it is now.
 
-        Shape: `made`: the topic was not there a moment ago. True: this is not the topic that the
-        stream opened before, so nothing that is known of what it holds is to be believed.
+        When that is deleted or recreated, `lost` is called once, and no batch of the stream returns
+        any more: cancel what waits, and open again.
+
+        Args:
+            made: the topic was just created.
+
+        Returns: whether this is another topic than the stream opened before, so that nothing known
+        of its content is valid.
         """
-        anew, others = self._incarnations.open(topic, stream, lost, made=made)
+        recreated, others = self._writers.open(topic, stream, lost, made=made)
         if made:
-            self._presence.forget(topic)
-        self._presence.expect(topic)
-        self._tell(topic, "it was gone, and made anew", others)
-        return anew
+            self._identity.forget(topic)
+        self._identity.expect(topic)
+        self._tell(topic, "it was missing and was recreated", others)
+        return recreated
 
     def close(self, topic: str, stream: str) -> None:
-        """`stream` writes the topic no more, for now."""
-        if self._incarnations.close(topic, stream):
-            self._presence.forget(topic)
+        """`stream` stops writing the topic."""
+        if self._writers.close(topic, stream):
+            self._identity.forget(topic)
 
-    def strange(self, topic: str, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(
+        self, topic: str, partition: int, start: int, stop: int
+    ) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that this process did not write, as far as
         acknowledgements tell."""
         return self._written.gaps(TopicPartition(topic, partition), start, stop)
@@ -222,8 +223,7 @@ class KafkaSink:
         known.batch_bytes = self._settings.batch_bytes
 
     async def run(self) -> None:
-        """Build producers and throw them away, for ever; cancelled, give everything back within a
-        few seconds."""
+        """Build and replace producers until cancelled; then release all within a few seconds."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(), name="sink-watchdog")
@@ -235,41 +235,43 @@ class KafkaSink:
                     self._over.clear()
                     self._ready.set()
                     await self._over.wait()
-                    for generation in self._retired:
-                        if generation not in self._closing:
-                            self._closing.add(generation)
-                            tasks.create_task(self._close(generation), name="sink-close")
+                    for session in self._retired:
+                        if session not in self._closing:
+                            self._closing.add(session)
+                            tasks.create_task(self._close(session), name="sink-close")
         finally:
             if self._current is not None:
                 self._retire(self._current, "stopped")
             if self._spare is not None:
                 self._retired[self._spare] = 0.0
-            for generation in list(self._retired):
-                generation.cut()
-                await generation.close()
+            for session in list(self._retired):
+                session.abort()
+                await session.close()
 
     # ---- one batch -------------------------------------------------------------------------------
 
     async def _append(
         self, topic: _Topic, partition: TopicPartition, pack: PackedBatch, stream: str
     ) -> int:
-        """Offset of the pack's first record; for ever, on as many generations as it takes. Raises:
-        _TooLarge."""
+        """Offset of the pack's first record, through as many producer sessions as it takes.
+
+        Raises: _TooLarge.
+        """
         backoff = _RETRY
         while True:
             await self._unless_lost(partition.topic, stream)
-            generation = self._current
-            if generation is None:
+            session = self._current
+            if session is None:
                 await self._ready.wait()
                 continue
             started_s = clock.now_s()
             try:
-                first = await generation.append(partition, pack)
-            except Cut:
+                first = await session.append(partition, pack)
+            except ProducerAborted:
                 continue
             except Refused as refused:
                 if refused.sent:
-                    self._retire(generation, "error", within_s=self._settings.finish_s)
+                    self._retire(session, "error", within_s=self._settings.finish_s)
                 error = refused.error
                 topic.metrics.produce_failed(
                     type(error).__name__, retriable=bool(getattr(error, "retriable", False))
@@ -280,7 +282,7 @@ class KafkaSink:
                     self._look.set()
                 self._trouble(
                     f"{partition.topic}/{partition.partition}",
-                    explain(error, partition, generation.tail.reason),
+                    explain(error, partition, session.tail.reason),
                 )
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 await asyncio.sleep(wait_s)
@@ -331,16 +333,16 @@ class KafkaSink:
     # ---- topics that are lost --------------------------------------------------------------------
 
     async def _unless_lost(self, topic: str, stream: str) -> None:
-        """Return at once, or never, where `stream` was told that its topic is lost."""
-        if not self._incarnations.counts(topic, stream):
+        """Return at once, or never if the topic of `stream` was lost."""
+        if not self._writers.counts(topic, stream):
             await asyncio.get_running_loop().create_future()
 
     def _lose(self, topic: str, why: str) -> None:
-        _log.error("topic is not the one it was", extra={"topic": topic, "error": why})
-        self._presence.forget(topic)
-        self._tell(topic, why, self._incarnations.lose(topic))
+        _log.error("topic was deleted or recreated", extra={"topic": topic, "error": why})
+        self._identity.forget(topic)
+        self._tell(topic, why, self._writers.lose(topic))
         for former in self._retired:
-            former.cut()  # what it still has for the lost topic must not come late into a new one
+            former.abort()  # what it still has for the lost topic must not come late into a new one
         if self._current is not None:
             self._retire(self._current, "error")
 
@@ -348,7 +350,7 @@ class KafkaSink:
         if streams:
             self._written.forget(lambda place: place.topic == topic)
         for lost in streams:
-            lost(f"topic {topic} is not the one it was: {why}")
+            lost(f"topic {topic} was deleted or recreated: {why}")
 
     async def _look_for_topics(self) -> None:
         """See whether opened topics are there: rarely, at once when one of them gave an error that
@@ -356,35 +358,33 @@ class KafkaSink:
         while True:
             try:
                 async with asyncio.timeout(
-                    _LOOK_DOUBTFUL_S if self._presence.doubtful else _LOOK_EVERY_S
+                    _LOOK_DOUBTFUL_S if self._identity.doubtful else _LOOK_EVERY_S
                 ):
                     await self._look.wait()
                     await asyncio.sleep(_LOOK_DOUBTFUL_S)  # errors come in numbers
             except TimeoutError:
                 pass
             self._look.clear()
-            generation, topics = self._current, self._presence.topics
-            if generation is None or not topics:
+            session, topics = self._current, self._identity.topics
+            if session is None or not topics:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    answer = await generation.look(topics)
+                    answer = await session.topic_ids(topics)
             except (KafkaError, OSError, TimeoutError) as error:
-                _log.debug(
-                    "brokers do not tell whether topics are there", extra={"error": repr(error)}
-                )
+                _log.debug("cannot ask brokers whether topics exist", extra={"error": repr(error)})
                 continue
-            for name, why in self._presence.seen(answer, clock.now_s()).items():
+            for name, why in self._identity.seen(answer, clock.now_s()).items():
                 self._lose(name, why)
 
-    # ---- generations -----------------------------------------------------------------------------
+    # ---- producer sessions -----------------------------------------------------------------------
 
-    async def _build(self) -> Generation:
+    async def _build(self) -> ProducerSession:
         backoff = _BUILD_RETRY
         while True:
             try:
                 self._secrets.using()
-                generation = await self._start(self._connection, self._settings)
+                session = await self._start(self._connection, self._settings)
             except SinkUnavailable as error:
                 self._trouble("", str(error))
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
@@ -392,13 +392,12 @@ class KafkaSink:
             else:
                 self._let_in()
                 self._well("")
-                return generation
+                return session
 
     def _let_in(self) -> None:
-        """What the secrets' files hold is in use: no former ones are kept, and whoever holds a
-        client of those makes another."""
+        """The current secrets are in use; clients that hold the previous ones reconnect."""
         if self._secrets.let_in():
-            _log.info("secrets for kafka changed and are in use")
+            _log.info("kafka secrets changed and are in use")
             self._connection.rotation.proven += 1
         if self._troubles.pop(_SECRETS, None) is not None:
             self._show()
@@ -419,11 +418,11 @@ class KafkaSink:
                     continue
                 if _SECRETS not in self._troubles:
                     _log.warning(
-                        "new secrets for kafka are not usable, the former are kept",
+                        "new kafka secrets are not usable; keeping the previous ones",
                         extra={"error": str(error)},
                     )
                 self._troubles[_SECRETS] = (
-                    "the secrets for kafka changed and are not usable, the former are kept: "
+                    "the kafka secrets changed and are not usable; keeping the previous ones: "
                     f"{error}"
                 )
                 self._show()
@@ -443,33 +442,34 @@ class KafkaSink:
             )
             self._retire(held, "credentials", within_s=0.0 if waits else None)
 
-    def _retire(self, generation: Generation, reason: str, *, within_s: float | None = 0.0) -> None:
+    def _retire(
+        self, session: ProducerSession, reason: str, *, within_s: float | None = 0.0
+    ) -> None:
         """Never hand it another batch; what it has on the way is answered within `within_s`, or
-        sent anew. None: it takes its time."""
-        generation.leave()
+        sent again. None: without a limit."""
+        session.drain()
         if within_s == 0.0:
-            generation.cut()
-        if generation is not self._current:
+            session.abort()
+        if session is not self._current:
             return
         self._current = None
         self._ready.clear()
-        self._retired[generation] = within_s
+        self._retired[session] = within_s
         self._over.set()
         if reason != "stopped":
             self._metrics.counter("producer_rebuilds").labels(reason).inc()
 
-    async def _close(self, generation: Generation) -> None:
+    async def _close(self, session: ProducerSession) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._retired[generation] or None):
-                await generation.idle.wait()
-        generation.cut()
-        await generation.close()
-        del self._retired[generation]
-        self._closing.discard(generation)
+            async with asyncio.timeout(self._retired[session] or None):
+                await session.idle.wait()
+        session.abort()
+        await session.close()
+        del self._retired[session]
+        self._closing.discard(session)
 
     async def _watch(self) -> None:
-        """Notice silence: say so after `stalled_after_s`, rebuild after `watchdog_s`; renew what is
-        worn."""
+        """Report silence after `stalled_after_s`, rebuild after `watchdog_s`; renew in time."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(
@@ -480,25 +480,25 @@ class KafkaSink:
                 )
             )
             stalled = ""
-            for generation in (
+            for session in (
                 *self._retired,
                 *([self._current] if self._current is not None else []),
             ):
-                oldest_s = generation.oldest_s
+                oldest_s = session.oldest_s
                 silent_s = 0.0 if oldest_s is None else loop.time() - oldest_s
                 if silent_s > self._settings.stalled_after_s:
                     stalled = (
                         f"no acknowledgement from kafka at {self._connection.servers} for "
                         f"{silent_s:.0f} s"
                     )
-                    stalled += f": {generation.tail.reason}" if generation.tail.reason else ""
-                elif generation is self._current:
-                    # What was said before is over, and no reason for what may come.
-                    generation.tail.clear()
+                    stalled += f": {session.tail.reason}" if session.tail.reason else ""
+                elif session is self._current:
+                    # older log lines explain no later failure
+                    session.tail.clear()
                 if silent_s > self._settings.watchdog_s:
-                    self._retire(generation, "watchdog")
-                elif generation is self._current and generation.worn:
-                    self._retire(generation, "renewal", within_s=None)
+                    self._retire(session, "watchdog")
+                elif session is self._current and session.needs_renewal:
+                    self._retire(session, "renewal", within_s=None)
             if stalled:
                 self._trouble(_STALLED, stalled)
             elif _STALLED in self._troubles and self._current is not None:
@@ -540,16 +540,16 @@ class KafkaSink:
 
     def _trouble(self, about: str, message: str) -> None:
         if not self._troubled(about):
-            _log.warning("kafka does not take records", extra={"error": message})
+            _log.warning("kafka does not accept records", extra={"error": message})
         self._troubles[about] = message
         self._show()
 
     def _well(self, about: str) -> None:
         if self._troubles.pop(about, None) is not None:
             if not self._troubles:
-                _log.info("kafka takes records again")
+                _log.info("kafka accepts records again")
             elif "/" in about and not self._troubled(about):
-                _log.info("topic takes records again", extra={"topic": about.partition("/")[0]})
+                _log.info("topic accepts records again", extra={"topic": about.partition("/")[0]})
             self._show()
 
     def _troubled(self, about: str) -> bool:
@@ -560,7 +560,7 @@ class KafkaSink:
 
     def _show(self) -> None:
         if self._troubles:
-            # What Kafka answered says more than its silence.
+            # an answer of Kafka explains more than its silence
             first, *others = sorted(
                 self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED)
             )

@@ -1,8 +1,4 @@
-"""What a topic must be like: made so, or refused in words that say how to mend it. Pure.
-
-Room: sink. In: what a stream needs, and what a topic has. Out: configs for creation, refusals,
-warnings.
-"""
+"""What a topic must be configured like: the configs it is created with, or why it is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from watchrelay.core.text import counted
 TopicKind = Literal["state", "control", "signal"]
 
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""Source: record contract, section 2."""
+"""See docs/record-contract.md, section 2."""
 MESSAGE_BYTES_LEAST = 1024 * 1024
 
 _HOUR_MS = 3_600_000
@@ -29,8 +25,9 @@ _SLACK_MS = 2 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as this process needs it. Units: `snapshot_interval_s` is that of the slowest stream
-    on it; 0: no snapshots by time.
+    """A topic as this process needs it.
+
+    `snapshot_interval_s` is that of the slowest stream on it; 0: no snapshots by time.
 
     `pinned`: its streams were started with this number of partitions; else the config can still
     name another.
@@ -50,7 +47,7 @@ class TopicSpec:
         return int(self.snapshot_interval_s * 1000)
 
     def configs(self) -> dict[str, str]:
-        """What a new topic is created with. Source: record contract, section 2."""
+        """What a new topic is created with. See docs/record-contract.md, section 2."""
         common = {"min.insync.replicas": str(self.min_insync_replicas)}
         match self.kind:
             case "control":
@@ -71,8 +68,10 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic as the brokers show it. Shape: `replication_factor` is the least of its partitions';
-    `configs` None: they would not tell."""
+    """A topic as the brokers describe it.
+
+    `replication_factor` is the least of its partitions'; `configs` is None if not readable.
+    """
 
     partitions: int
     replication_factor: int
@@ -83,7 +82,7 @@ class FoundTopic:
 class TopicFacts:
     """What the sink and the relay work with, once a topic is good.
 
-    Shape: `partitions` is what the topic has, which may be more than the stream uses; `checked` is
+    `partitions` is what the topic has, which may be more than the stream uses; `checked` is
     False when its configs could not be read; `warnings` are lines for the log, each naming the
     setting and its value.
     """
@@ -128,7 +127,7 @@ def judge(spec: TopicSpec, found: FoundTopic, *, servers: str) -> tuple[str, ...
     """The warnings about a topic that is good enough.
 
     Raises: TopicRefused naming every fault and the commands that mend them.
-    Source: docs/record-contract.md, section 2; what stale records and slow readers need.
+    See docs/record-contract.md, section 2, for what stale records and slow readers need.
     """
     mends: list[str] = []
     whys: list[str] = []

@@ -1,8 +1,4 @@
-"""A topic of one partition, followed from its start, for ever, through any outage.
-
-Room: sink. In: the control or the signal topic. Out: its records, in order, to a follower; an error
-when the topic is another than before.
-"""
+"""Follows a topic of one partition from its start, through any outage."""
 
 from __future__ import annotations
 
@@ -11,28 +7,27 @@ import logging
 import random
 from typing import Any, Protocol
 
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import SinkUnavailable, TopicLost
-from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, make_reader, unreachable
-from watchrelay.kafka.client.metadata import look
-from watchrelay.kafka.client.patches import stop_consumer
-from watchrelay.kafka.topic_identity import Presence
+from watchrelay.kafka.client import KafkaError, TopicPartition
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.consumer import ids_of_topics
+from watchrelay.kafka.reader import (
+    REQUEST_TIMEOUT_S,
+    assign,
+    fetch,
+    offset_ranges,
+    open_consumer,
+)
+from watchrelay.kafka.topic_identity import TopicIdentity
 
 _log = logging.getLogger(__name__)
 
-_POLL_MS = 1000
-_RECORDS_AT_ONCE = 500
-_REQUEST_TIMEOUT_S = 15.0
-_START_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 3.0
+_WAIT_MS = 1000
 _SILENT_AFTER_S = 20.0
-"""A consumer whose broker has not answered for so long is built anew: aiokafka never asks the
-bootstrap servers again (issue 459)."""
+"""After so long without an answer the consumer is replaced: aiokafka never asks the bootstrap
+servers again (https://github.com/aio-libs/aiokafka/issues/459)."""
 _LOOK_EVERY_S = 10.0
 _LOOK_TIMEOUT_S = 5.0
 _DOUBT_S = 1.0
@@ -40,11 +35,11 @@ _DOUBT_S = 1.0
 _RETRY = Backoff(base_s=0.2, cap_s=10.0, jitter=0.5)
 
 
-class Follower(Protocol):
-    """Whoever reads. All calls are made by the tail's task."""
+class RecordHandler(Protocol):
+    """What a follower calls, from its own task."""
 
     def began(self, end: int) -> None:
-        """A consumer starts to read; the topic ends at `end` now."""
+        """A consumer starts to read; the topic ends at `end`."""
         ...
 
     def take(self, record: Any) -> None:
@@ -56,22 +51,21 @@ class Follower(Protocol):
         ...
 
     def started_over(self) -> None:
-        """The topic is another one: what was read counts no longer."""
+        """The topic was recreated: what was read is void."""
         ...
 
 
-class Tail:
-    """Follows one topic for a follower. Use: `run()` as a task; again after it raised.
+class TopicFollower:
+    """Follows one topic. Use: `run()` as a task; again after it raised.
 
-    Shape: `next` is the offset of the first record not read yet. `name` is what the topic is called
-    on the board.
+    `next` is the offset of the first record not read yet.
     """
 
     def __init__(
         self,
         connection: KafkaConnection,
         topic: str,
-        follower: Follower,
+        handler: RecordHandler,
         *,
         name: str,
         committed: bool,
@@ -79,21 +73,21 @@ class Tail:
         rng: random.Random | None = None,
     ) -> None:
         self.next = 0
-        self._connection, self._topic, self._follower = connection, topic, follower
+        self._connection, self._topic, self._handler = connection, topic, handler
         self._name, self._problems = name, problems
         self._isolation = "read_committed" if committed else "read_uncommitted"
         self._rng = rng or random.Random()
-        self._presence = Presence()
+        self._identity = TopicIdentity()
         self._looked_s = 0.0
 
     async def run(self) -> None:
         """Read the topic from its start and follow it.
 
-        Raises: TopicLost when it was deleted, or made anew; the follower was told, and the next run
+        Raises: TopicLost when it was deleted or recreated, after `started_over()`; the next run
         reads from the start.
         """
         backoff = _RETRY
-        self._presence.expect(self._topic)
+        self._identity.expect(self._topic)
         while True:
             began_s = clock.now_s()
             try:
@@ -101,7 +95,7 @@ class Tail:
             except SinkUnavailable as error:
                 if self._name not in self._problems:
                     _log.warning(
-                        "topic cannot be followed",
+                        "cannot read topic",
                         extra={"topic": self._topic, "error": str(error)},
                     )
                 self._problems[self._name] = f"{self._name} topic {self._topic}: {error}"
@@ -112,62 +106,45 @@ class Tail:
                 await asyncio.sleep(wait_s)
             except TopicLost as lost:
                 _log.warning(
-                    "topic starts over",
+                    "topic was recreated; reading it from the start",
                     extra={"topic": self._topic, "held": self.next, "error": str(lost)},
                 )
                 self.next = 0
-                self._presence.forget(self._topic)
-                self._follower.started_over()
+                self._identity.forget(self._topic)
+                self._handler.started_over()
                 raise
 
     async def _life(self) -> None:
-        """One consumer's life; it ends when other secrets came into use. Raises: SinkUnavailable
-        when it cannot go on; TopicLost."""
+        """Follow with one consumer, until new secrets are in use. Raises: SinkUnavailable,
+        TopicLost."""
         partition, proven = TopicPartition(self._topic, 0), self._connection.rotation.proven
-        with listening() as said:
-            consumer = make_reader(
-                self._connection,
-                request_timeout_s=_REQUEST_TIMEOUT_S,
-                isolation_level=self._isolation,
-                metadata_max_age_ms=60_000,
-            )
-            try:
-                async with asyncio.timeout(_START_TIMEOUT_S):
-                    await consumer.start()
-                    await self._find(consumer)
-                    consumer.assign([partition])
-                    begin = (await consumer.beginning_offsets([partition]))[partition]
-                    end = (await consumer.end_offsets([partition]))[partition]
-                if end < self.next:
-                    raise TopicLost(
-                        self._topic, f"it ends at offset {end}, and {self.next} were read"
-                    )
-                self.next = max(begin, self.next)
-                consumer.seek(partition, self.next)
-                self._follower.began(end)
-                self._follower.moved(self.next)
-                await self._follow(consumer, partition, proven)
-            except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                raise unreachable(self._connection, error, said.reason) from error
-            finally:
-                await stop_consumer(consumer, within_s=_STOP_TIMEOUT_S)
+        async with open_consumer(
+            self._connection, isolation_level=self._isolation, metadata_max_age_ms=60_000
+        ) as consumer:
+            await self._find(consumer)
+            begin, end = (await offset_ranges(consumer, [partition]))[partition]
+            if end < self.next:
+                raise TopicLost(self._topic, f"it ends at offset {end}, and {self.next} were read")
+            self.next = max(begin, self.next)
+            assign(consumer, {partition: self.next})
+            self._handler.began(end)
+            self._handler.moved(self.next)
+            await self._follow(consumer, partition, proven)
 
     async def _follow(self, consumer: Any, partition: TopicPartition, proven: int) -> None:
         answered_ms, answered_s = 0, clock.now_s()
         while self._connection.rotation.proven == proven:
-            batches = await consumer.getmany(
-                partition, timeout_ms=_POLL_MS, max_records=_RECORDS_AT_ONCE
-            )
+            batches = await fetch(consumer, [partition], wait_ms=_WAIT_MS)
             for record in batches.get(partition, ()):
                 self._in_order(record.offset)
-                self._follower.take(record)
+                self._handler.take(record)
             # Compaction leaves holes: the position is ahead of the last record's.
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 position = await consumer.position(partition)
             self._in_order(position)
             if position > self.next:
                 self.next = position
-                self._follower.moved(position)
+                self._handler.moved(position)
             # by the wall clock, which may be set: only a change of it counts
             newest_ms = consumer.last_poll_timestamp(partition)
             if newest_ms != answered_ms:
@@ -178,25 +155,24 @@ class Tail:
                     f"{_SILENT_AFTER_S:g} s"
                 )
             if self._problems.pop(self._name, None) is not None:
-                _log.info("topic is followed again", extra={"topic": self._topic})
+                _log.info("topic is read again", extra={"topic": self._topic})
             if clock.now_s() - self._looked_s >= (
-                _DOUBT_S if self._presence.doubtful else _LOOK_EVERY_S
+                _DOUBT_S if self._identity.doubtful else _LOOK_EVERY_S
             ):
                 await self._look(consumer)
 
     def _in_order(self, offset: int) -> None:
-        """Raises: TopicLost where the consumer was sent back: the offset that it asked for is not
-        there any more."""
+        """Raises: TopicLost where the consumer was reset: the offset that it requested is gone."""
         if offset < self.next:
             raise TopicLost(self._topic, f"offset {offset} comes after {self.next} were read")
 
-    # ---- whether it is there ---------------------------------------------------------------------
+    # ---- whether it exists -----------------------------------------------------------------------
 
     async def _find(self, consumer: Any) -> None:
-        """Return when the topic is there. Raises: TopicLost when it is not for long, or is
-        another."""
+        """Return when the topic exists. Raises: TopicLost when it does not for long, or was
+        recreated."""
         await self._look(consumer)
-        while self._presence.doubtful:
+        while self._identity.doubtful:
             await asyncio.sleep(_DOUBT_S)
             await self._look(consumer)
 
@@ -204,12 +180,12 @@ class Tail:
         self._looked_s = clock.now_s()
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                answer = await look(consumer._client, [self._topic])
+                answer = await ids_of_topics(consumer, [self._topic])
         except (KafkaError, OSError, TimeoutError) as error:
             _log.debug(
-                "brokers do not tell whether the topic is there",
+                "cannot ask brokers whether the topic exists",
                 extra={"topic": self._topic, "error": repr(error)},
             )
             return
-        if why := self._presence.seen(answer, clock.now_s()).get(self._topic):
+        if why := self._identity.seen(answer, clock.now_s()).get(self._topic):
             raise TopicLost(self._topic, why)

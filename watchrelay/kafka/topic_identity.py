@@ -1,8 +1,4 @@
-"""Whether a topic is still the one that was written: there, and under the same id.
-
-Room: sink. In: what brokers answer about topics. Out: the words for a topic that was deleted, or
-deleted and made anew.
-"""
+"""Whether a topic still exists under the id that it was opened with."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ from typing import Final
 from watchrelay.kafka.client.metadata import NO_ID
 
 ABSENT_S: Final = 3.0
-"""A topic that brokers have not known for so long was deleted: one that comes up knows all its
-topics sooner."""
+"""A topic that brokers do not know for so long was deleted: a broker that starts knows its topics
+sooner."""
 
 
 @dataclass(slots=True)
@@ -23,33 +19,35 @@ class _Known:
     absent_since_s: float | None = None
 
 
-class Presence:
-    """What was seen of some topics. Pure. Law: after `lost` a topic is as if never seen."""
+class TopicIdentity:
+    """What brokers answered about some topics. Pure."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
     @property
     def topics(self) -> list[str]:
-        """Those that are looked for."""
+        """The topics to ask about."""
         return list(self._known)
 
     def expect(self, topic: str) -> None:
-        """From now on the topic is looked for; whatever was known of it stands."""
+        """Ask about the topic from now on; what is known of it is kept."""
         self._known.setdefault(topic, _Known())
 
     def forget(self, topic: str) -> None:
-        """The topic is looked for no longer."""
+        """Ask about the topic no longer."""
         self._known.pop(topic, None)
 
     @property
     def doubtful(self) -> bool:
-        """Some topic was not there when last looked for."""
+        """Some topic was missing in the newest answer."""
         return any(known.absent_since_s is not None for known in self._known.values())
 
     def seen(self, answer: Mapping[str, bytes | None], now_s: float) -> dict[str, str]:
-        """Take what brokers answered; the topics that are lost, and how. Units: `now_s` monotonic.
-        Shape: lost ones are forgotten."""
+        """Take an answer of the brokers, at `now_s` (monotonic).
+
+        Returns: by topic that is lost, why. It is then as if never seen.
+        """
         lost: dict[str, str] = {}
         for topic, found in answer.items():
             known = self._known.get(topic)
@@ -64,7 +62,7 @@ class Presence:
                 continue
             known.absent_since_s = None
             if known.id and found and found != known.id:
-                lost[topic] = "it was deleted and made anew"
+                lost[topic] = "it was deleted and recreated"
             known.id = found or known.id
         for topic in lost:
             del self._known[topic]

@@ -1,8 +1,4 @@
-"""Topics: there, and safe to write to, before the first record.
-
-Room: sink. In: what streams need. Out: topics created or checked, or refused with the command that
-mends them.
-"""
+"""Topics: created or checked before the first record is written."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
+from watchrelay.core.errors import SinkUnavailable, TopicRefused
+from watchrelay.kafka.client import (
     ClusterAuthorizationFailedError,
     IncompatibleBrokerVersion,
     InvalidReplicationFactorError,
@@ -27,13 +22,16 @@ from aiokafka.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka.protocol.metadata import MetadataRequest
-
-from watchrelay.core.errors import SinkUnavailable, TopicRefused
+from watchrelay.kafka.client.admin import (
+    NewTopic,
+    make_admin,
+    rights_on_topics,
+    topic_configs,
+    topic_metadata,
+)
 from watchrelay.kafka.client.client_log import listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.metadata import rights
-from watchrelay.kafka.client.patches import tame
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
 from watchrelay.kafka.topic_config import (
     FoundTopic,
     TopicFacts,
@@ -49,8 +47,8 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 15.0
 _SETTLE_TIMEOUT_S = 20.0
-"""A topic just created is not known to every broker at once. Source: error 3 from DescribeConfigs,
-seen on 3.9 and 4.1."""
+"""A new topic is not known to every broker at once (error 3 from DescribeConfigs, seen on Kafka 3.9
+and 4.1)."""
 _DEADLINE_S = 60.0
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 3.0
@@ -87,8 +85,7 @@ class Topics:
     async def ensure_topic(self, spec: TopicSpec) -> TopicFacts:
         """The facts of a topic that exists and is safe, made now if it did not exist.
 
-        Raises: TopicRefused: a person must change something, the message says what and how;
-        SinkUnavailable: try again.
+        Raises: TopicRefused when an operator must act, with what to change; SinkUnavailable: retry.
         """
         facts = await self._look_after(spec, make=True)
         assert facts is not None, "a topic that is made is there"
@@ -103,14 +100,14 @@ class Topics:
         return await self._look_after(spec, make=False)
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """By topic, there or not, which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has on
-        it; left out is what brokers would not tell. Raises: SinkUnavailable.
+        """Which of READ, WRITE, CREATE and DESCRIBE_CONFIGS our user has, by topic, which need not
+        exist; without those that brokers do not answer about. Raises: SinkUnavailable.
         """
         return await self._with_admin(lambda admin: self._rights(admin, names))
 
     async def _rights(self, admin: Any, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        told = await rights(admin._client, names)
-        doubtful = [NewTopic(name, 1, 1) for name, held in told.items() if "CREATE" not in held]
+        rights = await rights_on_topics(admin, names)
+        doubtful = [NewTopic(name, 1, 1) for name, held in rights.items() if "CREATE" not in held]
         if doubtful:  # it may be a right on the cluster; only a request that makes nothing shows it
             answer = await admin.create_topics(
                 doubtful, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000), validate_only=True
@@ -120,8 +117,8 @@ class Topics:
                 for error in answer.topic_errors
                 if for_code(error[1]) not in _AUTHORIZATION
             )
-            told |= {name: told[name] | {"CREATE"} for name in may}
-        return told
+            rights |= {name: rights[name] | {"CREATE"} for name in may}
+        return rights
 
     async def _look_after(self, spec: TopicSpec, *, make: bool) -> TopicFacts | None:
         spec = merged([spec, *self._expected.get(spec.name, ())])
@@ -130,10 +127,9 @@ class Topics:
 
     async def _with_admin(self, ask: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
         with listening() as tail:
-            admin = AIOKafkaAdminClient(
-                **self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
+            admin = make_admin(
+                self._connection.arguments(), request_timeout_ms=int(_REQUEST_TIMEOUT_S * 1000)
             )
-            tame(admin._client)
             try:
                 async with asyncio.timeout(_DEADLINE_S):
                     await admin.start()
@@ -169,11 +165,7 @@ class Topics:
     async def _look(self, admin: Any, spec: TopicSpec) -> tuple[tuple[int, int] | None, int]:
         """(partitions, replication factor), None when the topic does not exist or has no leaders
         yet; and the number of brokers."""
-        client = admin._client
-        # Not `describe_topics`: that request creates what it asks for, wherever brokers allow it.
-        answer = await client.send(
-            client.get_random_node(), MetadataRequest([spec.name], allow_auto_topic_creation=False)
-        )
+        answer = await topic_metadata(admin, spec.name)
         brokers = len(answer.brokers)
         for code, name, _internal, partitions in answer.topics:
             error = for_code(code)
@@ -220,12 +212,9 @@ class Topics:
         unchecked = f"topic {spec.name}: its configuration could not be checked"
         while True:
             try:
-                answers = await admin.describe_configs(
-                    [ConfigResource(ConfigResourceType.TOPIC, spec.name)]
-                )
+                code, message, _type, _name, entries = await topic_configs(admin, spec.name)
             except _ABSENT:
                 return None, (f"{unchecked}: the brokers do not offer it",)
-            code, message, _type, _name, entries = answers[0].resources[0]
             error = for_code(code)
             if error is NoError:
                 return {entry[0]: entry[1] for entry in entries if entry[1] is not None}, ()
@@ -256,7 +245,7 @@ class Topics:
         return f"create it with: {create_command(spec, servers=self._connection.servers)}"
 
     async def _make(self, admin: Any, spec: TopicSpec) -> bool:
-        """Create the topic. False: somebody else did meanwhile."""
+        """Create the topic. False: it was created meanwhile."""
         by_hand = self._by_hand(spec)
         new = NewTopic(
             spec.name, spec.partitions, spec.replication_factor, topic_configs=spec.configs()

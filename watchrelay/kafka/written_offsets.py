@@ -1,7 +1,4 @@
-"""Which offsets of a partition this process wrote. Pure.
-
-Room: sink. In: acknowledgements. Out: what stands between them and is not ours.
-"""
+"""Which offsets of a partition this process wrote. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 KEPT = 1000
-"""Ranges per partition; older ones are forgotten, and then read once more than needed."""
+"""Ranges per partition; older ones are forgotten, and then read once more than necessary."""
 
 
-class Ledger:
-    """Written ranges, joined where they touch. Law: gaps(a, b) and the ranges noted cover [a, b)
-    without overlap."""
+class WrittenOffsets:
+    """Written ranges, joined where they touch: with `gaps(a, b)` they cover [a, b)."""
 
     def __init__(self) -> None:
         self._ranges: dict[Hashable, tuple[list[int], list[int]]] = {}
@@ -34,8 +30,7 @@ class Ledger:
             del starts[0], stops[0]
 
     def forget(self, which: Callable[[Any], bool]) -> None:
-        """Of the places of which `which` is true nothing was written: they are others than they
-        were."""
+        """Forget the places for which `which` is true: their topics were recreated."""
         for place in [place for place in self._ranges if which(place)]:
             del self._ranges[place]
 

@@ -84,7 +84,7 @@ class Witness(Protocol):
     """What others put between our records. Source: kafka/sink.py and kafka/range_reader.py, joined
     by daemon/recovery.py."""
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""
         ...
 

@@ -83,7 +83,7 @@ class Healer:
         stale, looked = dict[bytes, int](), False
         for partition, start, stop, below, end in gaps:
             ours: list[Decoded] = []
-            for first, last in self._witness.strange(partition, start, stop):
+            for first, last in self._witness.foreign_ranges(partition, start, stop):
                 looked = True
                 for _, record in await self._witness.read(partition, first, last):
                     if record.epoch > self._epoch:

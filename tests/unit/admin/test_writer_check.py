@@ -7,7 +7,7 @@ import pytest
 
 from watchrelay.admin.writer_check import sign_means
 from watchrelay.daemon.ownership import retirer, taken_by
-from watchrelay.kafka.writer_probe import Sign
+from watchrelay.kafka.writer_probe import ProbedRecord
 
 NOW_MS = 1_767_323_045_000
 
@@ -31,7 +31,10 @@ NOW_MS = 1_767_323_045_000
 def test_what_is_recent_may_be_of_one_who_lives(
     age_s: int, claim: bool, interval_s: float, means: str
 ) -> None:
-    assert sign_means(Sign(7, NOW_MS - age_s * 1000, claim), NOW_MS, interval_s, cut=True) == means
+    assert (
+        sign_means(ProbedRecord(7, NOW_MS - age_s * 1000, claim), NOW_MS, interval_s, cut=True)
+        == means
+    )
 
 
 def test_a_topic_without_the_stream_has_no_writer() -> None:

@@ -101,7 +101,7 @@ TASKS = {
     "heartbeat": part("control", "outclaimed"),
     "deliver": part("sink", "deliver"),
     "snapshot's conclusion": part("control", "write"),
-    "stale records": part("sink", "strange"),
+    "stale records": part("sink", "foreign_ranges"),
 }
 
 

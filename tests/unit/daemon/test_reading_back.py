@@ -24,7 +24,7 @@ from watchrelay.daemon.requests import Requests
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.range_reader import ReadBack, Span
+from watchrelay.kafka.range_reader import OffsetRange, RangeReader
 from watchrelay.kafka.topic_config import TopicFacts, TopicSpec
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
@@ -68,7 +68,9 @@ class Sink(FakeSink):
     def close(self, topic: str, stream: str) -> None:
         pass
 
-    def strange(self, topic: str, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(
+        self, topic: str, partition: int, start: int, stop: int
+    ) -> list[tuple[int, int]]:
         return [(start, stop)]
 
 
@@ -198,10 +200,10 @@ async def test_no_stream_is_read_back_before_its_turn() -> None:
 async def test_a_turn_is_held_by_an_attempt_and_given_back_for_the_pause_behind_it() -> None:
     turn, connection = asyncio.Semaphore(1), Refusing()
     failures = list[bool]()
-    reading = ReadBack(
+    reading = RangeReader(
         connection,
         "t",
-        [Span(0, None, 1)],
+        [OffsetRange(0, None, 1)],
         lambda _partition, _records: None,
         failed=lambda *_: failures.append(turn.locked()),
         turn=turn,

@@ -1,5 +1,5 @@
-"""Room: sink.  In: a control topic in memory that is lost and made anew.  Out: claims about what is
-said again, and how epochs go on."""
+"""A control topic in memory that is lost and recreated: what is written again, and how epochs go
+on."""
 
 import asyncio
 from types import SimpleNamespace
@@ -179,7 +179,7 @@ def test_a_claim_that_a_loss_overtakes_is_told_so() -> None:
         topic.deaf = True
 
         async def lost() -> None:
-            with pytest.raises(TopicLost, match="starts over before offset 2 was read"):
+            with pytest.raises(TopicLost, match="was recreated before offset 2 was read"):
                 await topic.claim()
 
         async with asyncio.TaskGroup() as tasks:
@@ -196,9 +196,7 @@ def test_a_claim_that_lands_on_a_topic_whose_loss_nobody_noticed_yet_is_told_so(
         await topic.claim()
         topic.records.clear()
         topic.deaf = True
-        with pytest.raises(
-            TopicLost, match="a claim stands at offset 0, and 2 were read before it"
-        ):
+        with pytest.raises(TopicLost, match="a claim got offset 0, and 2 were read before it"):
             await topic.claim()
 
     run(body())

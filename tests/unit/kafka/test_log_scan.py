@@ -1,4 +1,4 @@
-"""Room: sink.  In: headers.  Out: claims about whose epoch they carry."""
+"""Whose epoch the headers of a record carry."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is a request, and what is said of what is none."""
+"""What is a request, and why other records are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Room: sink.  In: records of the signal topic, as its tail hands them on.  Out: claims about what
-is taken, counted and said."""
+"""Records of the signal topic: which are taken, counted and logged."""
 
 from __future__ import annotations
 
@@ -44,7 +43,9 @@ def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
         == count.labels("refused")._value.get()
         == 1500
     )
-    assert [line.message for line in caplog.records[-1:]] == ["more signals than are logged"]
+    assert [line.message for line in caplog.records[-1:]] == [
+        "too many signals; not logging more of them this minute"
+    ]
     assert len(caplog.records) == 101
 
 

@@ -1,5 +1,5 @@
-"""Room: sink.  In: topics as brokers show them.  Out: claims about which are refused, which warned
-of, and what mends them."""
+"""Topics as brokers describe them: which are refused or warned about, and the commands that cure
+it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A topic that is followed: how long its reader waits for a broker that says nothing."""
+"""A topic that is followed: how long its reader waits for a silent broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from watchrelay.core import clock
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.topic_follower import Tail
+from watchrelay.kafka.topic_follower import TopicFollower
 
 HOUR_MS = 3_600_000
 
@@ -52,7 +52,9 @@ async def test_a_wall_clock_that_is_set_while_a_topic_is_followed_costs_no_consu
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=("nowhere:1",))
     follower: Any = SimpleNamespace(take=lambda _: None, moved=lambda _: None)
-    tail = Tail(connection, "control", follower, name="control", committed=False, problems={})
+    tail = TopicFollower(
+        connection, "control", follower, name="control", committed=False, problems={}
+    )
     consumer = Consumer([clock.wall_ms() + jump_ms + number for number in range(5)], connection)
     await tail._follow(consumer, TopicPartition("control", 0), connection.rotation.proven)
     assert tail.next == 0

@@ -1,5 +1,4 @@
-"""Room: sink.  In: answers of brokers, scripted and of an embedded one.  Out: claims about which
-topics are lost, and how that is said."""
+"""Answers of brokers, scripted and of an embedded one: which topics are lost, and why."""
 
 from types import SimpleNamespace
 
@@ -8,43 +7,43 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from watchrelay.demo.kafka import EmbeddedKafka
-from watchrelay.kafka.client.metadata import NO_ID, look
-from watchrelay.kafka.client.patches import tame
-from watchrelay.kafka.topic_identity import ABSENT_S, Presence
+from watchrelay.kafka.client.metadata import NO_ID, topic_ids
+from watchrelay.kafka.client.patches import patch_client
+from watchrelay.kafka.topic_identity import ABSENT_S, TopicIdentity
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
 
-def presence(*topics: str) -> Presence:
-    watched = Presence()
+def identity_of(*topics: str) -> TopicIdentity:
+    watched = TopicIdentity()
     for topic in topics:
         watched.expect(topic)
     return watched
 
 
 def test_a_topic_that_stays_is_not_lost() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     assert all(watched.seen({"t": ONE}, float(now_s)) == {} for now_s in range(100))
 
 
 def test_a_topic_of_another_id_was_made_anew_and_is_said_once() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     watched.seen({"t": ONE}, 0.0)
-    assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and made anew"}
+    assert watched.seen({"t": OTHER}, 1.0) == {"t": "it was deleted and recreated"}
     assert watched.seen({"t": ONE}, 2.0) == {}, "nobody looks for it until it is expected again"
     watched.expect("t")
     assert watched.seen({"t": ONE}, 3.0) == {}
 
 
 def test_brokers_that_tell_no_ids_say_only_that_it_is_there() -> None:
-    watched = presence("t")
+    watched = identity_of("t")
     for found in (NO_ID, ONE, NO_ID, ONE):
         assert watched.seen({"t": found}, 0.0) == {}
     assert watched.seen({"t": OTHER}, 0.0) != {}
 
 
 def test_a_topic_that_is_not_there_for_a_moment_is_doubtful_and_for_long_is_deleted() -> None:
-    watched = presence("t", "u")
+    watched = identity_of("t", "u")
     watched.seen({"t": ONE, "u": ONE}, 0.0)
     assert watched.seen({"t": None, "u": ONE}, 10.0) == {}
     doubtful = [watched.doubtful]
@@ -67,20 +66,20 @@ async def test_a_broker_that_knows_of_nobody_yet_says_nothing_about_topics() -> 
             )
 
     with pytest.raises(KafkaError, match="only just started"):
-        await look(Starting(), ["t"])
+        await topic_ids(Starting(), ["t"])
 
 
 async def test_asking_tells_what_is_there_and_makes_no_topic() -> None:
     with EmbeddedKafka.start() as kafka:
         kafka.create_topic("there", 2)
         producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
-        tame(producer.client)
+        patch_client(producer.client)
         with pytest.raises(KafkaError, match="no broker is known"):
-            await look(producer.client, ["there"])
+            await topic_ids(producer.client, ["there"])
         await producer.start()
         try:
             for _ in range(2):
-                found = await look(producer.client, ["there", "absent"])
+                found = await topic_ids(producer.client, ["there", "absent"])
                 assert found["there"] is not None
                 assert found["absent"] is None
                 await producer.client.add_topic("absent")

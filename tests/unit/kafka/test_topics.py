@@ -1,4 +1,4 @@
-"""Room: sink.  In: brokers that answer a creation.  Out: claims about what is said of it."""
+"""What follows from the brokers' answer to the creation of a topic."""
 
 import logging
 from types import SimpleNamespace

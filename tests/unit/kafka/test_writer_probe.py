@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from watchrelay.kafka.writer_probe import Signs
+from watchrelay.kafka.writer_probe import WriterProbe
 
 PLACE = TopicPartition("k8s.t.all", 0)
 
@@ -53,6 +53,6 @@ class Consumer:
 async def test_what_is_out_of_sight_is_told_from_what_is_not_there(
     end: int, nodes: int, at_ms: int | None, cut: bool
 ) -> None:
-    signs = Signs(Consumer(end, nodes=nodes), PLACE, "nodes")
-    newest = await signs.newest()
-    assert (newest.at_ms if newest else None, signs.cut) == (at_ms, cut)
+    probe = WriterProbe(Consumer(end, nodes=nodes), PLACE, "nodes")
+    newest = await probe.newest()
+    assert (newest.at_ms if newest else None, probe.truncated) == (at_ms, cut)

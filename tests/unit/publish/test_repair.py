@@ -28,7 +28,7 @@ class Between:
         self.ours = set(ours)
         self.reads = 0
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         return [(offset, offset + 1) for offset in range(start, stop) if offset not in self.ours]
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:

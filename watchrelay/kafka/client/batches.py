@@ -1,20 +1,16 @@
-"""What aiokafka's consumers hand on of a record batch, whoever wrote it and whatever is in it.
+"""Fetched record batches, parsed within bounds.
 
-Room: none, below all that read from Kafka. In: a consumer of aiokafka 0.14 (pinned), before its
-start. Out: the same consumer; what cannot be read of a topic comes from it as a record that says so
-(`model.headers.UNREADABLE`), and reading goes on behind it.
-
-Source: aiokafka 0.14 unpacks a batch whatever becomes of it, makes a list of as many headers as a
-record says it has, and ends at a header whose name is not UTF-8: the same record is fetched and
-fails for ever. Brokers look into none of these. A batch that its reader of C takes, and that is of
-an ordinary size, costs a comparison per record more than before.
+aiokafka 0.14 decompresses a batch whatever its size, builds as many headers as a record claims to
+have, and stops at a header name that is not UTF-8: the same record is fetched and fails forever.
+Brokers check none of these. Here a record that cannot be read is replaced by one that says so
+(`contract.headers.UNREADABLE`), and reading goes on behind it. An ordinary batch is still parsed by
+aiokafka's C reader, at the price of a comparison per record.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from types import FunctionType, MethodType
 from typing import Any, Final
 
 from aiokafka.errors import CorruptRecordException
@@ -29,9 +25,9 @@ HEADERS_MAX: Final = 256
 """Of one record. A header of two bytes becomes a pair of objects: unpacked, a batch of zeros would
 be a list of sixty million."""
 FETCHED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Unpacked, of one fetch of one partition: when so many bytes were handed on, the rest is fetched
-again. A thousand batches that each are within the limit stand in a fetch of 1 MiB. An ordinary
-fetch of 4 MiB comes to about this much."""
+"""Decompressed, of one fetch of one partition: after so many bytes the rest is fetched again. A
+fetch of 1 MiB can hold a thousand batches that are each within the limit. An ordinary fetch of
+4 MiB comes to about this much."""
 _ORDINARY_BYTES = 1024 * 1024
 """Unpacked, twice what a relay packs into a batch of several records. A larger one is taken apart
 here, with its counts in view."""
@@ -48,40 +44,10 @@ _LEAST_BYTES = 26
 _VARINT_MAX = 10
 
 
-def guard(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
-    """Have `consumer`, an AIOKafkaConsumer that is not started yet, read batches through this
-    module.
-
-    There is no setting, so `start` runs with a maker of fetchers in place of the global one, and
-    theirs with `Batches`.
-    """
-    unpacker = unpacker or Unpacker()
-    make = type(consumer).start.__globals__["Fetcher"]
-
-    def made(*args: Any, **named: Any) -> Any:
-        fetcher = make(*args, **named)
-        fetcher._proc_fetch_request = _with(
-            fetcher, "_proc_fetch_request", MemoryRecords=lambda data: Batches(data, unpacker)
-        )
-        return fetcher
-
-    consumer.start = _with(consumer, "start", Fetcher=made)
-
-
-def _with(owner: Any, name: str, **others: object) -> MethodType:
-    """The method `name` of `owner`, with other globals."""
-    plain = getattr(type(owner), name)
-    changed = FunctionType(
-        plain.__code__, {**plain.__globals__, **others}, name, plain.__defaults__, plain.__closure__
-    )
-    changed.__kwdefaults__ = plain.__kwdefaults__
-    return MethodType(changed, owner)
-
-
-class Batches:
+class FetchedBatches:
     """The batches of one partition in one answer, in aiokafka's shape (`MemoryRecords`).
 
-    Shape: the last may be cut off; after `FETCHED_BYTES_MAX` there is no next one.
+    The last may be cut off; after `FETCHED_BYTES_MAX` there is no next one.
     """
 
     def __init__(self, data: bytes, unpacker: Unpacker) -> None:
@@ -107,7 +73,7 @@ class Batches:
         if len(data) < _LEAST_BYTES:
             raise CorruptRecordException(f"a batch of {len(data)} bytes")
         magic = data[_MAGIC_AT]
-        return Batch(data, self) if magic >= 2 else OldBatch(data, magic, self)
+        return FetchedBatch(data, self) if magic >= 2 else FetchedLegacyBatch(data, magic, self)
 
     def unpacked(self, codec: int, data: memoryview) -> bytes | memoryview:
         """Made plain and counted. Raises: TooLarge, Broken."""
@@ -143,10 +109,10 @@ def stand_in(offset: int, time_ms: int, why: str) -> Any:
     return DefaultRecord(offset, time_ms, 0, None, None, [(UNREADABLE, why.encode())])
 
 
-class Batch:
+class FetchedBatch:
     """A batch of today's format, in aiokafka's shape (`DefaultRecordBatch`)."""
 
-    def __init__(self, data: memoryview, batches: Batches) -> None:
+    def __init__(self, data: memoryview, batches: FetchedBatches) -> None:
         self._data, self._batches = data, batches
         self._packed = batch = DefaultRecordBatch(data)
         self.base_offset, self.next_offset, self.producer_id = (
@@ -169,7 +135,7 @@ class Batch:
         try:
             body = self._batches.unpacked(codec, self._data[_HEAD.size :])
         except (TooLarge, Broken) as error:
-            # At its last offset: whoever began to read in the middle of the batch is told, too.
+            # At its last offset: a reader that began in the middle of the batch sees it, too.
             yield stand_in(
                 self.next_offset - 1,
                 self._packed.max_timestamp,
@@ -257,14 +223,14 @@ class Batch:
         )
 
 
-class OldBatch:
+class FetchedLegacyBatch:
     """A message of a format before headers, perhaps with others inside: nothing of ours, in
     aiokafka's shape (`LegacyRecordBatch`)."""
 
     is_control_batch = is_transactional = False
     producer_id = None
 
-    def __init__(self, data: memoryview, magic: int, batches: Batches) -> None:
+    def __init__(self, data: memoryview, magic: int, batches: FetchedBatches) -> None:
         self._data, self._magic, self._batches = data, magic, batches
         self._packed = LegacyRecordBatch(data, magic)
         self.next_offset, self.validate_crc = self._packed.next_offset, self._packed.validate_crc
@@ -292,7 +258,7 @@ class OldBatch:
 
 
 def _span(data: memoryview, at: int) -> tuple[int, int]:
-    """Where the record whose length stands at `at` begins and ends. Raises: Broken."""
+    """Where the record whose length is at `at` begins and ends. Raises: Broken."""
     length, start = _varint(data, at)
     if length < 0 or start + length > len(data):
         raise Broken("a record that ends behind its batch")
@@ -311,9 +277,9 @@ def _content(
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, at = _bytes(record, at)
-        said, at = _bytes(record, at)
+        content, at = _bytes(record, at)
         try:
-            headers.append(((name or b"").decode(), said))
+            headers.append(((name or b"").decode(), content))
         except UnicodeDecodeError as error:
             raise Broken(f"has a header whose name is not UTF-8: {short(repr(name))}") from error
     if at != len(record):
@@ -331,7 +297,7 @@ def _bytes(data: memoryview, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number as Kafka writes it, and where the next thing stands. Raises: Broken."""
+    """A zigzag varint, and the position behind it. Raises: Broken."""
     number = shift = 0
     for byte in data[at : at + _VARINT_MAX]:
         number |= (byte & 127) << shift

@@ -1,8 +1,7 @@
-"""What the Kafka client library says to itself, kept for the moment when somebody asks why.
+"""The newest log lines of an aiokafka client, for error messages.
 
-Room: sink. In: the `aiokafka` logger. Out: the last lines of one client for an error message, and
-the debug log. aiokafka hides why it could not connect: its exception says "Unable to bootstrap",
-the reason (wrong password, unknown CA) is only logged.
+aiokafka hides why it could not connect: its exception says "Unable to bootstrap", and the reason
+(wrong password, unknown CA) is only logged.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ _SECRETS_MAX = 16
 does."""
 
 _NO_REASON = "Sending username and password in the clear"
-"""Said on each connection that does so; it explains no failure."""
+"""Logged on each connection that does so; it explains no failure."""
 
 _CONSEQUENCES = ("Unable to update metadata from", "Unable to request metadata from")
-"""Said behind the reason why a connection failed; told only where nothing else is known."""
+"""Logged after the reason of a failed connection; used only where nothing else is known."""
 
 _log = logging.getLogger(__name__)
 
 
 class LogTail:
-    """The newest warnings and errors of one client, oldest first. Shape: at most 8 lines of 300
+    """The newest warnings and errors of one client, oldest first: at most 8 lines of 300
     characters."""
 
     def __init__(self) -> None:
@@ -38,8 +37,8 @@ class LogTail:
         self._secrets: deque[str] = deque(maxlen=_SECRETS_MAX)
 
     def hide(self, secret: str) -> None:
-        """From here on `secret` is cut out of every line. Of a word this short nobody could tell
-        where it only happens to stand."""
+        """Cut `secret` out of every line from here on, unless it is so short that it may occur by
+        chance."""
         if len(secret) >= _SECRET_LENGTH_MIN and secret not in self._secrets:
             self._secrets.append(secret)
 
@@ -56,13 +55,13 @@ class LogTail:
             self._lines.append(entry)
 
     def clear(self) -> None:
-        """Forget: what was said belongs to a trouble that is over."""
+        """Forget all lines: the failure they belong to is over."""
         self._lines.clear()
 
     @property
     def reason(self) -> str:
         """The newest error, else the newest warning, else ""; what only follows from another
-        trouble stands behind both."""
+        failure comes after both."""
         for wanted in (False, True):
             for least in (logging.ERROR, logging.WARNING):
                 for level, line in reversed(self._lines):
@@ -75,13 +74,13 @@ _current: ContextVar[LogTail | None] = ContextVar("watchrelay_kafka_log_tail", d
 
 
 def hide(secret: str) -> None:
-    """Cut `secret` out of what the client says that is being listened to, if one is."""
+    """Cut `secret` out of the lines of the client in this context, if there is one."""
     if (tail := _current.get()) is not None:
         tail.hide(secret)
 
 
 def without_secrets(line: str) -> str:
-    """`line` without what was hidden from who listens."""
+    """`line` without the secrets hidden in this context."""
     tail = _current.get()
     return line if tail is None else tail.without_secrets(line)
 
@@ -98,8 +97,8 @@ class _Handler(logging.Handler):
         if tail is not None and not line.startswith(_NO_REASON):
             tail.add(record.levelno, line)
         _log.debug(
-            "kafka client said",
-            extra={"said": line[:_LINE_LENGTH_MAX], "level_there": record.levelname},
+            "kafka client log line",
+            extra={"line": line[:_LINE_LENGTH_MAX], "client_level": record.levelname},
         )
 
 
@@ -116,8 +115,8 @@ def quiet_client_log() -> None:
 
 @contextmanager
 def listening() -> Iterator[LogTail]:
-    """Within: what a client started here says goes to this tail; also later, since its tasks
-    inherit the context."""
+    """The log lines of a client that is started within go to this tail; also later, since its
+    tasks inherit the context."""
     quiet_client_log()
     tail = LogTail()
     token = _current.set(tail)

@@ -1,26 +1,14 @@
-"""The way to Kafka: settings into the client library's arguments, secrets read anew each time.
-
-Room: sink. In: plain settings, certificate, password and token files. Out: keyword arguments for
-aiokafka's clients, and plain words for why a broker did not let us in.
-"""
+"""Connection settings as keyword arguments for aiokafka's clients."""
 
 from __future__ import annotations
 
-import re
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
-
-from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
-from watchrelay.kafka.client.batches import guard
-from watchrelay.kafka.client.client_log import hide, listening, without_secrets
-from watchrelay.kafka.client.patches import SILENCE, tame
+from watchrelay.core.errors import SinkMisconfigured
+from watchrelay.kafka.client.client_log import hide
 from watchrelay.kafka.client.secrets import Rotation
 from watchrelay.kafka.client.tokens import (
     CommandTokens,
@@ -35,81 +23,15 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 
 _WHERE = "kafka.security"
-_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
-
-_NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
-"""What a producer without any right to write is refused with, though it names the cluster. Source:
-KIP-679."""
-_CURES = (
-    (
-        "self-signed certificate",
-        (
-            "the broker's certificate is not trusted: set kafka.security.caFile to the CA that "
-            "signed it"
-        ),
-    ),
-    (
-        "unable to get local issuer",
-        (
-            "the broker's certificate is not trusted: set kafka.security.caFile to the CA that "
-            "signed it"
-        ),
-    ),
-    (
-        "certificate is not valid for",
-        (
-            "the certificate is for other names: correct kafka.bootstrapServers or set "
-            "kafka.security.checkHostname"
-        ),
-    ),
-    (
-        "hostname mismatch",
-        (
-            "the certificate is for other names: correct kafka.bootstrapServers or set "
-            "kafka.security.checkHostname"
-        ),
-    ),
-    ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
-    ("[error 34]", "this port wants no user: check kafka.security.protocol"),
-    (
-        "saslhandshakerequest cannot be used",
-        "this port wants no user: check kafka.security.protocol",
-    ),
-    (
-        "certificate required",
-        "the broker wants a client certificate: set kafka.security.certFile and keyFile",
-    ),
-    (
-        "[error 58]",
-        (
-            "the broker refused the credentials: check the user and the password or token under "
-            "kafka.security"
-        ),
-    ),
-    ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
-)
-"""Signs of what only a person can mend."""
-_RIGHTS = (
-    ("[error 31]", _NO_WRITE),
-    ("clusterauthorizationfailed", _NO_WRITE),
-    ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
-    ("not authorized to read from topic", "grant READ on it or its prefix"),
-)
-"""Signs of a right that only a person can grant."""
-_AWAY = (
-    ("nodename nor servname", "no such host: check kafka.bootstrapServers"),
-    ("name or service not known", "no such host: check kafka.bootstrapServers"),
-)
-"""Signs of what may come back by itself: names appear in DNS with their pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConnection:
-    """Where Kafka is and who we are to it.
+    """Where Kafka is, and the credentials for it.
 
-    Shape: of `username`/`username_file` and `password`/`password_file` the file wins; files are
-    read at each `arguments()`, so that a rotated secret is used by the next client; `rotation`
-    tells when it is time for one. What is not set is None or empty, as settings hold it.
+    Of `username`/`username_file` and `password`/`password_file` the file wins; files are
+    read at each `arguments()`, so that the next client uses a rotated secret; `rotation` tells
+    clients when to reconnect. What is not set is None or empty.
     `token_command` is an argument vector. `aws_region` is for AWS_MSK_IAM alone.
     """
 
@@ -133,8 +55,8 @@ class KafkaConnection:
 
     @property
     def secret_files(self) -> list[str]:
-        """The files that a client holds the content of for as long as it lives. A token file is not
-        one: it is read at each connection."""
+        """The files whose content a client keeps. A token file is not one: it is read at each
+        connection."""
         tls = (
             (self.ca_file, self.cert_file, self.key_file, self.key_password_file)
             if self.protocol in ("SSL", "SASL_SSL")
@@ -149,15 +71,15 @@ class KafkaConnection:
 
     @property
     def servers(self) -> str:
-        """The brokers as one writes them on a command line."""
+        """The brokers, separated by commas."""
         return ",".join(self.bootstrap_servers)
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments common to aiokafka's producer, consumer and admin client. Call it
         inside the event loop.
 
-        Raises: SinkMisconfigured when a file cannot be read or does not hold what it should; the
-        files may be mended meanwhile.
+        Raises: SinkMisconfigured when a file cannot be read or has the wrong content; retry, it may
+        have been corrected.
         """
         arguments: dict[str, Any] = {
             "bootstrap_servers": list(self.bootstrap_servers),
@@ -176,7 +98,7 @@ class KafkaConnection:
             ("certFile", self.cert_file),
             ("keyFile", self.key_file),
         ):
-            # OpenSSL would read a pipe, or /dev/zero, for ever
+            # OpenSSL would never stop reading a pipe or /dev/zero
             if file and Path(file).exists() and not Path(file).is_file():
                 raise SinkMisconfigured(
                     f"{_WHERE}.{name} {file} cannot be used: it is no regular file; name one "
@@ -186,7 +108,7 @@ class KafkaConnection:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ssl.SSLError) as error:
             raise SinkMisconfigured(
-                f"{_WHERE}.caFile {self.ca_file} cannot be used: {_plain(error)}; it must hold "
+                f"{_WHERE}.caFile {self.ca_file} cannot be used: {error_text(error)}; it must hold "
                 "PEM certificates"
             ) from error
         context.check_hostname = self.check_hostname
@@ -211,7 +133,7 @@ class KafkaConnection:
                     "the key is encrypted"
                 )
                 raise SinkMisconfigured(
-                    f"{_WHERE}.certFile {files} cannot be used: {_plain(error)}; {cure}"
+                    f"{_WHERE}.certFile {files} cannot be used: {error_text(error)}; {cure}"
                 ) from error
         return context
 
@@ -260,119 +182,14 @@ class KafkaConnection:
         except (OSError, ValueError) as error:
             # its error holds the content
             raise SinkMisconfigured(
-                f"{_WHERE}.{name} {path} cannot be read: {_plain(error)}"
+                f"{_WHERE}.{name} {path} cannot be read: {error_text(error)}"
             ) from None
 
 
-def unreachable(connection: KafkaConnection, error: Exception, said: str) -> SinkUnavailable:
-    """The error for an operator: who did not answer, the reason that the client only logged, and
-    what to do.
-
-    Shape: `said` is the client's newest log line (`LogTail.reason`), "" when it said nothing.
-    SinkMisconfigured when the sign is one of what only a person can mend, SinkForbidden when it is
-    a right.
-    """
-    reason = _CLASS.sub(r"\1", without_secrets(said or _plain(error)))
-    if reason.endswith(":"):
-        reason += " no answer in time"
-    message = f"kafka at {connection.servers} is not usable: {reason}"
-    kind, cure = _judged(connection, reason.lower())
-    if not cure and "connect call failed" in reason.lower():
-        cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
-    return kind(message + (f" ({cure})" if cure else ""))
-
-
-def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
-    """Whether a person must mend it, and how; "" where nothing is known."""
-    if cure := _cure(_CURES, reason):
-        return SinkMisconfigured, cure
-    if cure := _cure(_RIGHTS, reason):
-        return SinkForbidden, cure
-    return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
-
-
-@contextmanager
-def reason_told(connection: KafkaConnection) -> Iterator[None]:
-    """Around a client of the consumer: what keeps it out is told as of the relay's own clients,
-    with the cure.
-
-    The client says only in its log whether it was a password, a certificate or a port, and the
-    consumer leaves that log to its users.
-    Raises: SinkUnavailable, SinkMisconfigured, in place of a SinkUnavailable that no more is known
-    of than that nobody answers.
-    """
-    with listening() as said:
-        with suppress(SinkMisconfigured):
-            connection.arguments()  # so that its secrets are known here
-        try:
-            yield
-        except SinkUnavailable as error:
-            cause = error.__cause__
-            if isinstance(cause, TopicAuthorizationFailedError):
-                topics = (
-                    cause.args[0]
-                    if cause.args and isinstance(cause.args[0], str)
-                    else "of the streams"
-                )
-                raise SinkForbidden(
-                    f"topic {topics} may not be read by this user: grant READ on it or its prefix"
-                ) from error
-            if (
-                isinstance(cause, KafkaConnectionError | OSError)
-                and said.reason
-                and _judged(connection, said.reason.lower())[1]
-            ):
-                raise unreachable(connection, cause, said.reason) from error
-            raise
-
-
-def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
-    return next((cure for sign, cure in cures if sign in reason), "")
-
-
-def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
-    """A broker that says nothing, or closes the connection, gives no reason at all; what is likely
-    depends on how we came."""
-    if reason.endswith("no answer in time"):
-        return SILENCE
-    if not reason.endswith(("closed", "reset by peer")):
-        return ""
-    if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
-        return "does this port speak TLS, or want a user? check kafka.security.protocol"
-    if not connection.cert_file:
-        return (
-            "the broker hung up: the port may not speak TLS, or want a client certificate, "
-            "kafka.security.certFile, "
-            "or a user, protocol SASL_SSL"
-        )
-    return (
-        "the broker hung up: it may not know the authority of the client certificate in "
-        "kafka.security.certFile"
-    )
-
-
-def _plain(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """The error as one line, without class names."""
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def make_reader(connection: KafkaConnection, *, request_timeout_s: float, **more: object) -> Any:
-    """A consumer of aiokafka's that is not started: without a group, without commits, and asking
-    about a topic makes none.
-
-    Shape: `more` as aiokafka takes it.
-    """
-    consumer = AIOKafkaConsumer(
-        **connection.arguments(),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        request_timeout_ms=int(request_timeout_s * 1000),
-        **more,
-    )
-    tame(consumer._client)
-    guard(consumer)
-    return consumer

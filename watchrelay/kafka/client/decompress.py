@@ -1,8 +1,6 @@
-"""Compressed bytes made plain, up to a size and no further, whatever they say of themselves.
+"""Decompression up to a bound.
 
-Room: none, below all that read from Kafka. In: the body of a record batch as it was fetched, and
-its codec. Out: the same records, plain. aiokafka 0.14 unpacks what it gets: a batch of 12 KB that
-was made for it becomes gigabytes, in its own memory and in one step.
+aiokafka 0.14 has no bound: a crafted batch of 12 KB becomes gigabytes in one step.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import cramjam
 
 UNPACKED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of one batch. A relay packs up to 512 KiB into a batch, or one record that is larger, and takes
-no object over 32 MiB: four times that. Whoever copies the topics may pack more into a batch, and
+no object over 32 MiB: four times that. A tool that copies the topics may pack more into a batch;
 compressed it still has to stay under `max.message.bytes`."""
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
@@ -40,15 +38,15 @@ _LZ4_PLAIN = 0x80000000
 
 
 class TooLarge(Exception):
-    """It would be more than was allowed."""
+    """The result would exceed the limit."""
 
 
 class Broken(Exception):
-    """It is not what its codec writes."""
+    """The data is not valid for its codec."""
 
 
 class Unpacker:
-    """Unpacks one thing after another."""
+    """Decompresses record batches up to `limit_bytes` each."""
 
     def __init__(self, limit_bytes: int = UNPACKED_BYTES_MAX) -> None:
         self.limit_bytes = limit_bytes
@@ -60,8 +58,10 @@ class Unpacker:
         }
 
     def unpack(self, codec: int, data: memoryview) -> bytes | memoryview:
-        """`data` made plain. Shape: at no time more than the limit, and a step of 4 MiB, is in
-        memory. Raises: TooLarge, Broken."""
+        """`data` decompressed; no more than the limit, and a step, is in memory at any time.
+
+        Raises: TooLarge, Broken.
+        """
         way = self._ways.get(codec)
         if way is None:
             raise Broken(f"codec {codec} is not known")
@@ -130,8 +130,8 @@ class Unpacker:
 
 
 def _zstd_most(data: memoryview) -> int:
-    """What frames of zstd can come to: what they say, else by the heads of their blocks. Source:
-    RFC 8878, 3.1.
+    """What frames of zstd can come to: their declared size, else by the heads of their blocks
+    (RFC 8878, 3.1).
 
     Raises: Broken, struct.error, IndexError.
     """
@@ -147,7 +147,7 @@ def _zstd_most(data: memoryview) -> int:
         single = flags >> 5 & 1
         at += 5 + (not single) + (0, 1, 2, 4)[flags & 3]
         size_bytes = (single, 2, 4, 8)[flags >> 6]
-        said = int.from_bytes(data[at : at + size_bytes], "little") + (
+        declared = int.from_bytes(data[at : at + size_bytes], "little") + (
             256 if size_bytes == 2 else 0
         )
         at += size_bytes
@@ -163,7 +163,7 @@ def _zstd_most(data: memoryview) -> int:
                 raise Broken("a frame of zstd that is cut off, or has a block of no kind")
             blocks += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else size
             at += 3 + (1 if kind == _ZSTD_REPEATED else size)
-        most += said if size_bytes else blocks
+        most += declared if size_bytes else blocks
         at += 4 if flags & 4 else 0
     return most
 

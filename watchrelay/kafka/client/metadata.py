@@ -1,9 +1,7 @@
-"""The ids of topics, what tells a topic from one that was made anew under its name; and what its
-user may do with them.
+"""Topic ids, and the rights of the client's user on topics.
 
-Room: none, below all that ask. In: a client of aiokafka, which topics. Out: what brokers answer
-about them. aiokafka 0.14 asks for metadata up to version 5; topics have ids from version 10 on
-(Kafka 2.8), so that request is made here.
+aiokafka 0.14 requests metadata up to version 5; ids and rights come with version 10 (Kafka 2.8),
+which is defined here.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from aiokafka.protocol.types import (
 )
 
 NO_ID: Final = b""
-"""Of a topic whose brokers tell no ids."""
+"""The id of a topic on brokers that have no ids (before Kafka 2.8)."""
 
 
 class _Uuid(AbstractType[bytes]):
@@ -123,9 +121,9 @@ class _TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _Metadata
         return request_struct_class(self._topics, False)
 
 
-async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
-    """By topic its id, None where the brokers do not know it; left out is what they would not tell.
-    `client` is an AIOKafkaClient.
+async def topic_ids(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
+    """By topic its id, None for one that the brokers do not know; without those that they do not
+    answer about. `client` is an AIOKafkaClient.
 
     Raises: KafkaError, OSError when nobody answers.
     """
@@ -135,35 +133,35 @@ async def look(client: Any, topics: Iterable[str]) -> dict[str, bytes | None]:
     with_ids = answer.API_VERSION >= _MetadataResponse.API_VERSION
     found: dict[str, bytes | None] = {}
     for topic in answer.topics:
-        said = for_code(topic[0])
-        if said is UnknownTopicOrPartitionError:
+        error = for_code(topic[0])
+        if error is UnknownTopicOrPartitionError:
             found[topic[1]] = None
-        elif said is NoError:
+        elif error is NoError:
             found[topic[1]] = topic[2] if with_ids and any(topic[2]) else NO_ID
     return found
 
 
 _CODES: Final = {"READ": 3, "WRITE": 4, "CREATE": 5, "DESCRIBE_CONFIGS": 10}
-_NOT_TOLD: Final = -(2**31)
+_NO_RIGHTS_GIVEN: Final = -(2**31)
 
 
-async def rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
-    """By topic which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has on it,
-    whether it is there or not; left out is what brokers would not tell: to a user who may not see
-    the topic, or before Kafka 2.8. `client` is an AIOKafkaClient.
+async def topic_rights(client: Any, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Which of READ, WRITE, CREATE and DESCRIBE_CONFIGS the client's user has, by topic, which need
+    not exist; without those that brokers do not answer about: to a user who may not see the topic,
+    or before Kafka 2.8. `client` is an AIOKafkaClient.
 
-    Source: KIP-430; the cluster's rights, by which one may create topics too, are told only to who
-    may describe the cluster.
+    Rights on the cluster, which may include CREATE, are shown only to users who may describe the
+    cluster (KIP-430).
     Raises: KafkaError, OSError when nobody answers.
     """
     answer = await _ask(client, _TopicsRequest(topics, rights=True))
     if answer.API_VERSION < _MetadataResponse.API_VERSION:
         return {}
-    told = {topic[1]: topic[5] for topic in answer.topics}
+    masks = {topic[1]: topic[5] for topic in answer.topics}
     return {
         topic: frozenset(right for right, code in _CODES.items() if mask & 1 << code)
-        for topic, mask in told.items()
-        if mask != _NOT_TOLD
+        for topic, mask in masks.items()
+        if mask != _NO_RIGHTS_GIVEN
     }
 
 

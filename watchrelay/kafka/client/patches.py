@@ -1,135 +1,155 @@
-"""What aiokafka's clients need so that they start, ask and end without harm: for every room that
-has one.
+"""The patches that every client of aiokafka 0.14 gets before its start, each with its defect.
 
-Room: none, below them all. In: a consumer, producer or admin client of aiokafka 0.14 (pinned),
-before its start or at its end.
-Out: the same client; it makes no topics, pauses between metadata requests, and leaves no connection
-when its start is given up or its end goes wrong.
+None of them has a setting in aiokafka. Each has a test in `test_patches.py` or `test_batches.py`
+that fails when aiokafka no longer has the defect: then delete the patch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final
 
+from aiokafka import client as aiokafka_client
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
+
+from watchrelay.kafka.client.batches import FetchedBatches
+from watchrelay.kafka.client.decompress import Unpacker
 
 _log = logging.getLogger(__name__)
 
 _UNCLEAN = (KafkaError, OSError, TimeoutError, RuntimeError, KeyError, AssertionError)
-"""What clients raise that are ended in whatever state they are."""
+"""What clients raise when they are closed in an arbitrary state."""
 PAUSE_S: Final = 0.1
-"""Source: `retry.backoff.ms` of the Java client, which spaces metadata requests just so."""
+"""Source: `retry.backoff.ms` of the Java client, which spaces metadata requests the same way."""
 
 
-def tame(client: Any, *, pause_s: float = PAUSE_S) -> None:
-    """Have it make no topics, space its metadata requests, and its start clean up. `client` is the
-    AIOKafkaClient, not started yet."""
-    make_no_topics(client)
-    space_metadata_requests(client, pause_s=pause_s)
-    close_what_bootstrap_leaves(client)
-    close_what_it_forgets(client)
+def patch_client(client: Any, *, pause_s: float = PAUSE_S) -> None:
+    """Apply all patches for the network client.
 
-
-def make_no_topics(client: Any) -> None:
-    """Ask about topics without making them.
-
-    Source: aiokafka 0.14 leaves `allow_auto_topic_creation` at true, and so do brokers
-    `auto.create.topics.enable`: whoever goes on asking about a topic that was deleted would make it
-    anew, with the cluster's defaults for partitions, retention and compaction. There is no setting,
-    so the method runs with a request of another default in place of the global one.
+    Args:
+        client: an AIOKafkaClient that is not started.
+        pause_s: seconds between two metadata requests.
     """
-    plain = type(client)._metadata_update
-    quiet = partial(MetadataRequest, allow_auto_topic_creation=False)
-    changed = FunctionType(
-        plain.__code__, {**plain.__globals__, "MetadataRequest": quiet}, plain.__name__
-    )
-    client._metadata_update = MethodType(changed, client)
+    never_create_topics(client)
+    space_metadata_requests(client, pause_s=pause_s)
+    keep_connection_failures(client)
+    close_connection_of_cancelled_bootstrap(client)
+    close_dropped_connections(client)
+
+
+def patch_consumer(consumer: Any) -> None:
+    """Apply all patches for an AIOKafkaConsumer that is not started."""
+    patch_client(consumer._client)
+    read_batches_within_bounds(consumer)
+
+
+def never_create_topics(client: Any) -> None:
+    """Metadata requests do not create the topics they ask about.
+
+    Defect: aiokafka 0.14 leaves `allow_auto_topic_creation` at true, as brokers do with
+    `auto.create.topics.enable`. A client that asks about a deleted topic recreates it with the
+    cluster's defaults for partitions, retention and compaction.
+    """
+    request = partial(MetadataRequest, allow_auto_topic_creation=False)
+    client._metadata_update = _rebuilt(client, "_metadata_update", MetadataRequest=request)
 
 
 def space_metadata_requests(client: Any, *, pause_s: float = PAUSE_S) -> None:
-    """At least `pause_s` between the end of one metadata request and the next.
+    """At least `pause_s` pass between the end of one metadata request and the next.
 
-    Source: aiokafka 0.14: while a partition has no leader, or its topic was deleted, producer and
-    fetcher ask for metadata again the moment they have it: more than a thousand requests a second,
-    half a core here and a burden on a cluster that is in trouble already.
+    Defect: while a partition has no leader, or its topic was deleted, producer and fetcher of
+    aiokafka 0.14 request metadata again as soon as they have it: more than a thousand requests a
+    second. https://github.com/aio-libs/aiokafka/issues/1155
     """
-    ask = client._metadata_update
+    update = client._metadata_update
     loop = asyncio.get_running_loop()
-    asked_s = loop.time() - pause_s
+    ended_s = loop.time() - pause_s
 
     async def spaced(cluster: Any, topics: Any) -> Any:
-        nonlocal asked_s
-        await asyncio.sleep(max(0.0, asked_s + pause_s - loop.time()))
+        nonlocal ended_s
+        await asyncio.sleep(max(0.0, ended_s + pause_s - loop.time()))
         try:
-            return await ask(cluster, topics)
+            return await update(cluster, topics)
         finally:
-            asked_s = loop.time()
+            ended_s = loop.time()
 
     client._metadata_update = spaced
 
 
-def close_what_bootstrap_leaves(client: Any) -> None:
-    """A start that is cancelled, or runs out of time, leaves no connection open.
+def keep_connection_failures(client: Any) -> None:
+    """`client.failure` is why the newest connection attempt failed, None after a success;
+    `client.newest` is the connection that was opened last.
 
-    Source: aiokafka 0.14, `AIOKafkaClient.bootstrap()`: the connection that it asks for the first
-    metadata is a local variable until the answer is there; a cancellation while it waits goes past
-    the `except` that would close it, and nothing else can. So it is taken from where it is: the
-    frame that the cancellation came through.
+    Defect: aiokafka 0.14 logs the reason and drops it. Wrong credentials end as "Unable to
+    bootstrap", as does a broker that is down.
+    """
+    client.failure = client.newest = None
+
+    async def create_conn(*args: Any, **named: Any) -> Any:
+        try:
+            connection = await aiokafka_client.create_conn(*args, **named)
+        except (OSError, KafkaError) as error:  # a TimeoutError is an OSError
+            client.failure = error
+            raise
+        client.failure, client.newest = None, connection
+        return connection
+
+    for name in ("bootstrap", "_get_conn"):
+        setattr(client, name, _rebuilt(client, name, create_conn=create_conn))
+
+
+def close_connection_of_cancelled_bootstrap(client: Any) -> None:
+    """A start that is cancelled, or times out, leaves no connection open.
+
+    Defect: in `AIOKafkaClient.bootstrap()` of aiokafka 0.14 the connection is a local variable
+    until the first metadata response; a cancellation passes the `except` that would close it.
+    https://github.com/aio-libs/aiokafka/issues/715
     """
     bootstrap = client.bootstrap
 
     async def bootstrapped() -> None:
         try:
             await bootstrap()
-        except asyncio.CancelledError as cancelled:
-            for frame, _ in traceback.walk_tb(cancelled.__traceback__):
-                connection = frame.f_locals.get("bootstrap_conn")
-                if connection is not None:
-                    connection.close()
-            await asyncio.sleep(0)  # a transport lets go of its socket in the loop's next turn
+        except asyncio.CancelledError:
+            if client.newest is not None:
+                client.newest.close()
+            await asyncio.sleep(0)  # a transport closes its socket in the next turn of the loop
             raise
 
     client.bootstrap = bootstrapped
 
 
-def close_what_it_forgets(client: Any) -> None:
-    """No connection goes out of the client's hands open: neither one that the broker has ended, nor
-    one made while the client closes.
+def close_dropped_connections(client: Any) -> None:
+    """The client drops no connection that is still open.
 
-    Source: aiokafka 0.14, `AIOKafkaClient._get_conn()`: it drops a connection that has read its end
-    and makes another. If the task that reads the old one had no turn yet, that task finds its
-    connection gone, and the socket stays open. `close()` goes through the connections there are;
-    one that is being made then comes later, and if the metadata task has failed it goes through
-    none.
+    Defects of aiokafka 0.14: `_get_conn()` drops a connection that has read its end and opens
+    another; if the task that reads the old one had no turn yet, the socket stays open. `close()`
+    closes the connections that exist: one that is being opened is left, and if the metadata task
+    has failed, all are. A connection to a broker that accepts no data keeps its socket.
     """
     take, close = client._get_conn, client.close
     closed = False
 
-    async def held(node_id: Any, **how: Any) -> Any:
-        for known in [
-            known
-            for place, known in client._conns.items()
-            if place[0] == node_id and not known.connected()
-        ]:
-            known.close()
-        connection = await take(node_id, **how)
+    async def get_conn(node_id: Any, **named: Any) -> Any:
+        for place, known in list(client._conns.items()):
+            if place[0] == node_id and not known.connected():
+                known.close()
+        connection = await take(node_id, **named)
         if closed:
-            end_all()
+            close_all()
             raise KafkaConnectionError("the client is closed")
         return connection
 
-    def end_all() -> None:
+    def close_all() -> None:
         for connection in client._conns.values():
             connection.close()
 
-    async def end() -> None:
+    async def close_client() -> None:
         nonlocal closed
         closed = True
         writers = [getattr(connection, "_writer", None) for connection in client._conns.values()]
@@ -137,24 +157,20 @@ def close_what_it_forgets(client: Any) -> None:
             await _end_metadata_task(client)
             await close()
         finally:
-            end_all()
+            close_all()
             for writer in writers:
-                # a broker that is frozen takes nothing any more, and what waits for it keeps the
-                # socket open
                 if writer is not None:
                     writer.transport.abort()
 
-    client._get_conn = held
-    client.close = end
+    client._get_conn, client.close = get_conn, close_client
 
 
 async def _end_metadata_task(client: Any) -> None:
-    """What `AIOKafkaClient.close()` begins with, and open to a cancellation.
+    """End the metadata task without losing the caller's own cancellation.
 
-    Source: aiokafka 0.14 awaits the task that it has just cancelled and suppresses CancelledError:
-    also the one meant for the caller, who then goes on as if nobody had told it to end. Seen as a
-    relay that a signal in that moment did not stop. An error of that task comes out of `close()`
-    there, with every connection open.
+    Defect: `AIOKafkaClient.close()` of aiokafka 0.14 awaits the task that it has cancelled and
+    suppresses CancelledError, also the caller's: a process that got SIGTERM goes on. An error
+    of the task leaves `close()` early.
     """
     task, client._sync_task = client._sync_task, None
     if task is None:
@@ -162,70 +178,59 @@ async def _end_metadata_task(client: Any) -> None:
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.debug("kafka client's metadata task had failed", extra={"error": repr(error)})
+        _log.debug("metadata task of the kafka client had failed", extra={"error": repr(error)})
 
 
-async def end_apart(
+def read_batches_within_bounds(consumer: Any, *, unpacker: Unpacker | None = None) -> None:
+    """`consumer` reads fetched batches through `batches.FetchedBatches`.
+
+    Defect: aiokafka 0.14 decompresses whatever it gets without a bound, and stops at a record that
+    it cannot parse: it fetches the same record forever.
+    """
+    unpacker = unpacker or Unpacker()
+    start = consumer.start
+
+    async def started() -> None:
+        await start()
+        # nothing is assigned before the start, so nothing was fetched yet
+        fetcher = consumer._fetcher
+        fetcher._proc_fetch_request = _rebuilt(
+            fetcher,
+            "_proc_fetch_request",
+            MemoryRecords=lambda data: FetchedBatches(data, unpacker),
+        )
+
+    consumer.start = started
+
+
+async def end_in_own_task(
     step: Callable[[], Coroutine[Any, Any, None]], *, within_s: float, what: str
 ) -> None:
-    """Run one step of a client's end as a task of its own, so that what it does to cancellations
-    stays there.
+    """Run one step of closing a client in a task of its own.
 
-    Source: aiokafka 0.14 awaits tasks that it has just cancelled, in `Fetcher.close()` and
-    `Sender.close()`. One that ends cancelled makes a CancelledError come out that nobody asked for;
-    one that ends well swallows the one meant for the caller.
+    Defect: `Fetcher.close()` and `Sender.close()` of aiokafka 0.14 await tasks that they have just
+    cancelled. If one ends cancelled, a CancelledError comes out that nobody requested; if one ends
+    normally, it swallows the caller's. https://github.com/aio-libs/aiokafka/issues/647
     """
     try:
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             group.create_task(step(), name=f"end {what}")
     except* _UNCLEAN as errors:
         _log.debug(
-            "kafka client did not end cleanly",
+            "kafka client did not close cleanly",
             extra={"client": what, "error": repr(errors.exceptions[0])},
         )
 
 
-async def stop_consumer(consumer: Any, *, within_s: float) -> None:
-    """Give back all that the consumer holds; each of the two steps may take `within_s`.
-
-    Source: aiokafka 0.14, as in `end_apart`: where `stop()` ends with a stray CancelledError, as
-    each time while the broker is away, the client's connections and its metadata task live on. So
-    the client is closed again.
-    """
-    for step in (consumer.stop, consumer._client.close):
-        await end_apart(step, within_s=within_s, what="consumer")
-
-
-def servers_text(arguments: Mapping[str, Any]) -> str:
-    """The bootstrap servers of a client's arguments, for people."""
-    servers = arguments.get("bootstrap_servers", "")
-    return servers if isinstance(servers, str) else ",".join(servers)
-
-
-SILENCE: Final = (
-    "most likely the broker is frozen, overloaded or still starting, or a firewall or proxy "
-    "swallows what is sent; "
-    "else check kafka.bootstrapServers and kafka.security.protocol"
-)
-"""What may be behind a silence, the likely first. A port of TLS that is not spoken to so, and the
-reverse, hangs up in most cases."""
-
-
-def what_to_check(error: BaseException) -> str:
-    """What to do about a bootstrap that failed."""
-    return SILENCE if isinstance(error, TimeoutError) else "check kafka.bootstrapServers"
-
-
-def plain_words(error: BaseException) -> str:
-    """An error of client or network for people: no class names, no Python values."""
-    if isinstance(error, KafkaConnectionError):
-        return "no broker answers"  # what it says itself is a list of tuples
-    if isinstance(error, TimeoutError) and not str(error):
-        return "no answer in time"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, KafkaError) and not error.args:
-        return " ".join(str(getattr(error, "description", "") or type(error).__name__).split())
-    # its own text puts a number and a class name before it
-    said = error.args[0] if isinstance(error, KafkaError) else error
-    return " ".join(str(said).split()) or type(error).__name__
+def _rebuilt(owner: Any, name: str, **replaced: object) -> MethodType:
+    """The method `name` of `owner`'s class with some of its globals replaced."""
+    plain = getattr(type(owner), name)
+    function = FunctionType(
+        plain.__code__,
+        {**plain.__globals__, **replaced},
+        name,
+        plain.__defaults__,
+        plain.__closure__,
+    )
+    function.__kwdefaults__ = plain.__kwdefaults__
+    return MethodType(function, owner)

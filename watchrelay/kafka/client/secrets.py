@@ -1,8 +1,4 @@
-"""Secrets that others replace while we run.
-
-Room: sink. In: the files of a connection's secrets. Out: word that they changed, once they stand
-still; and, to whoever holds a client, that others were proven to work.
-"""
+"""Secrets on disk: whether they changed, and whether the new ones were accepted."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from watchrelay.core.files import Mark, mark_of
 
 
 class Rotation:
-    """Shared by all clients of one connection. Shape: `proven` counts the secrets that let a
-    producer in after others had."""
+    """Shared by all clients of one connection. `proven` counts the new secrets that brokers
+    accepted."""
 
     def __init__(self) -> None:
         self.proven = 0
@@ -36,11 +32,11 @@ class Secrets:
         self._used = self._seen = self._marks()
 
     def took(self) -> None:
-        """A client was built after `changed` said so."""
+        """A client was built after `changed` returned true."""
         self._used = self._seen
 
     def let_in(self) -> bool:
-        """The newest client got in. True: one built from other files did before."""
+        """The newest client was accepted. True: the one before used other secrets."""
         former, self._proven = self._proven, self._used
         return former is not None and former != self._used
 
@@ -50,8 +46,8 @@ class Secrets:
         return self._seen == self._used
 
     def changed(self) -> bool:
-        """They hold something else than is used, and did so at the call before: whoever replaces
-        them may do it one by one."""
+        """They differ from what is in use and did not change since the call before: files may be
+        replaced one by one."""
         marks, before = self._marks(), self._seen
         self._seen = marks
         return marks != self._used and marks == before

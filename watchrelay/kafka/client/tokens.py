@@ -1,7 +1,4 @@
-"""Tokens for OAUTHBEARER: from a file, from a command, or signed for AWS MSK.
-
-Room: sink. In: where tokens come from. Out: a fresh one whenever the client opens a connection.
-"""
+"""Tokens for OAUTHBEARER: from a file, from a command, or signed for AWS MSK."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _OUTPUT_BYTES_MAX = 64 * 1024
 _WRITER_S = 1.0
 """For the writer of a named pipe: nothing else turns in the daemon meanwhile."""
 _EARLY_MS = 30_000
-"""A token that ends within half a minute is fetched anew: the broker would close the connection
+"""A token that expires within half a minute is replaced: the broker would close the connection
 almost at once."""
 
 
@@ -63,7 +60,7 @@ class TokenSource(Protocol):
 
 
 class FileTokens:
-    """The token that a file holds now; whoever rotates it writes the file."""
+    """The token in a file, read each time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -100,7 +97,7 @@ class CommandTokens:
         )
         try:
             async with asyncio.timeout(self._timeout_s):
-                out, said = await _output(process)
+                out, complaint = await _output(process)
         except TimeoutError as error:
             raise ValueError(
                 f"the token command {name} did not end within {self._timeout_s:g} s"
@@ -116,7 +113,7 @@ class CommandTokens:
             )
         if process.returncode:
             last = _LONG_WORD.sub(
-                "...", "".join(said.decode(errors="replace").strip().splitlines()[-1:])
+                "...", "".join(complaint.decode(errors="replace").strip().splitlines()[-1:])
             )
             raise ValueError(
                 f"the token command {name} ended with status {process.returncode}: {last[:200]}"
@@ -132,7 +129,7 @@ async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     complained of."""
     assert process.stdout is not None, "asked for when it was started"
     assert process.stderr is not None, "asked for when it was started"
-    out, said = bytearray(), bytearray()
+    out, complaint = bytearray(), bytearray()
 
     async def printed(stream: asyncio.StreamReader) -> None:
         while chunk := await stream.read(_OUTPUT_BYTES_MAX):
@@ -143,14 +140,14 @@ async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
 
     async def complained(stream: asyncio.StreamReader) -> None:
         while chunk := await stream.read(_OUTPUT_BYTES_MAX):
-            said.extend(chunk)
-            del said[:-_OUTPUT_BYTES_MAX]
+            complaint.extend(chunk)
+            del complaint[:-_OUTPUT_BYTES_MAX]
 
     async with asyncio.TaskGroup() as group:
         group.create_task(printed(process.stdout), name="token")
         group.create_task(complained(process.stderr), name="token's complaint")
     await process.wait()
-    return bytes(out), bytes(said)
+    return bytes(out), bytes(complaint)
 
 
 class MskTokens:

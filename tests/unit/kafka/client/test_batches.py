@@ -21,7 +21,7 @@ from tests.support.rawbatches import CODECS, Raw, batch, bomb, compressed, encod
 from watchrelay.contract.headers import varint
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
-from watchrelay.kafka.client.batches import FETCHED_BYTES_MAX, HEADERS_MAX, Batches
+from watchrelay.kafka.client.batches import FETCHED_BYTES_MAX, HEADERS_MAX, FetchedBatches
 from watchrelay.kafka.client.decompress import UNPACKED_BYTES_MAX, Broken, TooLarge, Unpacker
 
 LEGAL: list[Raw] = [
@@ -45,8 +45,8 @@ def handed_on(data: bytes, make: Callable[[bytes], Any], *, start: int = 0) -> l
     )
 
 
-def guarded(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 0) -> list[Any]:
-    return handed_on(data, lambda fetched: Batches(fetched, Unpacker(limit_bytes)), start=start)
+def fetched(data: bytes, *, limit_bytes: int = UNPACKED_BYTES_MAX, start: int = 0) -> list[Any]:
+    return handed_on(data, lambda part: FetchedBatches(part, Unpacker(limit_bytes)), start=start)
 
 
 def why(record: Any) -> str:
@@ -67,14 +67,14 @@ def test_what_clients_write_is_handed_on_as_before(codec: str, start: int) -> No
     )
     expected = handed_on(data, MemoryRecords, start=start)
     assert len(expected) == len(LEGAL) + 1 - start
-    assert guarded(data, start=start) == expected
+    assert fetched(data, start=start) == expected
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_larger_than_ours_is_taken_apart_into_the_same_records(codec: str) -> None:
     records = [*LEGAL, (b"shop/large", b"{" * 1024 * 1024 * 3, [])]
     data = batch(records, codec=codec, base=7)
-    assert guarded(data, start=7) == handed_on(data, MemoryRecords, start=7)
+    assert fetched(data, start=7) == handed_on(data, MemoryRecords, start=7)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_batch_larger_than_ours_is_taken_apart_into_the_same_records(codec: st
 )
 def test_every_form_of_zstd_is_read(body: Callable[[bytes], bytes]) -> None:
     plain = b"".join(encoded(record, index) for index, record in enumerate(LEGAL))
-    assert guarded(framed(body(plain), len(LEGAL), codec="zstd")) == guarded(batch(LEGAL))
+    assert fetched(framed(body(plain), len(LEGAL), codec="zstd")) == fetched(batch(LEGAL))
 
 
 def test_members_of_gzip_blocks_of_lz4_and_plain_snappy_are_read() -> None:
@@ -144,7 +144,7 @@ def test_no_bomb_takes_more_memory_than_its_limit(kind: str) -> None:
 def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(codec: str) -> None:
     bombs = bomb(codec, 9, base=1)
     data = batch(LEGAL[:1], base=0) + bombs + batch(LEGAL[:1], base=2)
-    before, told, behind = guarded(data, limit_bytes=8 * MIB)
+    before, told, behind = fetched(data, limit_bytes=8 * MIB)
     assert (before.offset, told.offset, behind.offset) == (0, 1, 2)
     assert why(told) == (
         f"a batch (offset 1) of {len(bombs):,} bytes, {codec}, unpacks to more than "
@@ -155,7 +155,7 @@ def test_a_bomb_is_told_with_offsets_and_sizes_and_reading_goes_on_behind_it(cod
 
 def test_whoever_begins_in_the_middle_of_a_bomb_is_told_too() -> None:
     records: Sequence[Raw] = [(b"k", bytes(MIB), [])] * 12
-    told, behind = guarded(
+    told, behind = fetched(
         batch(records, codec="zstd", base=5) + batch(LEGAL[:1], base=17),
         limit_bytes=8 * MIB,
         start=11,
@@ -171,11 +171,11 @@ def test_a_header_whose_name_is_not_utf_8_costs_its_record_alone(codec: str) -> 
         (b"shop/b", b"{}", [(b"ce_type", b"x"), (b"ce_\xff\x1b[2J", b"v")]),
         LEGAL[0],
     ]
-    first, told, last = guarded(batch(records, codec=codec))
+    first, told, last = fetched(batch(records, codec=codec))
     assert why(told) == r"a record that has a header whose name is not UTF-8: b'ce_\xff\x1b[2J'"
     assert (told.key, told.offset) == (None, 1)
     assert [first, last] == [
-        record for record in guarded(batch([LEGAL[0]] * 3)) if record.offset != 1
+        record for record in fetched(batch([LEGAL[0]] * 3)) if record.offset != 1
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_record_with_headers_without_measure_is_not_handed_on(codec: str, padd
         (b"k", b"", [(b"", b"")] * (HEADERS_MAX + 1)),
         LEGAL[0],
     ]
-    legal, told, last = guarded(batch(records, codec=codec))
+    legal, told, last = fetched(batch(records, codec=codec))
     assert (len(legal.headers), last.key) == (HEADERS_MAX, b"shop/a")
     assert why(told) == "a record that has 257 headers: 256 are taken"
 
@@ -197,7 +197,7 @@ def test_a_hundred_million_headers_are_counted_and_not_made() -> None:
     body = b"\0\0\0\x01\x01" + told + bytes(100 * MIB)
     data = framed(compressed(varint(len(body)) + body, "zstd"), 1, codec="zstd")
     assert len(data) < 20_000
-    (record,) = guarded(data)
+    (record,) = fetched(data)
     assert why(record) == "a record that has 52428800 headers: 256 are taken"
 
 
@@ -206,7 +206,7 @@ def test_many_batches_within_the_limit_are_handed_on_a_fetch_at_a_time() -> None
     data = b"".join(struct.pack(">q", offset) + one[8:] for offset in range(9))
     start, fetches = 0, 0
     while start < 9:
-        records = guarded(data[start * len(one) :], start=start)
+        records = fetched(data[start * len(one) :], start=start)
         assert sum(len(record.value) for record in records) <= FETCHED_BYTES_MAX + 20 * MIB
         start, fetches = records[-1].offset + 1, fetches + 1
     assert (start, fetches) == (9, 3)
@@ -214,7 +214,7 @@ def test_many_batches_within_the_limit_are_handed_on_a_fetch_at_a_time() -> None
 
 def test_a_batch_that_no_codec_can_unpack_is_told_and_passed_over() -> None:
     data = framed(b"no zstd at all", 3, codec="zstd") + batch(LEGAL[:1], base=3)
-    told, behind = guarded(data)
+    told, behind = fetched(data)
     assert (told.offset, behind.offset) == (2, 3)
     assert why(told).startswith("a batch (offsets 0 to 2) of 75 bytes, zstd, cannot be unpacked (")
 
@@ -226,17 +226,32 @@ def test_a_bomb_in_a_format_of_old_is_told_and_a_legal_message_read(magic: int) 
         builder.append(0, 7, b"k", bytes(size))
         return bytes(builder.build())
 
-    assert [record.value for record in guarded(message(1000))] == [bytes(1000)]
-    (told,) = guarded(message(9 * MIB), limit_bytes=8 * MIB)
+    assert [record.value for record in fetched(message(1000))] == [bytes(1000)]
+    (told,) = fetched(message(9 * MIB), limit_bytes=8 * MIB)
     assert "unpacks to more than 8,388,608 bytes" in why(told)
 
 
 @pytest.mark.parametrize("delta", [3, 1 << 30, 0])
 def test_a_record_with_the_offset_of_another_does_not_lead_readers_astray(delta: int) -> None:
     body = encoded(LEGAL[0], 0) + encoded((b"k", b"v", []), delta) + encoded(LEGAL[0], 2)
-    first, told, last = guarded(framed(body, 3, base=5))
+    first, told, last = fetched(framed(body, 3, base=5))
     assert (first.offset, told.offset, last.offset) == (5, 6, 7)
     assert (
         why(told)
         == f"a record that says that its offset is {5 + delta}, in a batch of offsets 5 to 7"
     )
+
+
+# ---- the defects: a test that fails here says that `batches` is needless -------------------------
+
+
+def test_aiokafka_ends_at_a_header_whose_name_is_not_utf_8() -> None:
+    data = batch([(b"a", b"1", [(b"\xff", b"")]), (b"b", b"2", [])])
+    with pytest.raises(UnicodeDecodeError):
+        handed_on(data, MemoryRecords)
+
+
+def test_aiokafka_decompresses_without_a_bound() -> None:
+    data = bomb("zstd", 9)
+    assert why(fetched(data, limit_bytes=MIB)[0])
+    assert not why(handed_on(data, MemoryRecords)[0])

@@ -1,5 +1,4 @@
-"""Room: sink.  In: lines of the client library's log.  Out: claims about which one is told as the
-reason."""
+"""Which line of the client's log is given as the reason."""
 
 import logging
 
@@ -54,7 +53,7 @@ def test_each_client_hears_its_own_lines_and_the_debug_log_all(
     log.error("nobody's trouble")
     assert (inner.reason, outer.reason) == ("inner trouble", "outer trouble")
     said = [
-        vars(record)["said"]
+        vars(record)["line"]
         for record in caplog.records
         if record.name == "watchrelay.kafka.client.client_log"
     ]

@@ -1,5 +1,5 @@
-"""Room: sink.  In: settings and files.  Out: claims about what the client library is given, and
-what an operator is told."""
+"""Which arguments aiokafka gets from settings and files, and what an operator reads about
+failures."""
 
 import logging
 import os
@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.support.certs import Authority
 from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
-from watchrelay.kafka.client.connection import KafkaConnection, Mechanism, reason_told, unreachable
+from watchrelay.kafka.client.connection import KafkaConnection, Mechanism
+from watchrelay.kafka.client.failures import explained_failures, unreachable
 
 SERVERS = ("kafka-0:9092", "kafka-1:9092")
 
@@ -312,7 +313,7 @@ def failing(cause: Exception, line: str, connection: KafkaConnection) -> SinkUna
     """What comes of a client of the consumer that logs `line` and fails."""
     told = SinkUnavailable("kafka at b:1 is not usable: no broker answers")
     told.__cause__ = cause
-    with pytest.raises(SinkUnavailable) as raised, reason_told(connection):
+    with pytest.raises(SinkUnavailable) as raised, explained_failures(connection):
         _fail(line, told)
     return raised.value
 

@@ -1,5 +1,4 @@
-"""Room: none, below them all.  In: clients that start, ask and end badly.  Out: claims about what
-is left and what the caller hears."""
+"""The patches of aiokafka's clients; and, of each, that aiokafka still has the defect."""
 
 import asyncio
 import contextlib
@@ -8,22 +7,28 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.producer.sender import Sender
+from aiokafka.protocol import metadata as protocol
+from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5
 from aiokafka.structs import BrokerMetadata
 
 from tests.support.virtualtime import run
+from watchrelay.kafka.client.consumer import stop_consumer
+from watchrelay.kafka.client.failures import plain_words
 from watchrelay.kafka.client.patches import (
-    end_apart,
-    plain_words,
+    end_in_own_task,
+    keep_connection_failures,
+    patch_client,
     space_metadata_requests,
-    stop_consumer,
-    tame,
 )
 
 # ---- the end of a consumer -----------------------------------------------------------------------
@@ -112,22 +117,22 @@ def always_heard(ends: Callable[[asyncio.Task[None]], Coroutine[Any, Any, None]]
 
 
 def test_a_cancellation_that_comes_while_a_step_of_an_end_swallows_it_is_heard() -> None:
-    assert not always_heard(cancel_and_await), "what is guarded against"
+    assert not always_heard(cancel_and_await), "the defect"
     assert always_heard(
-        lambda task: end_apart(lambda: cancel_and_await(task), within_s=60.0, what="producer")
+        lambda task: end_in_own_task(lambda: cancel_and_await(task), within_s=60.0, what="producer")
     )
 
 
 def test_a_cancellation_that_comes_while_a_client_closes_is_heard() -> None:
-    async def close(task: asyncio.Task[None], *, tamed: bool) -> None:
+    async def close(task: asyncio.Task[None], *, patched: bool) -> None:
         client = AIOKafkaClient()
-        if tamed:
-            tame(client)
+        if patched:
+            patch_client(client)
         client._sync_task = task
         await client.close()
 
-    assert not always_heard(lambda task: close(task, tamed=False)), "what is guarded against"
-    assert always_heard(lambda task: close(task, tamed=True))
+    assert not always_heard(lambda task: close(task, patched=False)), "the defect"
+    assert always_heard(lambda task: close(task, patched=True))
 
 
 def test_the_owners_own_cancellation_is_kept() -> None:
@@ -226,7 +231,7 @@ async def test_a_start_that_is_cancelled_while_it_waits_for_the_first_metadata_l
 ) -> None:
     async with half_a_broker() as (address, asked, left):
         client = kind(bootstrap_servers=address)
-        tame(getattr(client, "_client", None) or client.client)
+        patch_client(getattr(client, "_client", None) or client.client)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             async with asyncio.TaskGroup() as group:
@@ -263,7 +268,9 @@ class Line:
 
 
 @asynccontextmanager
-async def client_with_a_broker() -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
+async def client_with_a_broker(
+    *, patched: bool = True
+) -> AsyncIterator[tuple[Any, asyncio.Event, asyncio.Event]]:
     """A client that was told of one broker, node 1, which takes connections and answers when
     allowed; the events: asked, allowed."""
     asked, allowed = asyncio.Event(), asyncio.Event()
@@ -291,7 +298,8 @@ async def client_with_a_broker() -> AsyncIterator[tuple[Any, asyncio.Event, asyn
     client.cluster._brokers[1] = BrokerMetadata(
         1, "127.0.0.1", server.sockets[0].getsockname()[1], None
     )
-    tame(client)
+    if patched:
+        patch_client(client)
     try:
         yield client, asked, allowed
     finally:
@@ -362,3 +370,124 @@ def test_an_error_is_told_without_class_names_or_values_of_the_language(
     error: Exception, words: str
 ) -> None:
     assert plain_words(error) == words
+
+
+# ---- the defects: a test that fails here says that its patch is needless -------------------------
+
+
+class Answering(Line):
+    """A connection that answers each metadata request with one broker, and keeps the requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[Any] = []
+
+    async def send(self, request: Any) -> Any:
+        self.requests.append(request)
+        return SimpleNamespace(brokers=[])
+
+
+def client_that_answers() -> tuple[Any, Answering]:
+    client: Any = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
+    line = client._conns["bootstrap", 0] = Answering()
+    return client, line
+
+
+@pytest.mark.parametrize("patched", [False, True])
+async def test_aiokafka_creates_topics_by_asking_about_them(patched: bool) -> None:
+    client, line = client_that_answers()
+    if patched:
+        patch_client(client)
+    await client._metadata_update(client.cluster, ["t"])
+    (request,) = line.requests
+    assert request.build(MetadataRequest_v5).allow_auto_topic_creation is not patched
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_aiokafka_requests_metadata_without_a_pause(patched: bool) -> None:
+    async def main() -> float:
+        client, _ = client_that_answers()
+        if patched:
+            patch_client(client)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(11):
+            await client._metadata_update(client.cluster, ["t"])
+        return loop.time() - began_s
+
+    assert run(main()) == pytest.approx(1.0 if patched else 0.0)
+
+
+@pytest.mark.parametrize("patched", [False, True])
+async def test_aiokafka_drops_the_reason_why_it_could_not_connect(patched: bool) -> None:
+    client: Any = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
+    if patched:
+        patch_client(client)
+    with pytest.raises(KafkaConnectionError, match="Unable to bootstrap") as caught:
+        await client.bootstrap()
+    assert caught.value.__cause__ is None
+    assert isinstance(getattr(client, "failure", None), OSError) is patched
+    await client.close()
+
+
+async def test_aiokafka_leaves_the_connection_of_a_start_that_is_cancelled() -> None:
+    async with half_a_broker() as (address, asked, left):
+        client: Any = AIOKafkaClient(bootstrap_servers=address)
+        keep_connection_failures(client)
+        starting = asyncio.get_running_loop().create_task(client.bootstrap(), name="start")
+        await asked.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert client.newest.connected()
+        client.newest.close()
+        await left.wait()
+
+
+async def test_aiokafka_drops_connections_that_are_open() -> None:
+    async with client_with_a_broker(patched=False) as (client, asked, allowed):
+        ended = client._conns[1, 0] = Line(at_end=True)
+        making = asyncio.get_running_loop().create_task(
+            client._get_conn(1, group=0), name="make a connection"
+        )
+        await asked.wait()
+        assert not ended.closed
+        await client.close()
+        allowed.set()
+        assert (await making).connected(), "made while the client closed"
+
+
+async def test_aiokafka_closes_nothing_when_its_metadata_task_has_failed() -> None:
+    async def failed() -> None:
+        raise asyncio.InvalidStateError
+
+    client, line = client_that_answers()
+    client._sync_task = asyncio.get_running_loop().create_task(failed(), name="metadata")
+    await asyncio.wait([client._sync_task])
+    with pytest.raises(asyncio.InvalidStateError):
+        await client.close()
+    assert not line.closed
+
+
+async def test_aiokafka_ends_its_fetcher_with_a_cancellation_that_nobody_asked_for() -> None:
+    loop = asyncio.get_running_loop()
+    fetcher: Any = Fetcher.__new__(Fetcher)
+    fetcher._fetch_waiters = set()
+    fetcher._fetch_task = loop.create_task(until_cancelled(), name="fetch")
+    fetcher._pending_tasks = {loop.create_task(never(), name="retry pause")}
+    await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await fetcher.close()
+
+
+def test_aiokafka_loses_a_cancellation_while_it_ends_its_sender() -> None:
+    async def close(task: asyncio.Task[None]) -> None:
+        sender: Any = Sender.__new__(Sender)
+        sender._sender_task = task
+        await sender.close()
+
+    assert not always_heard(close)
+
+
+def test_aiokafka_asks_for_no_metadata_with_topic_ids() -> None:
+    assert MetadataRequest([]).build(MetadataRequest_v5).API_VERSION == 5
+    assert not hasattr(protocol, "MetadataRequest_v10")

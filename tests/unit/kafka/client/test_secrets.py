@@ -1,4 +1,4 @@
-"""Room: sink.  In: secret files that are replaced.  Out: word of it, once they stand still."""
+"""Secret files that are replaced: when that is noticed."""
 
 from pathlib import Path
 from typing import Any, cast

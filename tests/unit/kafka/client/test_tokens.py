@@ -1,5 +1,4 @@
-"""Room: sink.  In: programs that print tokens.  Out: claims about when they are run, and what is
-told when they fail."""
+"""Programs that print tokens: when they are run, and what their failures say."""
 
 import base64
 import json

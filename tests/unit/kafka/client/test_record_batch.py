@@ -1,5 +1,4 @@
-"""Room: sink.  In: any records.  Out: claims about the bytes that Kafka gets, checked with the
-client library's own reader."""
+"""The bytes that Kafka gets of any records, read by aiokafka's own reader."""
 
 import random
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from watchrelay.contract.headers import varint
 from watchrelay.contract.wire import WireRecord
-from watchrelay.kafka.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
+from watchrelay.kafka.client.record_batch import OVERHEAD_BYTES, PackedBatch, Packer
 
 HEADERS = st.lists(
     st.tuples(

@@ -1,7 +1,6 @@
-"""Room: sink.  In: producers that answer when they are told to.  Out: what is sent again, by whom,
-and what is not.
+"""The sink with scripted producers: what is sent again, by which session, and what is not.
 
-Virtual time: how long a producer that got an error is waited for is a matter of seconds.
+Virtual time: how long a session that got an error is waited for is a matter of seconds.
 """
 
 import asyncio
@@ -19,8 +18,8 @@ from watchrelay.contract.wire import Batch, Receipt, WireRecord
 from watchrelay.core.errors import RecordTooLarge, SinkMisconfigured
 from watchrelay.kafka.client.client_log import LogTail
 from watchrelay.kafka.client.connection import KafkaConnection
-from watchrelay.kafka.producer import Cut, Generation, Refused, SinkSettings
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, Refused, SinkSettings
+from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
@@ -28,20 +27,20 @@ from watchrelay.observe.status import Board
 _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
 
-class Told(Generation):
+class ScriptedProducer(ProducerSession):
     """A producer whose answers the test gives. Shape: `asked` holds what waits for one, by
     partition."""
 
     def __init__(self) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
         self.asked: dict[int, asyncio.Future[int]] = {}
-        self.is_cut = self.is_left = False
+        self.is_aborted = self.is_draining = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.tail = LogTail()
 
     async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
-        assert not self.is_left, "a batch for a producer that was given up"
+        assert not self.is_draining, "a batch for a producer that was given up"
         acked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.outstanding[acked] = asyncio.get_running_loop().time()
         self.asked[partition.partition] = acked
@@ -60,24 +59,24 @@ class Told(Generation):
         self.asked.pop(partition).set_result(offset)
 
     @property
-    def worn(self) -> bool:
+    def needs_renewal(self) -> bool:
         return False
 
-    def cut(self) -> None:
-        self.is_cut = True
+    def abort(self) -> None:
+        self.is_aborted = True
         for acked in self.outstanding:
             if not acked.done():
-                acked.set_exception(Cut())
+                acked.set_exception(ProducerAborted())
 
     async def close(self) -> None:
-        assert self.is_cut
+        assert self.is_aborted
 
 
 class Stage:
     """A sink, and the producers that it was given so far."""
 
     def __init__(self, connection: KafkaConnection = _CONNECTION) -> None:
-        self.made: list[Told] = []
+        self.made: list[ScriptedProducer] = []
         self.connection, self.board = connection, Board()
         self.attempts = 0
         self.password, self.start_s = "", 0.0
@@ -90,13 +89,13 @@ class Stage:
             start=self.start,
         )
 
-    async def start(self, connection: KafkaConnection, _settings: SinkSettings) -> Generation:
+    async def start(self, connection: KafkaConnection, _settings: SinkSettings) -> ProducerSession:
         given = connection.arguments().get("sasl_plain_password", "")
         self.attempts += 1
         await asyncio.sleep(self.start_s)
         if given != self.password:
             raise SinkMisconfigured("the broker refused the credentials")
-        self.made.append(Told())
+        self.made.append(ScriptedProducer())
         return self.made[-1]
 
     def deliver(
@@ -127,13 +126,13 @@ async def test_after_an_error_other_partitions_are_answered_by_the_producer_that
         former = stage.made[0]
         former.refuse(0)
         await asyncio.sleep(1.0)
-        assert not former.is_cut
+        assert not former.is_aborted
         assert list(stage.made[1].asked) == [0], "what was refused is sent again at once"
         stage.made[1].acknowledge(0, 7)
         former.acknowledge(1, 3)
         await asyncio.sleep(0.01)
         assert (refused.result(), other.result()) == (Receipt([7]), Receipt([3]))
-        assert former.is_cut, "answered for everything, it is not needed any more"
+        assert former.is_aborted, "answered for everything, it is not needed any more"
 
 
 @virtual
@@ -144,9 +143,9 @@ async def test_what_has_no_answer_in_time_is_sent_again_after_the_cut() -> None:
         former = stage.made[0]
         former.refuse(0)
         await asyncio.sleep(1.9)
-        assert (former.is_cut, list(stage.made[1].asked)) == (False, [0])
+        assert (former.is_aborted, list(stage.made[1].asked)) == (False, [0])
         await asyncio.sleep(0.2)
-        assert (former.is_cut, list(stage.made[1].asked)) == (True, [0, 1])
+        assert (former.is_aborted, list(stage.made[1].asked)) == (True, [0, 1])
         stage.made[1].acknowledge(0, 0)
         stage.made[1].acknowledge(1, 0)
 
@@ -241,7 +240,9 @@ async def test_secrets_that_came_into_use_because_the_producer_failed_are_compla
     async with with_a_password() as (stage, tasks, file):
         file.write_text("the next")
         await asyncio.sleep(15.0)
-        assert "changed and are not usable, the former are kept" in stage.board.problems["kafka"]
+        assert (
+            "changed and are not usable; keeping the previous ones" in stage.board.problems["kafka"]
+        )
         stage.password = "the next"
         await _fail(stage, tasks)
         assert len(stage.made) == 2

@@ -1,10 +1,9 @@
-"""Records into the bytes that Kafka stores: a record batch of format version 2, compressed with
-zstd.
+"""Packs records into record batches of format version 2, compressed with zstd.
 
-Room: sink. In: records of one partition. Out: packed batches, whose size is known before anything
-is sent and whose bytes stay the same however often they are sent. aiokafka's own builder takes half
-as long again (level 3, checksum over the uncompressed bytes, a header name encoded anew each time),
-and tells the compressed size only after it gave the batch away.
+The size of a batch is known before it is sent, and its bytes stay the same however often it is
+sent. aiokafka's builder takes half as long again (level 3, checksum over the uncompressed bytes,
+each header name encoded each time) and knows the compressed size only after it has handed the batch
+over.
 """
 
 from __future__ import annotations
@@ -89,10 +88,9 @@ def _spans(
 
 
 class PackedBatch(BatchBuilder):
-    """A finished batch in the shape that aiokafka's producer takes: it adds who sent it, and
-    nothing else changes.
+    """A finished batch, as aiokafka's producer takes it; the producer adds its id and sequence.
 
-    Shape: records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size
+    Records are `[start, stop)` of the batch that was packed; `raw_bytes` is their size
     before compression, `size()` the size that Kafka compares with `max.message.bytes`.
     """
 
@@ -168,10 +166,11 @@ class Packer:
         """Records `[start, stop)` as batches in order, each at most `batch_bytes` before and
         `limit_bytes` after compression.
 
-        Shape: the second value is the index of the first record that alone, compressed, is over
-        `limit_bytes`; then the batches end before it. A record over `batch_bytes` stands in a batch
-        of its own. Law: the batches are contiguous, begin at `start`, and end at `stop` or at the
-        index returned.
+        A record over `batch_bytes` gets a batch of its own. The batches are contiguous, begin at
+        `start`, and end at `stop` or at the index returned.
+
+        Returns: the batches, and the index of the first record that is over `limit_bytes` by
+        itself, compressed; None if there is none.
         """
         batches: list[PackedBatch] = []
         for first, last, parts in _spans(records, start, stop, batch_bytes):

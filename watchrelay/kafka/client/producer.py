@@ -1,11 +1,9 @@
-"""One generation of the producer: from the moment it can write until it is cut and never writes
-again.
+"""A producer session: one aiokafka producer, from its start until it is aborted.
 
-Room: sink. In: packed batches. Out: the offset at which each stands, or one of two answers:
-refused, or cut. The only file that knows aiokafka's producer from inside (0.14, pinned). Its
-defects (a partition wedged after any error, sequences that wrap, no re-bootstrap) are dealt with by
-throwing a generation away; that must be certain and quick, where `stop()` flushes, waits, and hangs
-while brokers are down. Source: aiokafka issues 1017, 1101, 459.
+aiokafka's producer (0.14) has defects that only a new producer cures: a partition that is stuck
+after any error (https://github.com/aio-libs/aiokafka/issues/1017 and 1101), sequence numbers that
+wrap, bootstrap servers that are never asked again (issue 459). Its `stop()` flushes, and hangs
+while brokers are down; `abort()` is immediate.
 """
 
 from __future__ import annotations
@@ -23,10 +21,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from watchrelay.kafka.client.client_log import LogTail, listening
-from watchrelay.kafka.client.connection import KafkaConnection, unreachable
-from watchrelay.kafka.client.metadata import look
-from watchrelay.kafka.client.patches import end_apart, tame
-from watchrelay.kafka.record_batch import PackedBatch
+from watchrelay.kafka.client.connection import KafkaConnection
+from watchrelay.kafka.client.failures import unreachable
+from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.client.patches import end_in_own_task, patch_client
+from watchrelay.kafka.client.record_batch import PackedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +35,11 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """How patient the sink is, and how much it takes at once. Units: as the names say.
+    """Timeouts and sizes of the sink.
 
-    Source: KAFKA 9. `finish_s`: so long a producer that gave an error may still answer for its
-    other batches: answers come in milliseconds, and what has none by then is sent again, and stands
-    twice if it was written. `renew_records`: aiokafka wraps its sequence to a negative number after
+    `finish_s`: how long a session that got an error may still be answered for its other batches.
+    Answers come in milliseconds; a batch without one by then is sent again, and is written twice if
+    it had been written. `renew_records`: aiokafka wraps its sequence to a negative number after
     2^31 records of a partition, which brokers refuse, so a producer is renewed well before.
     """
 
@@ -56,14 +55,14 @@ class SinkSettings:
     secrets_every_s: float = 5.0
 
 
-class Cut(Exception):
-    """This generation ended: whether the batch stands in the log is unknown; send it again with the
-    next one."""
+class ProducerAborted(Exception):
+    """The session ended: whether the batch is in the log is unknown; send it again with the next
+    session."""
 
 
 class Refused(Exception):
-    """The batch got an error. Shape: `sent` is False when it certainly never left this process, so
-    the generation is still good."""
+    """The batch got an error. `sent` is False if it certainly never left this process, so that the
+    session is still usable."""
 
     def __init__(self, error: Exception, *, sent: bool) -> None:
         super().__init__(str(error))
@@ -71,13 +70,13 @@ class Refused(Exception):
         self.sent = sent
 
 
-class Generation:
-    """One producer that has started. Shape: `outstanding` maps each unanswered batch to when it was
-    handed over, oldest first."""
+class ProducerSession:
+    """One started producer. `outstanding` maps each unanswered batch to when it was handed over
+    (loop time), oldest first."""
 
     def __init__(self, producer: Any, tail: LogTail, settings: SinkSettings) -> None:
         self.outstanding: dict[asyncio.Future[int], float] = {}
-        self.is_cut = self.is_left = False
+        self.is_aborted = self.is_draining = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.tail = tail
@@ -111,31 +110,31 @@ class Generation:
                 retry_backoff_ms=100,
                 metadata_max_age_ms=60_000,
             )
-            tame(producer.client)
-            generation = cls(producer, tail, settings)
+            patch_client(producer.client)
+            session = cls(producer, tail, settings)
             try:
                 async with asyncio.timeout(settings.start_timeout_s):
                     await producer.start()
             except (KafkaError, OSError, TimeoutError, ValueError) as error:
-                generation.cut()
-                await generation.close()
+                session.abort()
+                await session.close()
                 raise unreachable(connection, error, tail.reason) from error
             except asyncio.CancelledError:
-                generation.cut()
-                await generation.close()
+                session.abort()
+                await session.close()
                 raise
-            return generation
+            return session
 
     async def append(self, partition: TopicPartition, batch: PackedBatch) -> int:
         """The offset of the batch's first record, once all in-sync replicas hold it.
 
-        Raises: Cut, Refused.
+        Raises: ProducerAborted, Refused.
         """
         self._followed.add(partition.topic)
         if partition.partition not in (self._cluster.partitions_for_topic(partition.topic) or ()):
             await self._learn(partition)
-        if self.is_cut or self.is_left:
-            raise Cut
+        if self.is_aborted or self.is_draining:
+            raise ProducerAborted
         acked: asyncio.Future[int] = self._loop.create_future()
         self.outstanding[acked] = self._loop.time()
         self.idle.clear()
@@ -153,7 +152,7 @@ class Generation:
         """As `send_batch`, without its waiting: batches handed over in one step of the loop leave
         in one request per broker.
 
-        Source: aiokafka `AIOKafkaProducer.send_batch`; one batch per partition at a time, so
+        It follows `AIOKafkaProducer.send_batch`; there is one batch per partition at a time, so
         nothing is pending there.
         """
         if self._accumulator._exception is not None:
@@ -191,10 +190,12 @@ class Generation:
         message.future.add_done_callback(settle)
 
     async def _learn(self, partition: TopicPartition) -> None:
-        """Wait until the partition is in the metadata. Raises: Cut; Refused when the brokers do not
-        know it, nothing was sent."""
+        """Wait until the partition is in the metadata.
+
+        Raises: ProducerAborted; Refused when the brokers do not know it, nothing was sent.
+        """
         deadline_s = self._loop.time() + self._settings.request_timeout_s
-        while not (self.is_cut or self.is_left):
+        while not (self.is_aborted or self.is_draining):
             known = None
             try:
                 async with asyncio.timeout(_LEARN_SLICE_S):
@@ -218,11 +219,11 @@ class Generation:
                     ),
                     sent=False,
                 )
-        raise Cut
+        raise ProducerAborted
 
     @property
-    def worn(self) -> bool:
-        """So many records of one partition were sent that the sequence would soon wrap."""
+    def needs_renewal(self) -> bool:
+        """Whether the sequence number of a partition would soon wrap."""
         return any(sent >= self._settings.renew_records for sent in self._sent.values())
 
     @property
@@ -231,24 +232,24 @@ class Generation:
         answered."""
         return next(iter(self.outstanding.values()), None)
 
-    async def look(self, topics: Iterable[str]) -> dict[str, bytes | None]:
-        """What the brokers know of these topics, as `topicids.look`. Raises: KafkaError,
-        OSError."""
-        return await look(self._producer.client, topics)
+    async def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes | None]:
+        """As `metadata.topic_ids`."""
+        return await topic_ids(self._producer.client, topics)
 
-    def leave(self) -> None:
-        """It takes no batch any more; what is on its way is still answered."""
-        self.is_left = True
+    def drain(self) -> None:
+        """Take no further batch; those in flight are still answered."""
+        self.is_draining = True
 
-    def cut(self) -> None:
-        """End it, here and now: nothing leaves any more, and everybody who waits hears `Cut`. A
-        second call does nothing.
+    def abort(self) -> None:
+        """End it at once: nothing leaves any more, and all that wait get `ProducerAborted`.
+
+        A second call does nothing.
 
         Connections are reset, not closed, so that what the kernel still holds is dropped too.
         """
-        if self.is_cut:
+        if self.is_aborted:
             return
-        self.is_cut = True
+        self.is_aborted = True
         client = self._producer.client
         client.send = _refuse
         for connection in list(client._conns.values()):
@@ -262,26 +263,27 @@ class Generation:
             connection.close()
         for acked in list(self.outstanding):
             if not acked.done():
-                acked.set_exception(Cut())
+                acked.set_exception(ProducerAborted())
 
     async def close(self) -> None:
-        """Give back what a cut generation holds, within twice `stop_timeout_s`, whatever its state;
-        again, if it was interrupted."""
-        assert self.is_cut, "only a cut generation is closed"
-        # Whatever is still queued there has been answered with Cut: let nobody wait for it.
+        """Release what an aborted session holds, within twice `stop_timeout_s`, whatever its state.
+
+        Call it again if it was interrupted.
+        """
+        assert self.is_aborted, "only an aborted session is closed"
+        # Whatever is still queued there got ProducerAborted: let nobody wait for it.
         self._accumulator._batches.clear()
         self._accumulator._pending_batches = _Forgetful()
         self._producer._closed = True
         for release in (self._producer.client.close, self._producer._sender.close):
-            await end_apart(release, within_s=self._settings.stop_timeout_s, what="producer")
+            await end_in_own_task(release, within_s=self._settings.stop_timeout_s, what="producer")
             waiting = self._producer.client._md_update_fut
             if waiting is not None and not waiting.done():
                 waiting.set_result(False)
 
 
 class _Forgetful(set[Any]):
-    """A set that does not mind removal of what it does not hold: aiokafka's tasks still count their
-    batches out of it."""
+    """A set whose `remove` accepts missing items: aiokafka's tasks still remove their batches."""
 
     def remove(self, item: Any) -> None:
         self.discard(item)
@@ -290,3 +292,35 @@ class _Forgetful(set[Any]):
 async def _refuse(*_: object, **__: object) -> Any:
     # Not retriable, so that aiokafka gives up instead of trying again.
     raise KafkaError("this producer was retired")
+
+
+async def send_record(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    key: bytes,
+    value: bytes,
+    request_timeout_s: float,
+    within_s: float,
+) -> int:
+    """Write one record to partition 0 and return its offset.
+
+    Raises: SinkUnavailable; the record may have been written all the same.
+    """
+    with listening() as tail:
+        try:
+            async with asyncio.timeout(within_s):
+                producer = AIOKafkaProducer(
+                    **connection.arguments(),
+                    acks="all",
+                    request_timeout_ms=int(request_timeout_s * 1000),
+                )
+                patch_client(producer.client)
+                try:
+                    await producer.start()
+                    sent = await producer.send_and_wait(topic, value, key=key, partition=0)
+                finally:
+                    await producer.stop()
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise unreachable(connection, error, tail.reason) from error
+    return int(sent.offset)

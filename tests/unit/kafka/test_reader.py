@@ -1,0 +1,78 @@
+"""The one loop that reads partitions: where it ends, and how long nothing may arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.virtualtime import run
+from watchrelay.kafka.client import TopicPartition
+from watchrelay.kafka.reader import read_ranges
+
+PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Consumer:
+    """Logs as sets of offsets that are left; behind `silent_from` nothing arrives."""
+
+    def __init__(self, logs: dict[TopicPartition, set[int]], *, silent_from: int = 1000) -> None:
+        self._logs, self._silent_from = logs, silent_from
+        self._at: dict[TopicPartition, int] = {}
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._at = dict.fromkeys(places, 0)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._at[place] = offset
+
+    async def position(self, place: TopicPartition) -> int:
+        return self._at[place]
+
+    async def getmany(
+        self, *places: TopicPartition, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[Any]]:
+        found: dict[TopicPartition, list[Any]] = {}
+        for place in places:
+            left = sorted(offset for offset in self._logs[place] if offset >= self._at[place])
+            if left and left[0] < self._silent_from:
+                found[place] = [SimpleNamespace(offset=offset) for offset in left[:max_records]]
+                self._at[place] = found[place][-1].offset + 1
+            elif not left:
+                self._at[place] = 1000  # all behind it was compacted away
+        if not found:
+            await asyncio.sleep(timeout_ms / 1000)
+        return found
+
+
+def read(
+    consumer: Consumer, ranges: dict[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, list[int]]:
+    taken: dict[TopicPartition, list[int]] = {}
+
+    def take(place: TopicPartition, records: Any) -> None:
+        taken.setdefault(place, []).extend(record.offset for record in records)
+
+    run(read_ranges(consumer, ranges, take, max_records=2))
+    return taken
+
+
+def test_each_partition_is_read_from_its_start_to_its_end() -> None:
+    consumer = Consumer({PLACE: set(range(10)), OTHER: set(range(10))})
+    taken = read(consumer, {PLACE: (3, 7), OTHER: (0, 2)})
+    assert taken == {PLACE: [3, 4, 5, 6], OTHER: [0, 1]}
+
+
+def test_an_end_whose_records_were_compacted_away_is_reached() -> None:
+    assert read(Consumer({PLACE: {0, 1}}), {PLACE: (0, 9)}) == {PLACE: [0, 1]}
+
+
+def test_nothing_is_read_of_ranges_that_are_empty() -> None:
+    assert read(Consumer({PLACE: {5}}), {PLACE: (5, 5)}) == {}
+
+
+def test_silence_before_the_end_is_an_error() -> None:
+    with pytest.raises(TimeoutError, match="no records of t for 60 s, and its end is not reached"):
+        read(Consumer({PLACE: set(range(9))}, silent_from=4), {PLACE: (0, 9)})

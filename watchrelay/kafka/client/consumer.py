@@ -1,0 +1,95 @@
+"""aiokafka's consumer, patched, and what is asked of one beyond its public methods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import collect_hosts
+from aiokafka.errors import KafkaConnectionError
+
+from watchrelay.kafka.client.metadata import topic_ids
+from watchrelay.kafka.client.patches import end_in_own_task, patch_consumer
+
+
+def make_consumer(arguments: Mapping[str, Any], **more: object) -> Any:
+    """A consumer that is not started: without a group, without commits; it creates no topics.
+
+    Args:
+        arguments: keyword arguments of AIOKafkaConsumer; those above cannot be overridden.
+        more: keyword arguments too; they win.
+    """
+    fixed = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    consumer = AIOKafkaConsumer(**{**arguments, **more, **fixed})
+    patch_consumer(consumer)
+    return consumer
+
+
+async def stop_consumer(consumer: Any, *, within_s: float) -> None:
+    """Release all that the consumer holds; each of the two steps may take `within_s`.
+
+    Defect: where `stop()` of aiokafka 0.14 ends with a stray CancelledError, as each time while the
+    broker is down, the connections and the metadata task live on. So the client is closed again.
+    """
+    for step in (consumer.stop, consumer._client.close):
+        await end_in_own_task(step, within_s=within_s, what="consumer")
+
+
+def is_host_and_port(server: object) -> bool:
+    """Whether `server` names bootstrap servers as `host:port`, several with commas between."""
+    try:
+        return isinstance(server, str) and all(
+            host and 0 < port < 65536 for host, port, _ in collect_hosts(server)
+        )
+    except ValueError:
+        return False
+
+
+def connection_failure(consumer: Any) -> BaseException | None:
+    """Why the newest connection attempt failed; None after a success."""
+    failure: BaseException | None = consumer._client.failure
+    return failure
+
+
+async def wait_for_topic(consumer: Any, topic: str) -> list[int]:
+    """The partitions of `topic`, once the brokers know it.
+
+    Raises: KafkaError when they do not within the request timeout, or READ is not granted.
+    """
+    return sorted(await consumer._client._wait_on_metadata(topic))
+
+
+async def partitions_of_topics(consumer: Any, topics: Collection[str]) -> dict[str, frozenset[int]]:
+    """The partitions of those of `topics` that exist and are visible, by topic.
+
+    The brokers are asked each time: the client's own metadata is up to five minutes old.
+
+    Raises: KafkaError when no broker answers.
+    """
+    if not topics:
+        return {}
+    found = ClusterMetadata()
+    found.need_all_topic_metadata = True  # so that nothing is logged about a missing topic
+    if not await consumer._client._metadata_update(found, sorted(topics)):
+        raise KafkaConnectionError("no broker answers")
+    return {
+        topic: frozenset(partitions)
+        for topic in topics
+        if (partitions := found.partitions_for_topic(topic))
+    }
+
+
+async def ids_of_topics(consumer: Any, topics: Collection[str]) -> dict[str, bytes | None]:
+    """As `metadata.topic_ids`."""
+    return await topic_ids(consumer._client, topics)
+
+
+def position_if_known(consumer: Any, place: TopicPartition) -> int | None:
+    """The offset of the next record of `place`, which is assigned; None while the client resets it.
+
+    `consumer.position()` would wait for the reset, and forever if the topic was deleted.
+    """
+    state = consumer._subscription.subscription.assignment.state_value(place)
+    return int(state.position) if state.has_valid_position else None

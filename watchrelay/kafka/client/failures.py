@@ -1,0 +1,182 @@
+"""Why Kafka cannot be used, as one line for an operator: the reason, and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
+
+from watchrelay.core.errors import SinkForbidden, SinkMisconfigured, SinkUnavailable
+from watchrelay.kafka.client.client_log import listening, without_secrets
+from watchrelay.kafka.client.connection import KafkaConnection, error_text
+
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+
+_NO_WRITE = "this user may write no topic at all: grant WRITE on the topic prefix"
+"""The error of a producer without any right to write, though it names the cluster (KIP-679)."""
+_UNTRUSTED = (
+    "the broker's certificate is not trusted: set kafka.security.caFile to the CA that signed it"
+)
+_OTHER_NAMES = (
+    "the certificate is for other names: correct kafka.bootstrapServers or set "
+    "kafka.security.checkHostname"
+)
+_NO_USER = "this port wants no user: check kafka.security.protocol"
+_CREDENTIALS = (
+    "the broker refused the credentials: check the user and the password or token under "
+    "kafka.security"
+)
+_CURES = (
+    ("self-signed certificate", _UNTRUSTED),
+    ("unable to get local issuer", _UNTRUSTED),
+    ("certificate is not valid for", _OTHER_NAMES),
+    ("hostname mismatch", _OTHER_NAMES),
+    ("wrong version number", "the port does not speak TLS: check kafka.security.protocol"),
+    ("[error 34]", _NO_USER),
+    ("saslhandshakerequest cannot be used", _NO_USER),
+    (
+        "certificate required",
+        "the broker wants a client certificate: set kafka.security.certFile and keyFile",
+    ),
+    ("[error 58]", _CREDENTIALS),
+    ("[error 33]", "the broker does not offer this mechanism: check kafka.security.mechanism"),
+)
+"""Parts of reasons that only a change of the configuration cures."""
+_RIGHTS = (
+    ("[error 31]", _NO_WRITE),
+    ("clusterauthorizationfailed", _NO_WRITE),
+    ("[error 29]", "this user may not: grant READ and WRITE on it or its prefix"),
+    ("not authorized to read from topic", "grant READ on it or its prefix"),
+)
+"""Parts of reasons that only a granted right cures."""
+_AWAY = (
+    ("nodename nor servname", "no such host: check kafka.bootstrapServers"),
+    ("name or service not known", "no such host: check kafka.bootstrapServers"),
+)
+"""Parts of reasons that may cure themselves: names appear in DNS with their pods."""
+
+
+def servers_text(arguments: Mapping[str, Any]) -> str:
+    """The bootstrap servers of a client's arguments, for people."""
+    servers = arguments.get("bootstrap_servers", "")
+    return servers if isinstance(servers, str) else ",".join(servers)
+
+
+SILENCE: Final = (
+    "most likely the broker is frozen, overloaded or still starting, or a firewall or proxy "
+    "swallows what is sent; "
+    "else check kafka.bootstrapServers and kafka.security.protocol"
+)
+"""What may be behind a silence, the likely first. A port of TLS that is not spoken to so, and the
+reverse, hangs up in most cases."""
+
+
+def what_to_check(error: BaseException) -> str:
+    """What to do about a bootstrap that failed."""
+    return SILENCE if isinstance(error, TimeoutError) else "check kafka.bootstrapServers"
+
+
+def plain_words(error: BaseException) -> str:
+    """An error of client or network for people: no class names, no Python values."""
+    if isinstance(error, KafkaConnectionError):
+        return "no broker answers"  # what it says itself is a list of tuples
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, KafkaError) and not error.args:
+        return " ".join(str(getattr(error, "description", "") or type(error).__name__).split())
+    # its own text puts a number and a class name before it
+    text = error.args[0] if isinstance(error, KafkaError) else error
+    return " ".join(str(text).split()) or type(error).__name__
+
+
+def unreachable(connection: KafkaConnection, error: Exception, logged: str) -> SinkUnavailable:
+    """The error for an operator: the brokers, the reason that the client only logged, and the cure.
+
+    Args:
+        logged: the client's newest log line (`LogTail.reason`), "" for none.
+
+    Returns: SinkMisconfigured where only a change of the configuration helps, SinkForbidden where a
+    right is missing, else SinkUnavailable.
+    """
+    reason = _CLASS.sub(r"\1", without_secrets(logged or error_text(error)))
+    if reason.endswith(":"):
+        reason += " no answer in time"
+    message = f"kafka at {connection.servers} is not usable: {reason}"
+    kind, cure = _judged(connection, reason.lower())
+    if not cure and "connect call failed" in reason.lower():
+        cure = "nothing listens there: does the broker run, and is kafka.bootstrapServers right?"
+    return kind(message + (f" ({cure})" if cure else ""))
+
+
+def _judged(connection: KafkaConnection, reason: str) -> tuple[type[SinkUnavailable], str]:
+    """The kind of the error, and the cure, "" if none is known."""
+    if cure := _cure(_CURES, reason):
+        return SinkMisconfigured, cure
+    if cure := _cure(_RIGHTS, reason):
+        return SinkForbidden, cure
+    return SinkUnavailable, _cure(_AWAY, reason) or _cure_of_hanging_up(connection, reason)
+
+
+@contextmanager
+def explained_failures(connection: KafkaConnection) -> Iterator[None]:
+    """Errors of a consumer within get the reason and the cure, as those of the relay's own clients.
+
+    The client only logs whether it was a password, a certificate or a port, and the consumer leaves
+    that log to its users.
+
+    Raises: SinkUnavailable, SinkMisconfigured or SinkForbidden in place of a SinkUnavailable that
+    says only that no broker answers.
+    """
+    with listening() as tail:
+        with suppress(SinkMisconfigured):
+            connection.arguments()  # so that its secrets are known here
+        try:
+            yield
+        except SinkUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, TopicAuthorizationFailedError):
+                topics = (
+                    cause.args[0]
+                    if cause.args and isinstance(cause.args[0], str)
+                    else "of the streams"
+                )
+                raise SinkForbidden(
+                    f"topic {topics} may not be read by this user: grant READ on it or its prefix"
+                ) from error
+            if (
+                isinstance(cause, KafkaConnectionError | OSError)
+                and tail.reason
+                and _judged(connection, tail.reason.lower())[1]
+            ):
+                raise unreachable(connection, cause, tail.reason) from error
+            raise
+
+
+def _cure(cures: tuple[tuple[str, str], ...], reason: str) -> str:
+    return next((cure for sign, cure in cures if sign in reason), "")
+
+
+def _cure_of_hanging_up(connection: KafkaConnection, reason: str) -> str:
+    """A broker that is silent, or closes the connection, gives no reason; what is likely depends on
+    the protocol."""
+    if reason.endswith("no answer in time"):
+        return SILENCE
+    if not reason.endswith(("closed", "reset by peer")):
+        return ""
+    if connection.protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
+        return "does this port speak TLS, or want a user? check kafka.security.protocol"
+    if not connection.cert_file:
+        return (
+            "the broker hung up: the port may not speak TLS, or want a client certificate, "
+            "kafka.security.certFile, "
+            "or a user, protocol SASL_SSL"
+        )
+    return (
+        "the broker hung up: it may not know the authority of the client certificate in "
+        "kafka.security.certFile"
+    )
