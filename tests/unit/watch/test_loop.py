@@ -25,7 +25,7 @@ from watchrelay.model.watch_events import Observed, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -104,7 +104,7 @@ async def served(_: Resource) -> bool | None:
 def watcher(
     source: loop.Source,
     outlet: Outlet,
-    turnstile: Turnstile,
+    admission: Admission,
     *,
     cursor: str = "",
     status: StreamStatus | None = None,
@@ -115,7 +115,7 @@ def watcher(
         WatchPlan(Selection(PODS)),
         source=source,
         outlet=outlet,
-        turnstile=turnstile,
+        admission=admission,
         metrics=metrics.stream("pods", PODS),
         status=status or StreamStatus("pods"),
         served=served,
@@ -129,9 +129,9 @@ def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_o
     awaits: int,
 ) -> None:
     async def scene() -> None:
-        countdown, turnstile = Countdown(awaits), Turnstile()
+        countdown, admission = Countdown(awaits), Admission()
         source, outlet = Source(countdown), Outlet(countdown)
-        stream = watcher(source, outlet, turnstile)
+        stream = watcher(source, outlet, admission)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(stream.run(), name="pods")
             try:
@@ -141,10 +141,10 @@ def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_o
                 assert awaits > 16, "everything before was hung at"
             task.cancel()
         assert source.open == 0
-        assert turnstile.members == 0
+        assert admission.streams == 0
         async with asyncio.timeout(1):
             for _ in range(3):
-                await turnstile.take_seat(large=False)
+                await admission.acquire_list_slot(large=False)
         if stream.cursor not in {"", "100", "110"}:
             assert stream.cursor <= outlet.newest
 
@@ -155,7 +155,7 @@ def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -
     async def scene() -> None:
         countdown = Countdown(-1)
         source = Source(countdown)
-        stream = watcher(source, Outlet(countdown, broken=True), Turnstile())
+        stream = watcher(source, Outlet(countdown, broken=True), Admission())
         with pytest.raises(RuntimeError, match="the store broke"):
             await stream.run()
         assert (stream.cursor, source.open) == ("100", 0)
@@ -191,7 +191,7 @@ class Forgetful:
 def test_a_list_is_due_from_the_moment_the_history_ran_out_until_one_is_complete() -> None:
     async def scene() -> None:
         source, status = Forgetful(), StreamStatus("pods")
-        stream = watcher(source, Outlet(Countdown(-1)), Turnstile(), cursor="100", status=status)
+        stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
             await asyncio.sleep(0.05)
