@@ -129,8 +129,8 @@ class WatchOfAServer(RuleBasedStateMachine):
     def _step(self, event: Event) -> None:
         failed, before = isinstance(event, RequestFailed), type(self.state).__name__
         self._took(step(self.by, self.state, event, self.now_s))
-        row = TRANSITIONS[before][type(event).__name__]
-        assert type(self.state).__name__ in row.split(), "not in the transition table"
+        afters = " ".join(TRANSITIONS[before][type(event).__name__])
+        assert type(self.state).__name__ in afters.split(), "not in the transition table"
         slept = isinstance(self.commands[-1], Sleep | CheckDiscovery)
         self.at_once = (
             self.at_once + 1

@@ -13,6 +13,7 @@
 | docs/reference/headers.md | the headers' schemas |
 | docs/reference/topics.md | the rules for topics |
 | docs/capacity.md and README.md, at their marks | docs/performance.md |
+| docs/how-the-watch-works.md, at its marks | the watch machine |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import yaml
 from tools.docs import reference
 from tools.docs.capacity import with_figures
 from tools.docs.loglines import found
+from tools.docs.machine import with_machine
 from tools.docs.pages import DOCS, ROOT
 
 RULES = ROOT / "helm" / "watchrelay" / "files" / "rules" / "watchrelay.yaml"
@@ -42,7 +44,9 @@ def made() -> dict[Path, str]:
         page: with_figures(page.read_text(), performance)
         for page in (DOCS / "capacity.md", ROOT / "README.md")
     }
+    watch = DOCS / "how-the-watch-works.md"
     return {
+        watch: with_machine(watch.read_text()),
         REFERENCE / "config.md": reference.config(),
         REFERENCE / "cli.md": reference.cli(),
         REFERENCE / "exit-codes.md": reference.exit_codes(),

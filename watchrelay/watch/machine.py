@@ -58,55 +58,64 @@ from watchrelay.watch.context import (
     WatchRules,
 )
 
-TRANSITIONS: dict[str, dict[str, str]] = {
+TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Waiting": {
-        "SleepEnded": "OpeningWatch ListingPages OpeningList Probing",
+        "SleepEnded": ("ListingPages OpeningList OpeningWatch Probing", ""),
     },
     "ListingPages": {
-        "PageReceived": "AwaitingCommit ListingPages OpeningList Waiting",
-        "RequestFailed": "Waiting ListingPages OpeningList OpeningWatch CheckingDiscovery",
+        "PageReceived": ("AwaitingCommit ListingPages", "OpeningList Waiting"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
     },
     "OpeningList": {
-        "WatchOpened": "StreamingList",
-        "RequestFailed": "Waiting ListingPages OpeningList OpeningWatch CheckingDiscovery",
+        "WatchOpened": ("StreamingList", ""),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
     },
     "StreamingList": {
-        "FramesReceived": "AwaitingCommit StreamingList ListingPages OpeningList OpeningWatch "
-        "Waiting CheckingDiscovery",
-        "WatchEnded": "Waiting ListingPages",
-        "DeadlineReached": "Waiting ListingPages",
-        "RequestFailed": "Waiting ListingPages OpeningList OpeningWatch CheckingDiscovery",
+        "FramesReceived": (
+            "AwaitingCommit StreamingList",
+            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+        ),
+        "WatchEnded": ("Waiting", "ListingPages"),
+        "DeadlineReached": ("Waiting", "ListingPages"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
     },
     "AwaitingCommit": {
-        "CommitResult": "Watching OpeningWatch ListingPages OpeningList Probing Waiting "
-        "CheckingDiscovery",
+        "CommitResult": (
+            "OpeningWatch Watching",
+            "ListingPages OpeningList Probing Waiting CheckingDiscovery",
+        ),
     },
     "Probing": {
-        "PageReceived": "OpeningWatch ListingPages OpeningList",
-        "RequestFailed": "Waiting OpeningWatch CheckingDiscovery",
+        "PageReceived": ("OpeningWatch", "ListingPages OpeningList"),
+        "RequestFailed": ("Waiting", "OpeningWatch CheckingDiscovery"),
     },
     "OpeningWatch": {
-        "WatchOpened": "Watching",
-        "RequestFailed": "Waiting ListingPages OpeningList OpeningWatch CheckingDiscovery",
+        "WatchOpened": ("Watching", ""),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
     },
     "Watching": {
-        "FramesReceived": "Watching ListingPages OpeningList OpeningWatch Waiting "
-        "CheckingDiscovery",
-        "WatchEnded": "OpeningWatch ListingPages OpeningList Probing Waiting",
-        "DeadlineReached": "Watching ListingPages OpeningList OpeningWatch Probing",
-        "LivenessChecked": "Watching ListingPages OpeningList",
-        "RequestFailed": "Waiting ListingPages OpeningList OpeningWatch Probing CheckingDiscovery",
+        "FramesReceived": (
+            "Watching",
+            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+        ),
+        "WatchEnded": ("OpeningWatch Probing", "ListingPages OpeningList Waiting"),
+        "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch Probing"),
+        "LivenessChecked": ("Watching", "ListingPages OpeningList"),
+        "RequestFailed": (
+            "Waiting CheckingDiscovery",
+            "ListingPages OpeningList OpeningWatch Probing",
+        ),
     },
     "CheckingDiscovery": {
-        "DiscoveryChecked": "Absent ListingPages OpeningList",
+        "DiscoveryChecked": ("Absent", "ListingPages OpeningList"),
     },
     "Absent": {
-        "SleepEnded": "CheckingDiscovery OpeningWatch ListingPages OpeningList Probing",
+        "SleepEnded": ("CheckingDiscovery", "ListingPages OpeningList OpeningWatch Probing"),
     },
 }
-"""State, event, the states that may follow, the usual one first; every other event is a bug. The
-diagram and the table of docs/how-the-watch-works.md are made from it, and a test holds it equal to
-what `step` does."""
+"""State, event, the states that usually follow, and the others; every other event is a bug. The
+diagram (of the usual ones) and the table of docs/how-the-watch-works.md are made from it, and a
+test holds it equal to what `step` does."""
 
 # ---- limits --------------------------------------------------------------------------------------
 
@@ -346,7 +355,7 @@ State = (
 
 @dataclass(frozen=True, slots=True)
 class SleepEnded:
-    """`rechecked`: it ended early, because a retry is likely to succeed now."""
+    """The sleep is over. `rechecked`: it ended early, because a retry is likely to succeed now."""
 
     rechecked: bool = False
 
