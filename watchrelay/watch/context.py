@@ -112,7 +112,7 @@ class StreamContext:
     """How long a watch with bookmarks may be silent."""
     quiet_stalls: int = 0
     """Silent watches in a row after which the next one brought nothing either."""
-    heard_s: float = -math.inf
+    contact_s: float = -math.inf
     """When the server last showed its current state."""
 
     def recovered(self, *, watched: bool = False) -> StreamContext:

@@ -18,38 +18,9 @@ from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import Watched
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.watch import machine
 from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Admission, StreamAdmission
 from watchrelay.watch.context import WatchRules
-from watchrelay.watch.machine import (
-    CheckDiscovery,
-    CheckLiveness,
-    Command,
-    CommitList,
-    CommitResult,
-    DeadlineReached,
-    Deliver,
-    DiscoveryChecked,
-    Event,
-    FetchPage,
-    FramesReceived,
-    LivenessChecked,
-    OpeningWatch,
-    OpenWatch,
-    PageReceived,
-    Probing,
-    ReadWatch,
-    ReportSkipped,
-    RequestFailed,
-    Sleep,
-    SleepEnded,
-    State,
-    WatchEnded,
-    Watching,
-    WatchOpened,
-    needs_list_slot,
-    start,
-    step,
-)
 from watchrelay.watch.reporting import WatchReporter
 
 
@@ -137,7 +108,7 @@ class Watcher:
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
         self._frames: AsyncIterator[list[Frame]] | None = None
-        self.state: State | None = None
+        self.state: machine.State | None = None
 
     @property
     def cursor(self) -> str:
@@ -145,7 +116,7 @@ class Watcher:
         state = self.state
         if state is None:
             return self._start_cursor
-        return state.cursor if isinstance(state, Watching) else state.context.cursor
+        return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
 
     def recheck(self) -> None:
         """Retry now what waits for a resource or a permission."""
@@ -157,7 +128,7 @@ class Watcher:
         loop = asyncio.get_running_loop()
         with self._admission.register() as admission:
             try:
-                state, commands = start(
+                state, commands = machine.start(
                     self._rules,
                     cursor=self._start_cursor,
                     floor=self._floor,
@@ -167,17 +138,17 @@ class Watcher:
                 )
                 self._reporter.began(state)
                 while True:
-                    if not needs_list_slot(state):
+                    if not machine.needs_list_slot(state):
                         admission.release_list_slot()
                     blocked_s = await self._deliver(commands)
                     self.state = state
                     event = await self._act(commands[-1], admission, blocked_s)
                     before, now_s = state, loop.time()
-                    state, commands = step(self._rules, before, event, now_s)
+                    state, commands = machine.step(self._rules, before, event, now_s)
                     if not (
-                        type(event) is FramesReceived
-                        and type(before) is Watching
-                        and isinstance(state, Watching | OpeningWatch)
+                        type(event) is machine.FramesReceived
+                        and type(before) is machine.Watching
+                        and type(state) in (machine.Watching, machine.OpeningWatch)
                     ):
                         self._refresh_version()
                         self._reporter.stepped(before, event, state, now_s)
@@ -185,7 +156,7 @@ class Watcher:
                 await self._close()
                 self._reporter.stopped()
 
-    async def _deliver(self, commands: tuple[Command, ...]) -> float:
+    async def _deliver(self, commands: tuple[machine.Command, ...]) -> float:
         """Deliver what the step brought. Returns the seconds it took."""
         if len(commands) == 1:
             return 0.0
@@ -193,39 +164,43 @@ class Watcher:
         began_s = now_s()
         for command in commands[:-1]:
             match command:
-                case Deliver(event=event):
+                case machine.Deliver(event=event):
                     self._reporter.delivering(event)
                     await self._outlet.take(event)
-                case ReportSkipped(errors=errors):
+                case machine.ReportSkipped(errors=errors):
                     self._reporter.skipped(errors)
                 case _:
                     raise AssertionError(f"{type(command).__name__} is not the last command")
         return now_s() - began_s
 
-    async def _act(self, action: Command, admission: StreamAdmission, blocked_s: float) -> Event:
+    async def _act(
+        self, action: machine.Command, admission: StreamAdmission, blocked_s: float
+    ) -> machine.Event:
         match action:
-            case ReadWatch(until_s=until_s):
+            case machine.ReadWatch(until_s=until_s):
                 return await self._read(until_s + blocked_s, admission)
-            case CheckLiveness(query=query, until_s=until_s):
-                return LivenessChecked(await self._current_version(query, until_s))
-            case CommitList(event=done):
-                return CommitResult(await self._outlet.take(done))
-            case FetchPage(query=query):
+            case machine.CheckLiveness(query=query, until_s=until_s):
+                return machine.LivenessChecked(await self._current_version(query, until_s))
+            case machine.CommitList(event=done):
+                return machine.CommitResult(await self._outlet.take(done))
+            case machine.FetchPage(query=query):
                 return await self._fetch(query, admission)
-            case OpenWatch(query=query):
+            case machine.OpenWatch(query=query):
                 return await self._open_watch(query, admission)
-            case Sleep(until_s=until_s, wakeable=wakeable):
+            case machine.Sleep(until_s=until_s, wakeable=wakeable):
                 await self._close()
-                return SleepEnded(await self._sleep(until_s, wakeable=wakeable))
-            case CheckDiscovery():
+                return machine.SleepEnded(await self._sleep(until_s, wakeable=wakeable))
+            case machine.CheckDiscovery():
                 await self._close()
-                return DiscoveryChecked(await self._served(self._rules.plan.selection.resource))
-            case Deliver() | ReportSkipped():
+                return machine.DiscoveryChecked(
+                    await self._served(self._rules.plan.selection.resource)
+                )
+            case machine.Deliver() | machine.ReportSkipped():
                 raise AssertionError(f"{type(action).__name__} is not an action")
             case _:
                 assert_never(action)
 
-    async def _read(self, until_s: float, admission: StreamAdmission) -> Event:
+    async def _read(self, until_s: float, admission: StreamAdmission) -> machine.Event:
         assert self._frames is not None, "read without an open watch"
         try:
             if until_s == math.inf:
@@ -234,19 +209,19 @@ class Watcher:
                 async with asyncio.timeout_at(until_s):
                     frames = await anext(self._frames)
         except StopAsyncIteration:
-            return WatchEnded()
+            return machine.WatchEnded()
         except TimeoutError:
-            return DeadlineReached()
+            return machine.DeadlineReached()
         except KubeError as error:
             admission.watch_broke(error)
-            return RequestFailed(error)
+            return machine.RequestFailed(error)
         self._reporter.received(frames)
-        return FramesReceived(frames, asyncio.get_running_loop().time())
+        return machine.FramesReceived(frames, asyncio.get_running_loop().time())
 
-    async def _fetch(self, query: ListQuery, admission: StreamAdmission) -> Event:
+    async def _fetch(self, query: ListQuery, admission: StreamAdmission) -> machine.Event:
         await self._close()
         self._recheck.clear()
-        listing = not isinstance(self.state, Probing)
+        listing = not isinstance(self.state, machine.Probing)
         await self._enter(admission, listing=listing)
         self._reporter.requesting(streaming=False, listing=listing)
         try:
@@ -255,9 +230,9 @@ class Watcher:
             )
         except KubeError as error:
             admission.failed(error)
-            return RequestFailed(error)
+            return machine.RequestFailed(error)
         admission.answered()
-        return PageReceived(page)
+        return machine.PageReceived(page)
 
     async def _current_version(self, query: ListQuery, until_s: float) -> str:
         """The server's current version, "" when it does not answer in time; without admission, for
@@ -271,7 +246,7 @@ class Watcher:
             return ""
         return page.resource_version
 
-    async def _open_watch(self, query: WatchQuery, admission: StreamAdmission) -> Event:
+    async def _open_watch(self, query: WatchQuery, admission: StreamAdmission) -> machine.Event:
         await self._close()
         self._recheck.clear()
         streaming = query.send_initial_events
@@ -282,12 +257,12 @@ class Watcher:
             self._frames = await self._open.enter_async_context(opened)
         except KubeError as error:
             admission.failed(error)
-            return RequestFailed(error)
+            return machine.RequestFailed(error)
         admission.answered()
         self._reporter.opened(streaming=streaming)
         if not streaming:
             self._followed()
-        return WatchOpened()
+        return machine.WatchOpened()
 
     async def _enter(self, admission: StreamAdmission, *, listing: bool) -> None:
         if listing:

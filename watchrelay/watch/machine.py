@@ -59,9 +59,7 @@ from watchrelay.watch.context import (
 )
 
 TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Waiting": {
-        "SleepEnded": ("ListingPages OpeningList OpeningWatch Probing", ""),
-    },
+    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch Probing", "")},
     "ListingPages": {
         "PageReceived": ("AwaitingCommit ListingPages", "OpeningList Waiting"),
         "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
@@ -83,7 +81,7 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
         "CommitResult": (
             "OpeningWatch Watching",
             "ListingPages OpeningList Probing Waiting CheckingDiscovery",
-        ),
+        )
     },
     "Probing": {
         "PageReceived": ("OpeningWatch", "ListingPages OpeningList"),
@@ -106,11 +104,9 @@ TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
             "ListingPages OpeningList OpeningWatch Probing",
         ),
     },
-    "CheckingDiscovery": {
-        "DiscoveryChecked": ("Absent", "ListingPages OpeningList"),
-    },
+    "CheckingDiscovery": {"DiscoveryChecked": ("Absent", "ListingPages OpeningList")},
     "Absent": {
-        "SleepEnded": ("CheckingDiscovery", "ListingPages OpeningList OpeningWatch Probing"),
+        "SleepEnded": ("CheckingDiscovery", "ListingPages OpeningList OpeningWatch Probing")
     },
 }
 """State, event, the states that usually follow, and the others; every other event is a bug. The
@@ -154,18 +150,9 @@ CHECK_DISCOVERY_S = 30.0
 # ---- what follows a wait or a failure ------------------------------------------------------------
 
 ListCause = Literal[
-    "first",
-    "expired",
-    "behind",
-    "undecodable",
-    "suspicious",
-    "consistency",
-    "restored",
-    "returned",
-    "refused",
-    "resumed",
-    "continue",
-]
+    "first", "expired", "behind", "undecodable", "suspicious", "consistency", "restored",
+    "returned", "refused", "resumed", "continue",
+]  # fmt: skip
 """Why a list is made: a field of the log."""
 
 
@@ -285,7 +272,7 @@ class Watching:
 
     `cursor` is the version of everything delivered so far. `idle_s` is how long it may be silent,
     `source_idle_s` how long the source lets it be: where `idle_s` is not shorter, reads need no
-    deadline of ours. `heard_s` is when the newest frame came, or when the watch was opened;
+    deadline of ours. `contact_s` is when the newest frame came, or when the watch was opened;
     `objects` and `lines` count what came. `liveness`: before the first frame (of a streaming list:
     the first after its initial events) of a watch that should bring bookmarks, the server's current
     version is requested ("due"); after that it may be silent for `idle_s` and no longer
@@ -298,7 +285,7 @@ class Watching:
     idle_s: float
     source_idle_s: float
     opened_s: float
-    heard_s: float
+    contact_s: float
     objects: int = 0
     lines: int = 0
     liveness: Literal["", "due", "checked"] = ""
@@ -306,15 +293,12 @@ class Watching:
     @property
     def due_s(self) -> float:
         """When a read must end; infinity where the source ends it."""
+        silent_s = math.inf
         if self.liveness == "due":
-            silent_s = self.heard_s + (LIVENESS_EARLY_S if self.context.late else LIVENESS_AFTER_S)
-        else:
-            silent_s = (
-                self.heard_s + self.idle_s
-                if self.liveness or self.idle_s < self.source_idle_s
-                else math.inf
-            )
-        return min(silent_s, self.context.relist_due_s)
+            silent_s = LIVENESS_EARLY_S if self.context.late else LIVENESS_AFTER_S
+        elif self.liveness or self.idle_s < self.source_idle_s:
+            silent_s = self.idle_s
+        return min(self.contact_s + silent_s, self.context.relist_due_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,17 +322,9 @@ class Absent:
 
 
 State = (
-    Waiting
-    | ListingPages
-    | OpeningList
-    | StreamingList
-    | AwaitingCommit
-    | Probing
-    | OpeningWatch
-    | Watching
-    | CheckingDiscovery
-    | Absent
-)
+    Waiting | ListingPages | OpeningList | StreamingList | AwaitingCommit | Probing
+    | OpeningWatch | Watching | CheckingDiscovery | Absent
+)  # fmt: skip
 
 # ---- events --------------------------------------------------------------------------------------
 
@@ -419,17 +395,9 @@ class DiscoveryChecked:
 
 
 Event = (
-    SleepEnded
-    | PageReceived
-    | WatchOpened
-    | FramesReceived
-    | WatchEnded
-    | DeadlineReached
-    | RequestFailed
-    | CommitResult
-    | LivenessChecked
-    | DiscoveryChecked
-)
+    SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
+    | RequestFailed | CommitResult | LivenessChecked | DiscoveryChecked
+)  # fmt: skip
 
 # ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
 
@@ -604,7 +572,7 @@ def begin(rules: WatchRules, context: StreamContext, then: Next, now_s: float) -
             return begin_watch(rules, context)
         case ToProbe():
             query = ListQuery(limit=1, plain=context.plain)
-            return Probing(replace(context, heard_s=now_s)), (FetchPage(query),)
+            return Probing(replace(context, contact_s=now_s)), (FetchPage(query),)
         case _:
             assert_never(then)
 
@@ -614,7 +582,7 @@ def resume(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
     not behind it (docs/watch-facts.md 2.8)."""
     if context.relist_due_s <= now_s:
         return begin_list(rules, context, ToList("consistency", quorum=True), now_s)
-    then = ToProbe() if now_s - context.heard_s >= PROBE_AFTER_S else ToWatch()
+    then = ToProbe() if now_s - context.contact_s >= PROBE_AFTER_S else ToWatch()
     return begin(rules, context, then, now_s)
 
 
@@ -727,21 +695,13 @@ def _page(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> S
             limit=state.limit, continue_token=page.continue_token, plain=context.plain
         )
         return more, (*commands, FetchPage(query))
-    return AwaitingCommit(context, goal, version), (
-        *commands,
-        _commit(context, goal, version),
-    )
+    return AwaitingCommit(context, goal, version), (*commands, _commit(context, goal, version))
 
 
 def _list_failed(
-    rules: WatchRules,
-    context: StreamContext,
-    goal: ToList,
-    error: KubeError,
-    now_s: float,
-    *,
+    rules: WatchRules, context: StreamContext, goal: ToList, error: KubeError, now_s: float, *,
     healthy: bool = False,
-) -> Step:
+) -> Step:  # fmt: skip
     """After a failed list. One that only compares is not worth a gap in the watch: the watch
     continues, and the list is due again a little later."""
     then: Next = replace(goal, unbounded=False)
@@ -811,29 +771,14 @@ def _refuse_older(
 
 # ---- streaming lists -----------------------------------------------------------------------------
 
-_NOT_ABOUT_STREAMING = (
-    Forbidden,
-    NotFound,
-    Unauthorized,
-    Misconfigured,
-    NotAcceptable,
-    Expired,
-    VersionTooLarge,
-)
-
 
 def _opening_list(rules: WatchRules, state: OpeningList, event: Event, now_s: float) -> Step:
     match event:
         case WatchOpened():
             opened = StreamingList(
-                state.context.recovered(watched=True),
-                state.goal,
-                state.minimum,
-                state.timeout_s,
-                state.idle_s,
-                opened_s=now_s,
-                added_s=now_s,
-            )
+                state.context.recovered(watched=True), state.goal, state.minimum, state.timeout_s,
+                state.idle_s, opened_s=now_s, added_s=now_s,
+            )  # fmt: skip
             return opened, (ReadWatch(now_s + END_MARK_WITHIN_S),)
         case RequestFailed(error=error):
             return _stream_failed(rules, state, error, now_s)
@@ -906,16 +851,9 @@ def _end_mark(
     # helps from the first watch on.
     context = replace(state.context, stream_misses=0, bookmarked=True, late=True)
     watch = Watching(
-        context,
-        version,
-        state.timeout_s,
-        state.idle_s,
-        source_idle_s=state.idle_s,
-        opened_s=state.opened_s,
-        heard_s=at_s,
-        lines=1,
-        liveness="due",
-    )
+        context, version, state.timeout_s, state.idle_s, source_idle_s=state.idle_s,
+        opened_s=state.opened_s, contact_s=at_s, lines=1, liveness="due",
+    )  # fmt: skip
     return AwaitingCommit(context, goal, version, watch, rest, at_s), (
         *commands,
         _commit(context, goal, version),
@@ -941,7 +879,8 @@ def _stream_failed(
         context = replace(context, stream_misses=context.stream_misses + 1)
         context = context.paging(rules, now_s) if context.stream_misses >= 2 else context
         return _list_failed(rules, context, goal, error, now_s)
-    if (isinstance(error, Unavailable) and not opened) or isinstance(error, _NOT_ABOUT_STREAMING):
+    other_cause = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
+    if (isinstance(error, Unavailable) and not opened) or isinstance(error, other_cause):
         return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
     return _stream_missed(rules, state, error, now_s)
 
@@ -984,7 +923,7 @@ def _awaiting_commit(rules: WatchRules, state: AwaitingCommit, event: Event, now
         floor="",
         gone=False,
         absent_s=None,
-        heard_s=now_s,
+        contact_s=now_s,
         setback_s=now_s if context.setback_listed else context.setback_s,
         setback_listed=False,
         relist_due_s=rules.relist_due_s(now_s),
@@ -1050,15 +989,10 @@ def _opening_watch(rules: WatchRules, state: OpeningWatch, event: Event, now_s: 
     match event:
         case WatchOpened():
             watch = Watching(
-                context.recovered(watched=True),
-                context.cursor,
-                state.timeout_s,
-                state.idle_s,
-                source_idle_s=state.idle_s,
-                opened_s=now_s,
-                heard_s=now_s,
+                context.recovered(watched=True), context.cursor, state.timeout_s, state.idle_s,
+                source_idle_s=state.idle_s, opened_s=now_s, contact_s=now_s,
                 liveness="due" if rules.plan.bookmarks and context.bookmarked else "",
-            )
+            )  # fmt: skip
             return watch, (ReadWatch(watch.due_s),)
         case RequestFailed(error=error):
             return _after_error(rules, context, error, ToWatch(), now_s, healthy=False)
@@ -1168,9 +1102,9 @@ def _sorted_out(
 
 def _kept(state: Watching) -> StreamContext:
     """What outlives this watch."""
-    heard_s = state.heard_s if state.lines else state.context.heard_s
+    contact_s = state.contact_s if state.lines else state.context.contact_s
     quiet = 0 if state.objects else state.context.quiet_stalls
-    return replace(state.context, cursor=state.cursor, heard_s=heard_s, quiet_stalls=quiet)
+    return replace(state.context, cursor=state.cursor, contact_s=contact_s, quiet_stalls=quiet)
 
 
 def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
@@ -1190,11 +1124,11 @@ def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 
 def _read_deadline(rules: WatchRules, state: Watching, now_s: float) -> Step:
-    if now_s - state.heard_s >= state.idle_s:
+    if now_s - state.contact_s >= state.idle_s:
         return _stalled(rules, state, now_s)
     if state.liveness == "due" and now_s < state.context.relist_due_s:
         query = ListQuery(limit=1, plain=state.context.plain)
-        return state, (CheckLiveness(query, state.heard_s + state.idle_s),)
+        return state, (CheckLiveness(query, state.contact_s + state.idle_s),)
     return resume(rules, _kept(state), now_s)
 
 
@@ -1207,7 +1141,7 @@ def _liveness(rules: WatchRules, state: Watching, version: str, now_s: float) ->
     if version and _is_behind(version, state.cursor, state.context.floor):
         return begin_list(rules, _kept(state), _RESTORED, now_s)
     if version == state.cursor:
-        state = replace(state, heard_s=now_s)
+        state = replace(state, contact_s=now_s)
     elif version and not state.context.late:
         context = replace(state.context, late=True)
         idle_s = max(SECOND_BOOKMARK_S, state.idle_s)
@@ -1240,7 +1174,7 @@ def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
         longest_s = state.timeout_s + TIMEOUT_SLACK_S
         quiet, deadline_s = 0, max(deadline_s, min(deadline_s * 2, longest_s))
     context = replace(context, quiet_stalls=quiet, deadline_s=deadline_s)
-    silent_s = now_s - state.heard_s
+    silent_s = now_s - state.contact_s
     error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
     then, commands = resume(rules, context, now_s)
     return then, (Deliver(Troubled(error, None)), *commands)
@@ -1250,14 +1184,9 @@ def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
 
 
 def _after_error(
-    rules: WatchRules,
-    context: StreamContext,
-    error: KubeError,
-    again: Next,
-    now_s: float,
-    *,
+    rules: WatchRules, context: StreamContext, error: KubeError, again: Next, now_s: float, *,
     healthy: bool,
-) -> Step:
+) -> Step:  # fmt: skip
     """What follows `error` while doing `again`. `healthy` as in `Backoff.after_failure`."""
     match error:
         case Expired() | VersionTooLarge() | Invalid(about="version"):
@@ -1308,14 +1237,9 @@ def _refused(
 
 
 def _history_lost(
-    rules: WatchRules,
-    context: StreamContext,
-    error: KubeError,
-    again: Next,
-    now_s: float,
-    *,
+    rules: WatchRules, context: StreamContext, error: KubeError, again: Next, now_s: float, *,
     healthy: bool,
-) -> Step:
+) -> Step:  # fmt: skip
     """The requested version cannot be served: make a list that is not older than it; where that
     failed, or too soon after the last time, one without a version."""
     repeated = now_s - context.setback_s <= SETBACK_WINDOW_S

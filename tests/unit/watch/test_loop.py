@@ -1,5 +1,4 @@
-"""Room: unit tests.  In: a source and an outlet that hang or raise.  Out: what a watcher that is
-cancelled or breaks leaves behind."""
+"""What a watcher leaves behind that is cancelled, or whose source or outlet fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +35,7 @@ def frame(name: str, version: str) -> ObjectFrame:
 
 
 class Countdown:
-    """Hangs at the n-th await of whoever shares it."""
+    """Hangs at the n-th await of those that share it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -125,7 +124,7 @@ def watcher(
 
 
 @pytest.mark.parametrize("awaits", range(1, 20))
-def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_of_what_was_taken(
+def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what_was_delivered(
     awaits: int,
 ) -> None:
     async def scene() -> None:
@@ -151,7 +150,7 @@ def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_o
     virtualtime.run(scene())
 
 
-def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -> None:
+def test_an_outlet_that_raises_ends_the_watcher_and_does_not_move_the_cursor() -> None:
     async def scene() -> None:
         countdown = Countdown(-1)
         source = Source(countdown)
@@ -188,7 +187,7 @@ class Forgetful:
         await asyncio.Event().wait()
 
 
-def test_a_list_is_due_from_the_moment_the_history_ran_out_until_one_is_complete() -> None:
+def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
     async def scene() -> None:
         source, status = Forgetful(), StreamStatus("pods")
         stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)

@@ -63,15 +63,15 @@ def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
 
 
 def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
-    state, _ = begin_watch(by, StreamContext(cursor=cursor, complete=True, heard_s=0.0, **context))
+    state, _ = begin_watch(
+        by, StreamContext(cursor=cursor, complete=True, contact_s=0.0, **context)
+    )
     opened, _ = step(by, state, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)
     return opened
 
 
-def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> (
-    None
-):
+def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch_that_probes_after_silence() -> None:
     state, commands = start(rules(), now_s=0.0)
     assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
     by = rules()
@@ -93,7 +93,7 @@ def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_aft
     assert isinstance(commands[-1], OpenWatch), "the probe was made a moment ago"
 
 
-def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_holds() -> None:
+def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
     state, commands = start(rules(), resumed=True, floor="900", now_s=0.0)
     assert isinstance(state, ListingPages)
     assert (state.goal.cause, state.goal.quorum) == ("resumed", True)
@@ -127,7 +127,7 @@ def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     assert (state.cursor, state.objects) == ("103", 3)
 
 
-def test_what_came_before_an_error_in_the_same_chunk_is_taken_and_counts() -> None:
+def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
     by = rules()
     broken = Failure(Interrupted("500"))
     state, commands = step(
@@ -151,7 +151,7 @@ def test_a_bookmark_of_the_same_version_is_no_event() -> None:
     assert len(commands) == 1
 
 
-def test_the_first_bookmark_shortens_the_patience_with_silence_at_once() -> None:
+def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
     by = rules()
     state, commands = step(by, watching(by), FramesReceived([Bookmark("105")], 60.0), 60.0)
     read = commands[-1]
@@ -162,7 +162,7 @@ def test_the_first_bookmark_shortens_the_patience_with_silence_at_once() -> None
     assert 70.0 <= commands[-1].query.idle_timeout_s <= 73.0
     state, commands = step(by, state, WatchOpened(), 140.0)
     state, commands = step(by, state, FramesReceived([Bookmark("110")], 200.0), 200.0)
-    assert commands[-1] == ReadWatch(float("inf")), "the source keeps this deadline by itself"
+    assert commands[-1] == ReadWatch(float("inf")), "the source enforces this deadline"
 
 
 def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State, ReadWatch]:
@@ -172,9 +172,7 @@ def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State,
     return state, ReadWatch(state.due_s)
 
 
-def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> (
-    None
-):
+def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing_changes() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
     assert read.until_s == 65.0, "past the moment of the first bookmark"
@@ -182,15 +180,13 @@ def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_
         state, commands = step(by, state, DeadlineReached(), now_s)
         assert isinstance(commands[-1], CheckLiveness)
         assert now_s < commands[-1].until_s <= now_s + 8.0, (
-            "a server that does not answer holds nothing up"
+            "a server that does not answer delays nothing"
         )
         state, commands = step(by, state, LivenessChecked("100"), now_s)
         assert commands == (ReadWatch(now_s + 65.0),)
 
 
-def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> (
-    None
-):
+def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> None:
     by = rules()
     state, _ = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), 65.0)
@@ -209,7 +205,7 @@ def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_seconds(
+def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_seconds(
     late: bool,
 ) -> None:
     by = rules()
@@ -222,7 +218,7 @@ def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_secon
     assert isinstance(commands[-1], OpenWatch)
 
 
-def test_a_server_whose_present_is_behind_a_silent_watch_was_restored_and_is_listed_anew() -> None:
+def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
     state, _ = step(by, state, DeadlineReached(), read.until_s)
@@ -230,9 +226,9 @@ def test_a_server_whose_present_is_behind_a_silent_watch_was_restored_and_is_lis
     assert isinstance(commands[-1], FetchPage)
 
 
-def test_three_silent_reconnects_in_vain_double_the_patience_up_to_the_servers_own_end() -> None:
+def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
-    held, state = 70.0, watching(by, bookmarked=True)
+    deadline_s, state = 70.0, watching(by, bookmarked=True)
     now_s = 0.0
     for _ in range(12):
         now_s += 100.0
@@ -242,9 +238,9 @@ def test_three_silent_reconnects_in_vain_double_the_patience_up_to_the_servers_o
         after, _ = step(by, after, WatchOpened(), now_s)
         assert isinstance(after, Watching)
         state = after
-        assert held <= state.context.deadline_s <= 614
-        held = state.context.deadline_s
-    assert held > 300
+        assert deadline_s <= state.context.deadline_s <= 614
+        deadline_s = state.context.deadline_s
+    assert deadline_s > 300
 
 
 def silent() -> Interrupted:
@@ -253,9 +249,7 @@ def silent() -> Interrupted:
     return error
 
 
-def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_the_shortest() -> (
-    None
-):
+def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest() -> None:
     by, now_s = rules(), 0.0
     state: State = watching(by)
     for _ in range(10):  # a proxy cuts what is silent for 35 s
@@ -269,16 +263,14 @@ def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_t
         state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 20)
         assert isinstance(commands[-1], Sleep)
         assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, (
-            "one that lives shorter is asked for ever more rarely"
+            "one that ends sooner is reopened after growing delays"
         )
         now_s = commands[-1].until_s
         state, _ = step(by, state, SleepEnded(), now_s)
         state, _ = step(by, state, WatchOpened(), now_s)
 
 
-def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> (
-    None
-):
+def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> None:
     by = rules()
     _, commands = step(by, watching(by), WatchEnded(), 0.5)
     assert isinstance(commands[-1], Sleep)
@@ -295,7 +287,7 @@ def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_broug
     assert isinstance(commands[-1], OpenWatch), "it lived long enough"
 
 
-def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
+def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -> None:
     by = rules()
     bad = Undecodable("?")
     state, commands = step(
@@ -311,7 +303,7 @@ def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
     assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
 
 
-def test_a_no_of_discovery_counts_when_said_twice_half_a_minute_apart_and_is_said_once() -> None:
+def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart() -> None:
     by = rules()
     state: State
     state, commands = step(by, watching(by), RequestFailed(NotFound("404")), 10.0)
@@ -331,9 +323,7 @@ def test_a_no_of_discovery_counts_when_said_twice_half_a_minute_apart_and_is_sai
     assert isinstance(state, CheckingDiscovery)
 
 
-def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fails_in_between() -> (
-    None
-):
+def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:
     by = rules()
     state, _ = start(by, now_s=0.0)
     state, _ = step(by, state, PageReceived(Page("5", None, [])), 0.0)
@@ -346,14 +336,14 @@ def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fai
     assert commands[-1].event.confirmed
 
 
-def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
+def test_an_event_that_cannot_happen_is_named() -> None:
     by = rules()
     with pytest.raises(AssertionError, match="PageReceived in state Watching"):
         step(by, watching(by), PageReceived(Page("1", None, [])), 1.0)
 
 
 @pytest.mark.parametrize("odd", ["", "0", "abc", "1e9", "0200", "9" * 30, "2" * 5_000_000])
-def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd: str) -> None:
+def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
     by = rules()
     idle: list[list[Frame]] = [
         [Bookmark(odd)],
@@ -409,10 +399,10 @@ def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: st
     assert isinstance(commands[-1], Sleep)
 
 
-def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> (
+def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_from_its_cursor() -> (
     None
 ):
-    """Made again, it would count as missed what changed while the watch was closed for it."""
+    """Made again, it would count as missed what changed while the watch was closed."""
     by = rules(relist_interval_s=3600.0)
     state, commands = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
     assert isinstance(commands[-1], FetchPage)
@@ -429,9 +419,7 @@ def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_o
     assert commands[-1].query.resource_version == "100"
 
 
-def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> (
-    None
-):
+def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:
     by = rules()
     state, _ = step(by, watching(by), RequestFailed(VersionTooLarge("504")), 1.0)
     state, commands = step(by, state, SleepEnded(), 2.0)
@@ -444,7 +432,7 @@ def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_o
     assert commands[0] == Deliver(ListBegun(by_content=True))
 
 
-def test_a_list_that_is_older_than_the_watch_was_is_made_again_by_content() -> None:
+def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     by = rules(relist_interval_s=3600.0)
     state, _ = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
     state, commands = step(by, state, PageReceived(Page("90", None, [])), 6.0)

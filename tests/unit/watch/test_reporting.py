@@ -1,4 +1,4 @@
-"""What the log says of objects that are passed over, however often they change."""
+"""The log lines for skipped objects, however often they change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bad(name: str, why: str = "deep") -> Undecodable:
     return Undecodable(f"a watch line cannot be decoded: {why}", about=("shop", name))
 
 
-def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and_a_count(
+def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = Metrics()
