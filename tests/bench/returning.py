@@ -22,7 +22,7 @@ from tests.support.faultproxy import FaultProxy
 from tests.support.pace import measure_for
 from tests.support.process import PartError
 from tests.support.realparts import ControlPlane
-from watchrelay.watch.admission import LISTS_AT_ONCE
+from watchrelay.watch.admission import LIST_SLOTS
 
 STREAMS = 200
 AWAY_S = 20.0
@@ -149,7 +149,7 @@ def _absence(cluster: ControlPlane, path: FaultProxy, relay: Relay, *, history: 
         ),
         Row(f"{what}: most connection attempts in any one second", most, "", goal=1.0),
         Row(f"{what}: lists", len(seen.lists), "", goal=0.0 if history else None),
-        Row(f"{what}: most lists at once", seen.lists_at_once, "", goal=float(LISTS_AT_ONCE)),
+        Row(f"{what}: most lists at once", seen.lists_at_once, "", goal=float(LIST_SLOTS)),
         Row(
             f"{what}: from its return until the last watch was accepted",
             max(seen.watched_s.values()) - back_s,

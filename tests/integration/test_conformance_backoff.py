@@ -4,6 +4,7 @@ delays, gate, stopping (T50-T58)."""
 import asyncio
 import gc
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from tests.support.following import (
     text,
 )
 from tests.support.scripted import Reply, Request
-from watchrelay.watch.states import Listing
+from watchrelay.watch.machine import ListingPages
 
 # tests are named for the cases of the conformance list
 
@@ -244,7 +245,7 @@ def test_T57_the_trouble_of_one_resource_is_no_trouble_of_the_others(answer: Ans
             await s.run_for(120)
             api.put(pod("b", 0))
             await s.until(lambda: all(f.mirror.names == ["a", "b"] for f in s.followers[1:]), 0.3)
-            assert s.turnstile.gate.closures == 0
+            assert s.admission.breaker.trips == 0
             assert all(not f.mirror.troubles for f in s.followers[1:])
 
     virtualtime.run(scene())
@@ -277,7 +278,7 @@ def test_watches_that_a_proxy_cuts_one_by_one_are_back_in_seconds_each_and_hold_
                 api.put(pod(f"b{number}", 0))
                 await s.until(partial(all_hold, s.followers, 1 + number), 3)
             assert len(api.list_requests) == lists
-            assert s.turnstile.gate.level <= 1
+            assert s.admission.breaker.level <= 1
             assert len(api.watch_requests) <= 40 * (690 / 35 + 2)
 
     virtualtime.run(scene())
@@ -328,7 +329,7 @@ def test_T58_a_stop_ends_the_task_at_once_and_closes_its_sockets(
             await s.run_for(5)
             await stop(s)
             assert s.status.state == "stopped"
-            assert s.turnstile.members == 0
+            assert s.admission.streams == 0
             assert s.count("watch_active") == 0
             # an idle connection stays in the pool until the client closes
             await s.until(lambda: s.server.open_connections <= 1, 1)
@@ -349,13 +350,13 @@ def test_a_stream_that_stops_as_the_prober_leaves_the_probe_to_another() -> None
         api = Api(pod("a", 1))
         api.always = BROKEN
         async with following(api, watchers=2) as s:
-            await s.until(lambda: s.turnstile.gate.closures >= 1)
+            await s.until(lambda: s.admission.breaker.trips >= 1)
             api.always = hang
-            await s.until(lambda: type(s.turnstile.gate.state).__name__ == "Probing")
+            await s.until(lambda: s.admission.breaker.open_until_s == math.inf)
             prober = next(
                 f
                 for f in s.followers
-                if isinstance(f.watcher.state, Listing) and f.status.state != "backoff"
+                if isinstance(f.watcher.state, ListingPages) and f.status.state != "backoff"
             )
             api.always = None
             prober.task.cancel()

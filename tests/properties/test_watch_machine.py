@@ -1,9 +1,8 @@
-"""Room: property tests.  In: a dict that changes, a server that answers as it likes.  Out: what the
-watch machine makes of it is the dict.
+"""What the watch machine makes of a server that answers at random is the server's state.
 
-The model keeps the state at every version. Whenever the machine has a cursor, what was taken equals
-the state at that version; every request is one that the server allows; no failure is retried at
-once twice in a row.
+The model keeps the state at every version. Whenever the machine has a cursor, what it delivered
+equals the state at that version; every request is one that the server allows; failures are not
+retried without a delay again and again; every step is in the transition table.
 """
 
 from random import Random
@@ -46,29 +45,31 @@ from watchrelay.model.watch_events import (
     Troubled,
     Watched,
 )
-from watchrelay.watch.machine import start, step
-from watchrelay.watch.requests import Rules
-from watchrelay.watch.states import (
-    Answered,
-    Arrived,
-    AskServed,
+from watchrelay.watch.context import WatchRules
+from watchrelay.watch.machine import (
+    TRANSITIONS,
+    CheckDiscovery,
     Command,
+    CommitList,
+    CommitResult,
+    DeadlineReached,
     Deliver,
-    Due,
-    Ended,
+    DiscoveryChecked,
     Event,
-    Failed,
     FetchPage,
-    Opened,
+    FramesReceived,
     OpenWatch,
-    Read,
-    Received,
-    Settle,
+    PageReceived,
+    ReadWatch,
+    RequestFailed,
     Sleep,
+    SleepEnded,
     State,
-    Verdict,
+    WatchEnded,
     Watching,
-    Woke,
+    WatchOpened,
+    start,
+    step,
 )
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
@@ -82,7 +83,7 @@ def frame(kind: str, name: str, version: int) -> ObjectFrame:
     return ObjectFrame(kind, "ns", name, f"uid-{name}", str(version), {}, {}, 10)  # type: ignore[arg-type]
 
 
-class WatchOfADict(RuleBasedStateMachine):
+class WatchOfAServer(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.version = 10
@@ -90,7 +91,7 @@ class WatchOfADict(RuleBasedStateMachine):
         self.history: list[ObjectFrame] = []
         self.oldest = 10
         self.now_s = 0.0
-        self.held: dict[str, str] = {}
+        self.delivered: dict[str, str] = {}
         self.fresh: dict[str, str] = {}
         self.pages: dict[str, tuple[int, list[str]]] = {}
         self.seen = 0
@@ -107,7 +108,7 @@ class WatchOfADict(RuleBasedStateMachine):
     )
     def begin(self, seed: int, page_size: int, semantic: str, *, new: bool) -> None:
         plan = WatchPlan(PODS, page_size=page_size, list_semantic=semantic)  # type: ignore[arg-type]
-        self.by = Rules(plan, Random(seed), (1, 36) if new else (1, 33))
+        self.by = WatchRules(plan, Random(seed), (1, 36) if new else (1, 33))
         self._took(start(self.by, now_s=self.now_s))
 
     # ---- the machine's side ----------------------------------------------------------------------
@@ -125,18 +126,20 @@ class WatchOfADict(RuleBasedStateMachine):
             case _:
                 pass
 
-    def _tell(self, event: Event) -> None:
-        failed = isinstance(event, Failed)
+    def _step(self, event: Event) -> None:
+        failed, before = isinstance(event, RequestFailed), type(self.state).__name__
         self._took(step(self.by, self.state, event, self.now_s))
-        slept = isinstance(self.commands[-1], Sleep | AskServed)
+        afters = " ".join(TRANSITIONS[before][type(event).__name__])
+        assert type(self.state).__name__ in afters.split(), "not in the transition table"
+        slept = isinstance(self.commands[-1], Sleep | CheckDiscovery)
         self.at_once = (
             self.at_once + 1
             if failed and not slept
             else 0
-            if slept or isinstance(event, Received | Verdict)
+            if slept or isinstance(event, FramesReceived | CommitResult)
             else self.at_once
         )
-        assert self.at_once <= 4, "failures are retried at once again and again"
+        assert self.at_once <= 4, "failures are retried without a delay"
 
     def _take(self, event: Watched) -> None:
         match event:
@@ -145,9 +148,9 @@ class WatchOfADict(RuleBasedStateMachine):
             case Listed(objects=frames):
                 self._apply(self.fresh, frames)
             case Observed(frames=frames):
-                self._apply(self.held, frames)
+                self._apply(self.delivered, frames)
             case Gone():
-                self.held = {}
+                self.delivered = {}
             case ListDone() | Progressed() | Troubled():
                 pass
 
@@ -171,7 +174,7 @@ class WatchOfADict(RuleBasedStateMachine):
         assert query.send_initial_events or query.resource_version not in {"", "0"}
         assert query.bookmarks
 
-    # ---- the dict's side -------------------------------------------------------------------------
+    # ---- the server's side -------------------------------------------------------------------------
 
     @rule(name=st.sampled_from("abcd"), delete=st.booleans())
     def change(self, name: str, *, delete: bool) -> None:
@@ -210,31 +213,31 @@ class WatchOfADict(RuleBasedStateMachine):
         sleep = self.commands[-1]
         assert isinstance(sleep, Sleep)
         if early and sleep.wakeable:
-            self._tell(Woke(rechecked=True))
+            self._step(SleepEnded(rechecked=True))
         else:
             self.now_s = max(self.now_s, sleep.until_s)
-            self._tell(Woke())
+            self._step(SleepEnded())
 
-    @precondition(lambda self: self._out(AskServed))
+    @precondition(lambda self: self._out(CheckDiscovery))
     @rule(served=st.sampled_from([True, False, None]))
     def discovery(self, served: bool | None) -> None:
-        self._tell(Answered(served))
+        self._step(DiscoveryChecked(served))
 
-    @precondition(lambda self: self._out(Settle))
-    @rule(believed=st.booleans())
-    def verdict(self, *, believed: bool) -> None:
-        settle = self.commands[-1]
-        assert isinstance(settle, Settle)
-        believed = believed or settle.event.confirmed
-        if believed:
-            self.held = dict(self.fresh)
-            assert self.held == self.states[int(settle.event.resource_version)]
-        self._tell(Verdict(believed))
+    @precondition(lambda self: self._out(CommitList))
+    @rule(accepted=st.booleans())
+    def commit(self, *, accepted: bool) -> None:
+        action = self.commands[-1]
+        assert isinstance(action, CommitList)
+        accepted = accepted or action.event.confirmed
+        if accepted:
+            self.delivered = dict(self.fresh)
+            assert self.delivered == self.states[int(action.event.resource_version)]
+        self._step(CommitResult(accepted))
 
-    @precondition(lambda self: self._out(FetchPage, OpenWatch, Read))
+    @precondition(lambda self: self._out(FetchPage, OpenWatch, ReadWatch))
     @rule(error=st.sampled_from(ERRORS))
     def fail(self, error: KubeError) -> None:
-        self._tell(Failed(error))
+        self._step(RequestFailed(error))
 
     @precondition(lambda self: self._out(FetchPage))
     @rule()
@@ -247,14 +250,14 @@ class WatchOfADict(RuleBasedStateMachine):
         else:
             version, names = self.version, sorted(self.states[self.version])
         if version < self.oldest and query.continue_token:
-            self._tell(Failed(Expired("the token is too old")))
+            self._step(RequestFailed(Expired("the token is too old")))
             return
         now, later = (names[: query.limit], names[query.limit :]) if query.limit else (names, [])
         token = f"token-{len(self.pages)}-{len(later)}-{version}" if later else None
         if token:
             self.pages[token] = (version, later)
-        self._tell(
-            Arrived(
+        self._step(
+            PageReceived(
                 Page(
                     str(version),
                     token,
@@ -271,9 +274,9 @@ class WatchOfADict(RuleBasedStateMachine):
         query = opening.query
         self.streaming = sorted(self.states[self.version]) if query.send_initial_events else None
         self.seen = self.version if query.send_initial_events else int(query.resource_version)
-        self._tell(Failed(Expired("too old")) if self.seen < self.oldest else Opened())
+        self._step(RequestFailed(Expired("too old")) if self.seen < self.oldest else WatchOpened())
 
-    @precondition(lambda self: self._out(Read))
+    @precondition(lambda self: self._out(ReadWatch))
     @rule(count=st.integers(1, 5), mark=st.booleans(), error=st.sampled_from([None, None, *ERRORS]))
     def frames(self, count: int, error: KubeError | None, *, mark: bool) -> None:
         frames: list[Frame] = []
@@ -293,34 +296,36 @@ class WatchOfADict(RuleBasedStateMachine):
         if error is not None:
             frames.append(Failure(error))
         if frames:
-            self._tell(Received(frames, self.now_s))
+            self._step(FramesReceived(frames, self.now_s))
 
-    @precondition(lambda self: self._out(Read))
+    @precondition(lambda self: self._out(ReadWatch))
     @rule()
     def end(self) -> None:
-        self._tell(Ended())
+        self._step(WatchEnded())
 
-    @precondition(lambda self: self._out(Read))
+    @precondition(lambda self: self._out(ReadWatch))
     @rule()
     def due(self) -> None:
         read = self.commands[-1]
-        assert isinstance(read, Read)
+        assert isinstance(read, ReadWatch)
         if read.until_s < float("inf"):
             self.now_s = max(self.now_s, read.until_s)
-            self._tell(Due())
+            self._step(DeadlineReached())
 
     # ---- the promise -----------------------------------------------------------------------------
 
     @invariant()
-    def what_was_taken_is_the_state_at_the_cursor(self) -> None:
+    def what_was_delivered_is_the_state_at_the_cursor(self) -> None:
         if not hasattr(self, "state"):
             return
-        cursor = self.state.cursor if isinstance(self.state, Watching) else self.state.held.cursor
+        cursor = (
+            self.state.cursor if isinstance(self.state, Watching) else self.state.context.cursor
+        )
         if cursor:
-            assert self.held == self.states[int(cursor)]
-        elif not isinstance(self.commands[-1], Settle):
-            assert self.held == {}
+            assert self.delivered == self.states[int(cursor)]
+        elif not isinstance(self.commands[-1], CommitList):
+            assert self.delivered == {}
 
 
-TestWatchOfADict = WatchOfADict.TestCase
-TestWatchOfADict.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWatchOfAServer = WatchOfAServer.TestCase
+TestWatchOfAServer.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

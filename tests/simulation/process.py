@@ -37,7 +37,7 @@ from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
 from watchrelay.store.transform import Transform
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
 STREAM = "pods"
@@ -407,7 +407,7 @@ class Life:
                 version=found.newest,
                 wall_ms=wall_ms,
             ),
-            turnstile=Turnstile(rng=self.rng),
+            admission=Admission(rng=self.rng),
             metrics=metrics,
             status=self.status,
             served=self._served,

@@ -21,8 +21,8 @@ EXPLAINED: dict[str, str] = {
     "kafka does not accept records": "",
     "cannot read topic": "",
     "kafka takes less than is watched: states in between are skipped, last ones are not": "",
-    "stream in trouble, trying again": _AWAY,
-    "api server in trouble, all streams stay away": _AWAY,
+    "stream error; retrying": _AWAY,
+    "API server unavailable; requests of all streams are paused": _AWAY,
     "discovery failed": _AWAY,
 }
 """Warnings and errors that the faults lead to, and what their `error` must then speak of (a

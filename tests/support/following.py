@@ -33,7 +33,7 @@ from watchrelay.model.watch_events import (
 )
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -428,7 +428,7 @@ class Scene:
     api: Api
     server: ScriptedServer
     metrics: Metrics
-    turnstile: Turnstile
+    admission: Admission
     client: KubeClient
     followers: list[Follower] = field(default_factory=list)
 
@@ -511,7 +511,7 @@ async def following(
         ScriptedServer(api) as server,
         KubeClient(PlainAccess(server.url), metrics) as client,
     ):
-        scene = Scene(api, server, metrics, Turnstile(rng=rng, metrics=metrics), client)
+        scene = Scene(api, server, metrics, Admission(rng=rng, metrics=metrics), client)
         async with asyncio.TaskGroup() as tasks:
             for index in range(watchers):
                 stream_id, mirror = f"{resource.plural}-{index}", Mirror()
@@ -521,7 +521,7 @@ async def following(
                     WatchPlan(selection, **plan),
                     source=client,
                     outlet=mirror,
-                    turnstile=scene.turnstile,
+                    admission=scene.admission,
                     metrics=metrics.stream(stream_id, resource),
                     status=shown,
                     served=ask,

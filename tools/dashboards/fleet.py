@@ -184,8 +184,8 @@ FLEET: Final[Rows] = (
                 counts=True,
             ),
             Panel(
-                "Gate",
-                "1 while all streams stay away from an API server in trouble.",
+                "Circuit breaker",
+                "1 while requests of all streams are paused: the API server is unavailable.",
                 "short",
                 (
                     (

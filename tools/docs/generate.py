@@ -14,6 +14,7 @@
 | docs/reference/topics.md | the rules for topics |
 | docs/capacity.md and README.md, at their marks | docs/performance.md |
 | docs/images/rooms.svg | the import contracts in pyproject.toml |
+| docs/how-the-watch-works.md, at its marks | the watch machine |
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import yaml
 from tools.docs import reference
 from tools.docs.capacity import with_figures
 from tools.docs.loglines import found
+from tools.docs.machine import with_machine
 from tools.docs.pages import DOCS, ROOT
 from tools.docs.rooms import drawing
 
@@ -44,7 +46,9 @@ def made() -> dict[Path, str]:
         page: with_figures(page.read_text(), performance)
         for page in (DOCS / "capacity.md", ROOT / "README.md")
     }
+    watch = DOCS / "how-the-watch-works.md"
     return {
+        watch: with_machine(watch.read_text()),
         REFERENCE / "config.md": reference.config(),
         REFERENCE / "cli.md": reference.cli(),
         REFERENCE / "exit-codes.md": reference.exit_codes(),

@@ -25,7 +25,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
 from watchrelay.publish.pulse import Pulse
 from watchrelay.publish.tempo import Tempo
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
@@ -52,7 +52,7 @@ class Rooms:
     metrics: Metrics
     board: Board
     client: KubeClient
-    turnstile: Turnstile
+    admission: Admission
     connection: KafkaConnection
     sink: KafkaSink
     control: ControlTopic

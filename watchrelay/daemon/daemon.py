@@ -49,7 +49,7 @@ from watchrelay.observe.overview import About
 from watchrelay.observe.server import WindowServer
 from watchrelay.observe.status import Board
 from watchrelay.publish.tempo import Tempo
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
@@ -248,7 +248,7 @@ class Daemon:
             metrics=self.metrics,
             board=self.board,
             client=client,
-            turnstile=Turnstile(metrics=self.metrics),
+            admission=Admission(metrics=self.metrics),
             connection=connection,
             sink=sink,
             control=control,

@@ -444,7 +444,7 @@ class StreamRunner:
                 resumed=resumed,
                 version=newest,
             ),
-            turnstile=rooms.turnstile,
+            admission=rooms.admission,
             metrics=self._metrics,
             status=self._status,
             served=rooms.served,

@@ -111,8 +111,8 @@ class Supervisor:
         backoff = Backoff()
         self._wait_for_all()
         while True:
-            # where the streams stay away, one of them probes for all
-            await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])
+            # while the circuit is open, one stream probes for all
+            await self._rooms.admission.wait_until_closed(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 changed = await self._discovery.refresh()
                 await self._ask_version()

@@ -299,7 +299,7 @@ CATALOGUE: dict[str, Described] = {
             "endpoint_gate_closed",
             "gauge",
             (),
-            "1 while all streams stay away from an API server in trouble.",
+            "1 while requests of all streams are paused: the API server is unavailable.",
         ),
         Described(
             "event_loop_lag_seconds",

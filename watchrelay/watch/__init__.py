@@ -1,2 +1,3 @@
-"""Keep one resource followed: a pure machine decides, a loop acts, all streams of an endpoint pass
-one turnstile."""
+"""Keeps one resource watched. In: pages and frames of the API server. Out: events in order, each
+delivered before the cursor moves past it. It must not know what an object contains, nor Kafka.
+"""

@@ -1,204 +1,198 @@
-"""What all streams of one API server pass before they send a request: the gate, and the few seats
-for lists.
-
-Room: watch. In: streams that want to ask. Out: permission, one at a time where the server is in
-trouble; lists at most three at once.
-"""
+"""What every stream of one API server passes before it sends a request: the circuit breaker, and a
+bounded number of slots for lists."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
 from watchrelay.core.errors import KubeError, Misconfigured, Unavailable, Unreachable
 from watchrelay.observe.metrics import Metrics
-from watchrelay.watch.circuit import Gate, Go, Hold, spread_s
+from watchrelay.watch.circuit import CircuitBreaker, Denied, Permit, spread_s
 
-LISTS_AT_ONCE = 3
+LIST_SLOTS = 3
 LARGE_LIST_OBJECTS = 10_000
 
 log = logging.getLogger(__name__)
 
 
-class Turnstile:
-    """Shared by every stream of one endpoint.
+class Admission:
+    """Shared by every stream of one API server.
 
-    Units: `lists` counts lists at once; of those known to hold over 10,000 objects one at a time
-    passes. Source: WATCH 6.5, 6.6.
+    Args:
+        list_slots: How many lists run at once; of those with more than `LARGE_LIST_OBJECTS` objects
+            only one does. Source: docs/watch-facts.md 6.5, 6.6.
+        rng: Source of jitter.
+        metrics: Where `endpoint_gate_closed` is set; None for nowhere.
     """
 
     def __init__(
         self,
         *,
-        lists: int = LISTS_AT_ONCE,
+        list_slots: int = LIST_SLOTS,
         rng: Random | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._rng = rng or Random()
-        self.gate = Gate(self._rng)
-        self._seats = asyncio.Semaphore(lists)
-        self._large = asyncio.Semaphore(1)
+        self.breaker = CircuitBreaker(self._rng)
+        self._slots = asyncio.Semaphore(list_slots)
+        self._large_slots = asyncio.Semaphore(1)
         self._changed = asyncio.Event()
-        self._closed_gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
+        self._gauge = metrics.gauge("endpoint_gate_closed") if metrics else None
         self._numbers = 0
-        self.members = 0
-        self.closed = False
-        """The streams were told to stay away, and not yet that the server answers again."""
+        self.streams = 0
+        """How many streams are registered now."""
+        self.logged_open = False
+        """The log has reported an open circuit, and not yet that the server is available again."""
 
     @contextmanager
-    def membership(self) -> Iterator[Passage]:
-        """A stream's place at the turnstile for as long as it lives."""
+    def register(self) -> Iterator[StreamAdmission]:
+        """The admission of one stream for as long as it runs."""
         self._numbers += 1
-        passage = Passage(self, self._numbers, first_wait_s=spread_s(self.members, self._rng))
-        self.members += 1
+        stream = StreamAdmission(
+            self, self._numbers, first_wait_s=spread_s(self.streams, self._rng)
+        )
+        self.streams += 1
         try:
-            yield passage
+            yield stream
         finally:
-            self.members -= 1
-            passage.close()
+            self.streams -= 1
+            stream.close()
 
-    def changed(self) -> None:
-        """Wake everyone who waits at the gate."""
-        closed = self.gate.closed_until_s is not None
-        if self._closed_gauge is not None:
-            self._closed_gauge.set(1 if closed else 0)
+    def notify(self) -> None:
+        """Wake every stream that waits for the circuit breaker."""
+        if self._gauge is not None:
+            self._gauge.set(0 if self.breaker.open_until_s is None else 1)
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def opened_again(self) -> None:
-        """The probe was answered."""
-        if self.closed:
-            log.info("api server answers again")
-            self.closed = False
-        self.changed()
-
-    async def wait_at_gate(self, until_s: float) -> None:
-        """Return at `until_s`, or when the gate changed."""
+    async def wait_for_change(self, until_s: float) -> None:
+        """Return at `until_s`, or when the circuit breaker has changed."""
         changed = self._changed
         try:
-            async with asyncio.timeout_at(None if until_s == float("inf") else until_s):
+            async with asyncio.timeout_at(None if until_s == math.inf else until_s):
                 await changed.wait()
         except TimeoutError:
             return
 
-    async def opened(self, *, within_s: float) -> None:
-        """Return once the gate lets requests pass, or when the time is up: for one who neither
-        probes nor closes it."""
-        until_s = asyncio.get_running_loop().time() + within_s
-        while self.gate.closed_until_s is not None and asyncio.get_running_loop().time() < until_s:
-            await self.wait_at_gate(until_s)
+    async def wait_until_closed(self, *, within_s: float) -> None:
+        """Return once the circuit lets requests pass, or after `within_s`: for requests that are
+        neither probes nor reported to the circuit breaker."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + within_s
+        while self.breaker.open_until_s is not None and now_s() < until_s:
+            await self.wait_for_change(until_s)
 
-    async def take_seat(self, *, large: bool) -> list[asyncio.Semaphore]:
-        """Wait for a list's seat; the semaphores held are the caller's to release."""
-        held: list[asyncio.Semaphore] = []
+    async def acquire_list_slot(self, *, large: bool) -> list[asyncio.Semaphore]:
+        """Wait for a list slot. Returns the semaphores to release."""
+        acquired: list[asyncio.Semaphore] = []
         try:
-            for semaphore in (self._large, self._seats) if large else (self._seats,):
+            for semaphore in (self._large_slots, self._slots) if large else (self._slots,):
                 await semaphore.acquire()
-                held.append(semaphore)
+                acquired.append(semaphore)
         except asyncio.CancelledError:
-            release(held)
+            _release(acquired)
             raise
-        return held
+        return acquired
 
 
-def release(held: list[asyncio.Semaphore]) -> None:
-    """Give seats back."""
-    while held:
-        held.pop().release()
+def _release(acquired: list[asyncio.Semaphore]) -> None:
+    while acquired:
+        acquired.pop().release()
 
 
-class Passage:
-    """One stream at the turnstile. Units: `first_wait_s` is what it should wait before its first
-    request."""
+class StreamAdmission:
+    """The admission of one stream. `first_wait_s` is how long to wait before the first request, so
+    that streams that start together do not send at the same moment."""
 
-    def __init__(self, turnstile: Turnstile, number: int, *, first_wait_s: float) -> None:
-        self._turnstile = turnstile
+    def __init__(self, admission: Admission, number: int, *, first_wait_s: float) -> None:
+        self._admission = admission
         self._number = number
-        self._seats: list[asyncio.Semaphore] = []
-        self._go: Go | None = None
+        self._slots: list[asyncio.Semaphore] = []
+        self._permit: Permit | None = None
         self.first_wait_s = first_wait_s
 
-    @property
-    def seated(self) -> bool:
-        """True while a list's seat is held."""
-        return bool(self._seats)
+    async def acquire_list_slot(self, *, large: bool) -> None:
+        """Take a slot, once per list. Before `enter`, so that the prober never waits for a slot of
+        a stream that waits for the probe."""
+        if not self._slots:
+            self._slots = await self._admission.acquire_list_slot(large=large)
 
-    async def sit(self, *, large: bool) -> None:
-        """Take a list's seat, once per list: before the gate, so that a prober never waits for
-        those who wait for it."""
-        if not self._seats:
-            self._seats = await self._turnstile.take_seat(large=large)
+    def release_list_slot(self) -> None:
+        """Return the slot, if one is taken."""
+        _release(self._slots)
 
-    def stand(self) -> None:
-        """Give the seat back; nothing to do without one."""
-        release(self._seats)
+    async def enter(self, on_wait: Callable[[float], None]) -> None:
+        """Return when a request may be sent. End it with `answered` or `failed`; `close` ends one
+        that was given up.
 
-    async def enter(self, on_hold: Callable[[float], None]) -> None:
-        """Return when a request may be sent. `on_hold` is told until when (infinity: unknown) each
-        time it must wait.
-
-        Shape: end each entered request with `answered` or `failed`; `close` ends one that was given
-        up.
+        Args:
+            on_wait: Called each time the stream must wait, with the moment until when (infinity:
+                unknown).
         """
-        gate = self._turnstile.gate
-        loop = asyncio.get_running_loop()
-        while isinstance(answer := gate.ask(self._number, loop.time()), Hold):
-            on_hold(answer.until_s)
-            await self._turnstile.wait_at_gate(answer.until_s)
-        self._go = answer
+        breaker, now_s = self._admission.breaker, asyncio.get_running_loop().time
+        while isinstance(answer := breaker.admit(self._number, now_s()), Denied):
+            on_wait(answer.until_s)
+            await self._admission.wait_for_change(answer.until_s)
+        self._permit = answer
 
     def answered(self) -> None:
-        """The server lives: it answered the request, whatever it said."""
-        if self._go is not None and self._turnstile.gate.answered(
+        """The server answered the request, with success or with an error of its own."""
+        admission = self._admission
+        if self._permit is not None and admission.breaker.answered(
             self._number, asyncio.get_running_loop().time()
         ):
-            self._turnstile.opened_again()
+            if admission.logged_open:
+                log.info("API server available again")
+                admission.logged_open = False
+            admission.notify()
 
     def failed(self, error: KubeError) -> None:
-        """The request failed: the server's own failures close the gate, what it answered shows that
-        it lives, and what kept us from asking (no credential, no trust) shows nothing."""
+        """The request failed: failures of the server open the circuit, other answers show that it
+        is running, and an error before the request was sent (no credential, no trusted
+        certificate) shows nothing."""
+        breaker, now_s = self._admission.breaker, asyncio.get_running_loop().time()
         if isinstance(error, Misconfigured) and not error.status:
-            if self._turnstile.gate.unanswered(self._number, asyncio.get_running_loop().time()):
-                self._turnstile.changed()
+            if breaker.not_sent(self._number, now_s):
+                self._admission.notify()
             return
         if not isinstance(error, Unavailable):
             self.answered()
             return
-        gate, now_s, reached = (
-            self._turnstile.gate,
-            asyncio.get_running_loop().time(),
-            not isinstance(error, Unreachable),
-        )
-        if self._go is not None and gate.failed(
-            self._number, self._go, now_s, retry_after_s=error.retry_after_s, reached=reached
+        if self._permit is not None and breaker.failed(
+            self._number,
+            self._permit,
+            now_s,
+            retry_after_s=error.retry_after_s,
+            reached=not isinstance(error, Unreachable),
         ):
-            until_s = gate.closed_until_s
-            waits_s = None if until_s is None else round(until_s - now_s, 3)
+            until_s = breaker.open_until_s
             log.log(
-                logging.WARNING if gate.news else logging.DEBUG,
-                "api server in trouble, all streams stay away",
+                logging.WARNING if breaker.first_in_row else logging.DEBUG,
+                "API server unavailable; requests of all streams are paused",
                 extra={
                     "error": str(error),
                     "reason": error.reason,
-                    "wait_s": waits_s,
-                    "level": gate.level,
+                    "wait_s": None if until_s is None else round(until_s - now_s, 3),
+                    "level": breaker.level,
                 },
             )
-            self._turnstile.closed = True
-            self._turnstile.changed()
+            self._admission.logged_open = True
+            self._admission.notify()
 
-    def broke(self, error: KubeError) -> None:
-        """The watch that was opened has ended by `error`: where that may be the server's own end,
-        the next request is a probe."""
+    def watch_broke(self, error: KubeError) -> None:
+        """A watch that had been opened has ended with `error`: where the server may be down, the
+        next request is a probe."""
         if isinstance(error, Unavailable):
-            self._turnstile.gate.broke(asyncio.get_running_loop().time())
+            self._admission.breaker.watch_broke(asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """Leave for good: seat and probe are free for others."""
-        self.stand()
-        self._go = None
-        if self._turnstile.gate.left(self._number, asyncio.get_running_loop().time()):
-            self._turnstile.changed()
+        """The stream has stopped: its slot and its probe are free for others."""
+        self.release_list_slot()
+        self._permit = None
+        if self._admission.breaker.remove(self._number, asyncio.get_running_loop().time()):
+            self._admission.notify()

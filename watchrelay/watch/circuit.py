@@ -1,17 +1,4 @@
-"""The gate of one endpoint: may a stream send a request now? Pure.
-
-Room: watch. In: who asks, and how requests ended. Out: go, or wait until when.
-
-Streams share permission, not a counter: a failure of the *server* closes the gate for all, once per
-closure however many streams see it; when the time is up exactly one stream probes; any answer of a
-living server opens the gate, and whoever waited follows spread out. A stream that is failed again
-while another was answered in between has a trouble of its own (an aggregated API server that is
-away answers 503 for its resources), which closes the gate for nobody.
-A probe that nobody could answer, because we had no credential for it, leaves the gate shut until
-another probes. A watch that breaks after it was opened may be the end of the server, or a proxy's
-idle timeout: it only makes the next request a probe.
-Source: WATCH 6.5 (client-go warns that a shared delay function advances once per caller).
-"""
+"""The circuit breaker of one API server: may a stream send a request now? Pure."""
 
 from __future__ import annotations
 
@@ -25,215 +12,239 @@ SPREAD_PER_STREAM_S = 0.02
 """50 watches a second: each is a TLS handshake and one seat of a server that has just come back.
 Source: `make bench ARGS=returning`."""
 SPREAD_MAX_S = 30.0
-CLOSED_RETRY_AFTER_MAX_S = 32.0
-"""Of a Retry-After, how much holds all streams; the one that it was said to obeys the whole. Above
-what kube-apiserver asks for: it may be said by what serves one resource alone. Source: WATCH 6.4,
-class B.
-"""
-CLOSED_LEAST_S = 1.0
-"""From a probe that failed to the next one: a server that is away hears of all streams together
-once a second at most."""
+OPEN_RETRY_AFTER_MAX_S = 32.0
+"""How much of a Retry-After delays all streams; the stream that received it obeys all of it. More
+than kube-apiserver asks for: an aggregated API server may send it for one resource alone. Source:
+docs/watch-facts.md 6.4, class B."""
+OPEN_LEAST_S = 1.0
+"""From a failed probe to the next one: an unavailable server gets at most one request a second from
+all streams together."""
 
 
 def spread_s(streams: int, rng: Random) -> float:
-    """A random wait that keeps `streams` of them from knocking together."""
+    """A random delay that keeps `streams` of them from sending requests at the same moment."""
     return rng.random() * min(SPREAD_MAX_S, SPREAD_PER_STREAM_S * streams)
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
-    """Send the request now, and say how it ended under this closure number."""
+class Permit:
+    """The request may be sent now; report how it ended with this permit."""
 
-    closure: int
+    trip: int
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """Wait: until the moment given, or, with infinity, until the probe has ended."""
+class Denied:
+    """Wait until `until_s` (monotonic), or, where that is infinity, until the probe has ended."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Requests pass; those who waited at the last closure pass at a moment of their own."""
+class Closed:
+    """Requests pass. Streams that waited while the circuit was open pass at the moments of
+    `turns`."""
 
     turns: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubtful:
-    """A watch broke: the first who asks probes, at once, and until that has ended nobody else
-    passes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """Nobody passes before `until_s`; then the first who asks probes."""
+class Open:
+    """No request passes before `until_s`; the first one after it is the probe."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """One stream tries; the others wait for how it ends."""
+class HalfOpen:
+    """One request passes, the probe of stream `prober`; the others wait for its result. None: no
+    stream has asked yet, and the next one to ask is the prober."""
 
-    prober: int
-
-
-GateState = Open | Doubtful | Closed | Probing
+    prober: int | None = None
 
 
-class Gate:
-    """The gate of one endpoint; streams are numbers that the caller gives out."""
+class CircuitBreaker:
+    """Closed, open or half-open, for all streams of one API server; streams are numbers chosen by
+    the caller.
+
+    Streams share the permission to send, not a failure counter: a failure of the *server* opens the
+    circuit for all of them, once however many streams see it. When the time is up, exactly one
+    stream probes; any answer of a running server closes the circuit, and the waiting streams follow
+    spread out. A stream that fails again although another one was answered in between has a failure
+    of its own (the server of an aggregated API that is down answers 503 for its resources), which
+    opens the circuit for no other stream. A probe that could not be sent, for lack of a credential,
+    leaves the circuit open until another stream probes. A watch that breaks after it was opened may
+    be the end of the server, or the idle timeout of a proxy: it makes the circuit half-open.
+    Source: docs/watch-facts.md 6.5 (client-go warns that a shared delay function advances once per
+    caller).
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._backoff = Backoff()
         self._answered = False
-        self._broken = False
+        self._watch_broke = False
         self._waiting: set[int] = set()
         self._failing: dict[int, bool] = {}
         """Streams whose newest request the server failed, and whether it has answered another
         since."""
-        self.state: GateState = Open()
-        self.closures = 0
-        self.news = False
-        """The newest closure is the first of a row."""
+        self.state: Closed | Open | HalfOpen = Closed()
+        self.trips = 0
+        """How often the circuit left the closed state, or a probe failed."""
+        self.first_in_row = False
+        """The newest trip is the first of a row."""
 
     @property
     def level(self) -> int:
-        """Closures in a row."""
+        """Trips in a row."""
         return self._backoff.failures + self._backoff.absences
 
     @property
-    def closed_until_s(self) -> float | None:
-        """When it will be tried again; infinity while the probe is out, None while it is open."""
+    def open_until_s(self) -> float | None:
+        """When the next probe is due; infinity while one is in flight, None while requests pass."""
         match self.state:
-            case Closed(until_s=until_s):
+            case Open(until_s=until_s):
                 return until_s
-            case Probing():
+            case HalfOpen(prober=int()):
                 return math.inf
             case _:
                 return None
 
-    def ask(self, stream: int, now_s: float) -> Go | Hold:
-        """May `stream` send a request now? Ask again at the moment that `Hold` names, or when the
-        gate has changed."""
+    def admit(self, stream: int, now_s: float) -> Permit | Denied:
+        """May `stream` send a request now? Call again at the moment that `Denied` names, or when
+        the state has changed."""
         match self.state:
-            case Open(turns=turns):
+            case Closed(turns=turns):
                 if turns.get(stream, now_s) > now_s:
-                    return Hold(turns[stream])
+                    return Denied(turns[stream])
                 turns.pop(stream, None)
-            case Closed(until_s=until_s):
+            case Open(until_s=until_s):
                 if now_s < until_s:
                     self._waiting.add(stream)
-                    return Hold(until_s)
-                self.state = Probing(stream)
-            case Doubtful():
-                self.state = Probing(stream)
-            case Probing(prober=prober):
+                    return Denied(until_s)
+                self.state = HalfOpen(stream)
+            case HalfOpen(prober=None):
+                self.state = HalfOpen(stream)
+            case HalfOpen(prober=prober):
                 if prober != stream:
                     self._waiting.add(stream)
-                    return Hold(math.inf)
+                    return Denied(math.inf)
         self._waiting.discard(stream)
-        return Go(self.closures)
+        return Permit(self.trips)
 
     def answered(self, stream: int, now_s: float) -> bool:
-        """A living server answered `stream`, whatever it said. True when that opened the gate."""
+        """A running server answered `stream`, with success or with an error of its own. True when
+        that closed the circuit."""
         self._failing.pop(stream, None)
         for each in self._failing:
             self._failing[each] = True
-        if isinstance(self.state, Probing) and self.state.prober == stream:
+        if self.state == HalfOpen(stream):
             count = len(self._waiting)
-            self.state = Open(
+            self.state = Closed(
                 {each: now_s + spread_s(count, self._rng) for each in sorted(self._waiting)}
             )
             self._waiting.clear()
             self._answered = True
             return True
-        if isinstance(self.state, Open):
+        if isinstance(self.state, Closed):
             self._answered = True
         return False
 
     def failed(
-        self, stream: int, go: Go, now_s: float, *, retry_after_s: float = 0.0, reached: bool = True
+        self,
+        stream: int,
+        permit: Permit,
+        now_s: float,
+        *,
+        retry_after_s: float = 0.0,
+        reached: bool = True,
     ) -> bool:
-        """The server failed `stream`, or was not even `reached`. True when that closed the gate or
-        moved its end.
+        """The server failed the request of `stream`.
 
-        Shape: a request that was let through before the newest closure tells nothing new; only a
-        longer Retry-After of it counts. A probe that fails by a trouble of the stream's own leaves
-        the next one to another.
+        A request that was admitted before the newest trip is no new information; only a longer
+        Retry-After of it counts. A probe that fails by a failure of its stream alone leaves the
+        next probe to another stream.
+
+        Args:
+            stream: Whose request it was.
+            permit: What `admit` returned for it.
+            now_s: Monotonic seconds.
+            retry_after_s: The server's Retry-After, 0 for none.
+            reached: False when no connection could be made.
+
+        Returns:
+            True when that opened the circuit, or moved the moment of the next probe.
         """
-        asked_s = min(clamp_retry_after(retry_after_s), CLOSED_RETRY_AFTER_MAX_S)
-        its_own = reached and self._failing.get(stream, False)
+        asked_s = min(clamp_retry_after(retry_after_s), OPEN_RETRY_AFTER_MAX_S)
+        of_this_stream = reached and self._failing.get(stream, False)
         self._failing[stream] = False
-        if its_own:
-            if self.state != Probing(stream):
+        is_probe = self.state == HalfOpen(stream)
+        if of_this_stream:
+            if not is_probe:
                 return False
-            self.state, self.news = Closed(now_s + CLOSED_LEAST_S), False
+            self.state, self.first_in_row = Open(now_s + OPEN_LEAST_S), False
             return True
-        probing = isinstance(self.state, Probing)
-        if go.closure < self.closures or (probing and self.state != Probing(stream)):
-            if isinstance(self.state, Closed) and now_s + asked_s > self.state.until_s:
-                self.state = Closed(now_s + asked_s)
+        probing = isinstance(self.state, HalfOpen) and self.state.prober is not None
+        if permit.trip < self.trips or (probing and not is_probe):
+            if isinstance(self.state, Open) and now_s + asked_s > self.state.until_s:
+                self.state = Open(now_s + asked_s)
                 return True
             return False
-        self._turned_away(now_s)
+        self._keep_waiting(now_s)
         after = self._backoff.after_failure if reached else self._backoff.after_absence
         self._backoff, delay_s = after(now_s, healthy=self._answered, rng=self._rng)
-        self.news = self.level == 1 + self._broken
-        self._answered = self._broken = False
-        self.closures += 1
+        self.first_in_row = self.level == 1 + self._watch_broke
+        self._answered = self._watch_broke = False
+        self.trips += 1
         self._failing = dict.fromkeys(self._failing, False)
-        self.state = Closed(now_s + max(delay_s, asked_s, CLOSED_LEAST_S))
+        self.state = Open(now_s + max(delay_s, asked_s, OPEN_LEAST_S))
         return True
 
-    def unanswered(self, stream: int, now_s: float) -> bool:
-        """The request of `stream` ended before anybody could answer it, by a fault of ours. True
-        when that moved the end of the closure.
+    def not_sent(self, stream: int, now_s: float) -> bool:
+        """The request of `stream` ended before it was sent, by an error on this side.
 
-        Shape: it says nothing of the server. A probe that ended so is made up for at the pace of
-        one that reached nobody, and counts neither as a failure nor as an answer; any other request
-        changes nothing.
+        That shows nothing about the server: it counts neither as a failure nor as an answer. After
+        a probe that ended so, the next one follows at the pace of probes that reach no server.
+
+        Returns:
+            True when that moved the moment of the next probe.
         """
-        if self.state != Probing(stream):
+        if self.state != HalfOpen(stream):
             return False
         _, delay_s = self._backoff.after_absence(now_s, healthy=False, rng=self._rng)
-        self.state = Closed(now_s + max(delay_s, CLOSED_LEAST_S))
+        self.state = Open(now_s + max(delay_s, OPEN_LEAST_S))
         return True
 
-    def broke(self, now_s: float) -> None:
-        """A watch that was opened, whenever that was, has broken. It is a failure of the row, but
-        of itself closes the gate for no time.
+    def watch_broke(self, now_s: float) -> None:
+        """A watch that had been opened has broken: the circuit is half-open, and the next request
+        is the probe.
 
-        Law: streams whose watches a proxy cuts one by one, each in its time, do not hold up each
-        other.
+        It counts as a failure of the row but adds no delay, so that streams whose watches a proxy
+        closes one by one do not delay each other.
         """
-        if not isinstance(self.state, Open):
+        if not isinstance(self.state, Closed):
             return
-        self._turned_away(now_s)
+        self._keep_waiting(now_s)
         self._backoff, begun = self._backoff.begun(now_s, healthy=self._answered)
-        self._broken = self._broken or begun
-        self.closures += 1
-        self.state = Doubtful()
+        self._watch_broke = self._watch_broke or begun
+        self.trips += 1
+        self.state = HalfOpen()
 
-    def _turned_away(self, now_s: float) -> None:
-        """Who waits for a turn behind the last closure waits for the end of the next."""
-        if isinstance(self.state, Open):
+    def _keep_waiting(self, now_s: float) -> None:
+        """Streams that wait for their turn after the last trip wait for the end of the next."""
+        if isinstance(self.state, Closed):
             self._waiting.update(
                 each for each, turn_s in self.state.turns.items() if turn_s > now_s
             )
 
-    def left(self, stream: int, now_s: float) -> bool:
-        """`stream` asks no more, or gave up its request. True when that set the probe free for
-        another."""
+    def remove(self, stream: int, now_s: float) -> bool:
+        """`stream` has stopped, or gave up its request. True when that lets another stream
+        probe."""
         self._waiting.discard(stream)
         self._failing.pop(stream, None)
-        if isinstance(self.state, Open):
+        if isinstance(self.state, Closed):
             self.state.turns.pop(stream, None)
-        if isinstance(self.state, Probing) and self.state.prober == stream:
-            self.state = Closed(now_s)
+        if self.state == HalfOpen(stream):
+            self.state = Open(now_s)
             return True
         return False

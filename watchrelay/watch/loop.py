@@ -1,9 +1,5 @@
-"""The loop of one stream's watch: performs what the machine asks for, and tells it what came of it.
-
-Room: watch. In: pages and frames of the `Source` port. Out: `Watched` values through the `Outlet`
-port, in order; status, metrics, logs. The machine's new state counts only once everything that came
-with it was taken: a raise discards both.
-"""
+"""The loop of one stream's watch: performs the machine's commands, and feeds their results back as
+events."""
 
 from __future__ import annotations
 
@@ -22,40 +18,14 @@ from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import Watched
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Passage, Turnstile
-from watchrelay.watch.machine import at_work, start, step
-from watchrelay.watch.reporting import Journal
-from watchrelay.watch.requests import Rules
-from watchrelay.watch.states import (
-    Answered,
-    Arrived,
-    AskServed,
-    Command,
-    Deliver,
-    Due,
-    Ended,
-    Event,
-    Failed,
-    FetchPage,
-    Opened,
-    OpenWatch,
-    Probing,
-    Read,
-    Received,
-    Settle,
-    Skipped,
-    Sleep,
-    State,
-    Verdict,
-    Vouch,
-    Vouched,
-    Watching,
-    Woke,
-)
+from watchrelay.watch import machine
+from watchrelay.watch.admission import LARGE_LIST_OBJECTS, Admission, StreamAdmission
+from watchrelay.watch.context import WatchRules
+from watchrelay.watch.reporting import WatchReporter
 
 
 class Source(Protocol):
-    """Where pages and frames come from. Source: kube/client.py."""
+    """Where pages and frames come from: kube/client.py."""
 
     async def list_page(self, selection: Selection, query: ListQuery, *, stream: str) -> Page:
         """One page of a list. Raises: KubeError."""
@@ -74,25 +44,37 @@ class Source(Protocol):
 
 
 class Outlet(Protocol):
-    """Who keeps the state. Source: store/reflector.py."""
+    """Where events go: store/reflector.py."""
 
     async def take(self, event: Watched) -> bool:
-        """Take one event. False only ever answers an unconfirmed `ListDone`: implausible, ask once
-        more with a quorum list."""
+        """Take one event. False is returned only for an unconfirmed `ListDone` that is suspicious:
+        repeat it as a quorum list."""
         ...
 
 
 Served = Callable[[Resource], Awaitable[bool | None]]
-"""Whether discovery knows a resource; None when it cannot say (a group that is stale, a server that
-is away)."""
+"""Whether discovery reports a resource as served; None when it cannot tell (a stale group, an
+unavailable server)."""
 
 
 class Watcher:
     """One stream's watch. `run` it as a task; cancel it to stop.
 
-    Shape: `server_version` gives (major, minor) or None while unknown; `cursor` is a version whose
-    state the outlet holds already; `floor` and `resumed` as in `start`; `followed` is called
-    whenever the server accepts a watch that goes on from the cursor.
+    Args:
+        stream: Its id.
+        plan: What to watch, and how.
+        source: Where pages and frames come from.
+        outlet: Where events go.
+        admission: Shared by all streams of the API server.
+        metrics: Of this stream.
+        status: Of this stream.
+        served: Asks discovery whether the resource is served.
+        server_version: Returns (major, minor), None while unknown.
+        rng: Source of jitter.
+        cursor: A version whose state the outlet has already.
+        floor: As in `machine.start`.
+        resumed: As in `machine.start`.
+        followed: Called whenever the server accepts a watch that continues from the cursor.
     """
 
     def __init__(
@@ -102,7 +84,7 @@ class Watcher:
         *,
         source: Source,
         outlet: Outlet,
-        turnstile: Turnstile,
+        admission: Admission,
         metrics: StreamMetrics,
         status: StreamStatus,
         served: Served,
@@ -116,109 +98,110 @@ class Watcher:
         self.stream = stream
         self._source = source
         self._outlet = outlet
-        self._turnstile = turnstile
+        self._admission = admission
         self._served = served
         self._server_version = server_version
-        self._rules = Rules(plan, rng or Random(), server_version())
+        self._rules = WatchRules(plan, rng or Random(), server_version())
         self._start_cursor = cursor
         self._floor, self._resumed, self._followed = floor, resumed, followed
-        self._journal = Journal(stream, metrics, status)
+        self._reporter = WatchReporter(stream, metrics, status)
         self._recheck = asyncio.Event()
         self._open = AsyncExitStack()
         self._frames: AsyncIterator[list[Frame]] | None = None
-        self.state: State | None = None
+        self.state: machine.State | None = None
 
     @property
     def cursor(self) -> str:
-        """The version up to which everything was taken."""
-        match self.state:
-            case None:
-                return self._start_cursor
-            case Watching(cursor=cursor):
-                return cursor
-            case state:
-                return state.held.cursor
+        """The version up to which everything was delivered."""
+        state = self.state
+        if state is None:
+            return self._start_cursor
+        return state.cursor if isinstance(state, machine.Watching) else state.context.cursor
 
     def recheck(self) -> None:
-        """Try now what waits for a resource or a right: discovery changed, or a right was
-        granted."""
+        """Retry now what waits for a resource or a permission."""
         self._recheck.set()
 
     async def run(self) -> None:
-        """Keep the resource followed until cancelled."""
+        """Watch the resource until cancelled. The machine's next state counts only once everything
+        that came with it was delivered: an exception discards both."""
         loop = asyncio.get_running_loop()
-        with self._turnstile.membership() as passage:
+        with self._admission.register() as admission:
             try:
-                state, commands = start(
+                state, commands = machine.start(
                     self._rules,
                     cursor=self._start_cursor,
                     floor=self._floor,
                     resumed=self._resumed,
                     now_s=loop.time(),
-                    first_wait_s=passage.first_wait_s,
+                    first_wait_s=admission.first_wait_s,
                 )
-                self._journal.began(state)
+                self._reporter.began(state)
                 while True:
-                    if not at_work(state):
-                        passage.stand()
+                    if not machine.needs_list_slot(state):
+                        admission.release_list_slot()
                     blocked_s = await self._deliver(commands)
                     self.state = state
-                    event = await self._act(commands[-1], passage, blocked_s)
+                    event = await self._act(commands[-1], admission, blocked_s)
                     before, now_s = state, loop.time()
-                    state, commands = step(self._rules, before, event, now_s)
-                    if (
-                        type(state) is not Watching
-                        or type(event) is not Received
-                        or type(before) is not Watching
+                    state, commands = machine.step(self._rules, before, event, now_s)
+                    if not (
+                        type(event) is machine.FramesReceived
+                        and type(before) is machine.Watching
+                        and type(state) in (machine.Watching, machine.OpeningWatch)
                     ):
                         self._refresh_version()
-                        self._journal.stepped(before, event, state, now_s)
+                        self._reporter.stepped(before, event, state, now_s)
             finally:
                 await self._close()
-                self._journal.stopped()
+                self._reporter.stopped()
 
-    async def _deliver(self, commands: tuple[Command, ...]) -> float:
-        """Hand over what the step brought. Units: the seconds it took."""
+    async def _deliver(self, commands: tuple[machine.Command, ...]) -> float:
+        """Deliver what the step brought. Returns the seconds it took."""
         if len(commands) == 1:
             return 0.0
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         for command in commands[:-1]:
             match command:
-                case Deliver(event=event):
-                    self._journal.delivering(event)
+                case machine.Deliver(event=event):
+                    self._reporter.delivering(event)
                     await self._outlet.take(event)
-                case Skipped(errors=errors):
-                    self._journal.skipped(errors)
+                case machine.ReportSkipped(errors=errors):
+                    self._reporter.skipped(errors)
                 case _:
                     raise AssertionError(f"{type(command).__name__} is not the last command")
         return now_s() - began_s
 
-    async def _act(self, action: Command, passage: Passage, blocked_s: float) -> Event:
+    async def _act(
+        self, action: machine.Command, admission: StreamAdmission, blocked_s: float
+    ) -> machine.Event:
         match action:
-            case Read(until_s=until_s):
-                return await self._read(until_s + blocked_s, passage)
-            case Vouch(query=query, until_s=until_s):
-                return Vouched(await self._present(query, until_s))
-            case Settle(event=done):
-                return Verdict(await self._outlet.take(done))
-            case FetchPage(query=query):
-                return await self._fetch(query, passage)
-            case OpenWatch(query=query):
-                return await self._open_watch(query, passage)
-            case Sleep(until_s=until_s, wakeable=wakeable):
+            case machine.ReadWatch(until_s=until_s):
+                return await self._read(until_s + blocked_s, admission)
+            case machine.CheckLiveness(query=query, until_s=until_s):
+                return machine.LivenessChecked(await self._current_version(query, until_s))
+            case machine.CommitList(event=done):
+                return machine.CommitResult(await self._outlet.take(done))
+            case machine.FetchPage(query=query):
+                return await self._fetch(query, admission)
+            case machine.OpenWatch(query=query):
+                return await self._open_watch(query, admission)
+            case machine.Sleep(until_s=until_s, wakeable=wakeable):
                 await self._close()
-                return Woke(await self._sleep(until_s, wakeable=wakeable))
-            case AskServed():
+                return machine.SleepEnded(await self._sleep(until_s, wakeable=wakeable))
+            case machine.CheckDiscovery():
                 await self._close()
-                return Answered(await self._served(self._rules.plan.selection.resource))
-            case Deliver() | Skipped():
-                raise AssertionError(f"{type(action).__name__} is no action")
+                return machine.DiscoveryChecked(
+                    await self._served(self._rules.plan.selection.resource)
+                )
+            case machine.Deliver() | machine.ReportSkipped():
+                raise AssertionError(f"{type(action).__name__} is not an action")
             case _:
                 assert_never(action)
 
-    async def _read(self, until_s: float, passage: Passage) -> Event:
-        assert self._frames is not None, "a watch is read that is not open"
+    async def _read(self, until_s: float, admission: StreamAdmission) -> machine.Event:
+        assert self._frames is not None, "read without an open watch"
         try:
             if until_s == math.inf:
                 frames = await anext(self._frames)
@@ -226,34 +209,33 @@ class Watcher:
                 async with asyncio.timeout_at(until_s):
                     frames = await anext(self._frames)
         except StopAsyncIteration:
-            return Ended()
+            return machine.WatchEnded()
         except TimeoutError:
-            return Due()
+            return machine.DeadlineReached()
         except KubeError as error:
-            passage.broke(error)
-            return Failed(error)
-        self._journal.received(frames)
-        return Received(frames, asyncio.get_running_loop().time())
+            admission.watch_broke(error)
+            return machine.RequestFailed(error)
+        self._reporter.received(frames)
+        return machine.FramesReceived(frames, asyncio.get_running_loop().time())
 
-    async def _fetch(self, query: ListQuery, passage: Passage) -> Event:
+    async def _fetch(self, query: ListQuery, admission: StreamAdmission) -> machine.Event:
         await self._close()
         self._recheck.clear()
-        if not isinstance(self.state, Probing):
-            await passage.sit(large=self._journal.objects_listed > LARGE_LIST_OBJECTS)
-        await self._enter(passage)
-        self._journal.requesting(streaming=False, listing=not isinstance(self.state, Probing))
+        listing = not isinstance(self.state, machine.Probing)
+        await self._enter(admission, listing=listing)
+        self._reporter.requesting(streaming=False, listing=listing)
         try:
             page = await self._source.list_page(
                 self._rules.plan.selection, query, stream=self.stream
             )
         except KubeError as error:
-            passage.failed(error)
-            return Failed(error)
-        passage.answered()
-        return Arrived(page)
+            admission.failed(error)
+            return machine.RequestFailed(error)
+        admission.answered()
+        return machine.PageReceived(page)
 
-    async def _present(self, query: ListQuery, until_s: float) -> str:
-        """The server's present version, "" when it does not say in time; without seat and gate, for
+    async def _current_version(self, query: ListQuery, until_s: float) -> str:
+        """The server's current version, "" when it does not answer in time; without admission, for
         it is one small request."""
         try:
             async with asyncio.timeout_at(until_s):
@@ -264,30 +246,30 @@ class Watcher:
             return ""
         return page.resource_version
 
-    async def _open_watch(self, query: WatchQuery, passage: Passage) -> Event:
+    async def _open_watch(self, query: WatchQuery, admission: StreamAdmission) -> machine.Event:
         await self._close()
         self._recheck.clear()
-        if query.send_initial_events:
-            await passage.sit(large=self._journal.objects_listed > LARGE_LIST_OBJECTS)
-        await self._enter(passage)
-        self._journal.requesting(
-            streaming=query.send_initial_events, listing=query.send_initial_events
-        )
+        streaming = query.send_initial_events
+        await self._enter(admission, listing=streaming)
+        self._reporter.requesting(streaming=streaming, listing=streaming)
         try:
             opened = self._source.watch(self._rules.plan.selection, query, stream=self.stream)
             self._frames = await self._open.enter_async_context(opened)
         except KubeError as error:
-            passage.failed(error)
-            return Failed(error)
-        passage.answered()
-        self._journal.opened(streaming=query.send_initial_events)
-        if not query.send_initial_events:
+            admission.failed(error)
+            return machine.RequestFailed(error)
+        admission.answered()
+        self._reporter.opened(streaming=streaming)
+        if not streaming:
             self._followed()
-        return Opened()
+        return machine.WatchOpened()
 
-    async def _enter(self, passage: Passage) -> None:
-        await passage.enter(self._journal.held_back)
-        self._journal.let_through()
+    async def _enter(self, admission: StreamAdmission, *, listing: bool) -> None:
+        if listing:
+            large = self._reporter.objects_listed > LARGE_LIST_OBJECTS
+            await admission.acquire_list_slot(large=large)
+        await admission.enter(self._reporter.paused)
+        self._reporter.admitted()
 
     async def _sleep(self, until_s: float, *, wakeable: bool) -> bool:
         """Sleep; True when `recheck` ended it."""
@@ -304,7 +286,7 @@ class Watcher:
         """Close the open watch, if any."""
         if self._frames is not None:
             self._frames = None
-            self._journal.closed()
+            self._reporter.closed()
             await self._open.aclose()
 
     def _refresh_version(self) -> None:

@@ -1,48 +1,481 @@
-"""The watch of one resource as a value that steps. Pure.
+"""The watch of one resource as a state machine: table, states, events, commands, then the steps.
+Pure.
 
-Room: watch. In: a state, what happened, the time. Out: the next state, and commands of which the
-last is the one thing to do next.
-
-    list (paged or streaming) -> verdict -> watch -> watch -> ... ; every failure -> wait -> what it
-    was about to do, or a list
-
-States hold only what is legal in them; what outlives a request is `Held`. The loop keeps a new
-state only when the deliveries that came with it were taken: so the cursor moves last.
+`step` takes a state, an event and the time; it returns the next state and commands, the last of
+which is the one action whose result is the next event. `loop.py` performs them, and keeps the next
+state only when everything before the action was delivered: the cursor moves last.
 """
 
 from __future__ import annotations
 
 import math
-from typing import assert_never
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
 
-from watchrelay.watch.errors import answered, woke
-from watchrelay.watch.listing import step_listing, step_probing, step_settling, step_streaming
-from watchrelay.watch.requests import Rules, begin, relist_due_s
-from watchrelay.watch.states import (
-    FORBIDDEN_GRACE_S,
-    Absent,
-    Answered,
-    Event,
-    Held,
-    Listing,
-    Next,
-    Probing,
-    Settling,
-    Sleep,
-    State,
-    Step,
-    Streaming,
-    ToList,
-    ToWatch,
-    Waiting,
-    Watching,
-    Woke,
+from watchrelay.core.backoff import Backoff, clamp_retry_after
+from watchrelay.core.errors import (
+    Expired,
+    Forbidden,
+    Interrupted,
+    Invalid,
+    KubeError,
+    Misconfigured,
+    NotAcceptable,
+    NotFound,
+    NotWatchable,
+    Refused,
+    Unauthorized,
+    Unavailable,
+    Undecodable,
+    VersionTooLarge,
 )
-from watchrelay.watch.watching import step_watching
+from watchrelay.model.frames import (
+    Bookmark,
+    Failure,
+    Frame,
+    ListQuery,
+    ObjectFrame,
+    Page,
+    WatchQuery,
+)
+from watchrelay.model.resources import comparable, compare, watchable
+from watchrelay.model.watch_events import (
+    Gone,
+    ListBegun,
+    ListDone,
+    Listed,
+    Observed,
+    Progressed,
+    Troubled,
+    Watched,
+)
+from watchrelay.watch.context import (
+    FORBIDDEN_GRACE_S,
+    STREAMING_SINCE,
+    TIMEOUT_SLACK_S,
+    StreamContext,
+    WatchRules,
+)
+
+TRANSITIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Waiting": {"SleepEnded": ("ListingPages OpeningList OpeningWatch Probing", "")},
+    "ListingPages": {
+        "PageReceived": ("AwaitingCommit ListingPages", "OpeningList Waiting"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+    },
+    "OpeningList": {
+        "WatchOpened": ("StreamingList", ""),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+    },
+    "StreamingList": {
+        "FramesReceived": (
+            "AwaitingCommit StreamingList",
+            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+        ),
+        "WatchEnded": ("Waiting", "ListingPages"),
+        "DeadlineReached": ("Waiting", "ListingPages"),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+    },
+    "AwaitingCommit": {
+        "CommitResult": (
+            "OpeningWatch Watching",
+            "ListingPages OpeningList Probing Waiting CheckingDiscovery",
+        )
+    },
+    "Probing": {
+        "PageReceived": ("OpeningWatch", "ListingPages OpeningList"),
+        "RequestFailed": ("Waiting", "OpeningWatch CheckingDiscovery"),
+    },
+    "OpeningWatch": {
+        "WatchOpened": ("Watching", ""),
+        "RequestFailed": ("Waiting", "ListingPages OpeningList OpeningWatch CheckingDiscovery"),
+    },
+    "Watching": {
+        "FramesReceived": (
+            "Watching",
+            "ListingPages OpeningList OpeningWatch Waiting CheckingDiscovery",
+        ),
+        "WatchEnded": ("OpeningWatch Probing", "ListingPages OpeningList Waiting"),
+        "DeadlineReached": ("Watching", "ListingPages OpeningList OpeningWatch Probing"),
+        "LivenessChecked": ("Watching", "ListingPages OpeningList"),
+        "RequestFailed": (
+            "Waiting CheckingDiscovery",
+            "ListingPages OpeningList OpeningWatch Probing",
+        ),
+    },
+    "CheckingDiscovery": {"DiscoveryChecked": ("Absent", "ListingPages OpeningList")},
+    "Absent": {
+        "SleepEnded": ("CheckingDiscovery", "ListingPages OpeningList OpeningWatch Probing")
+    },
+}
+"""State, event, the states that usually follow, and the others; every other event is a bug. The
+diagram (of the usual ones) and the table of docs/how-the-watch-works.md are made from it, and a
+test holds it equal to what `step` does."""
+
+# ---- limits --------------------------------------------------------------------------------------
+
+TIMEOUT_MIN_S, TIMEOUT_MAX_S = 300, 599
+"""Of a watch; drawn for each one, or all watches of a restarted server end together every time.
+Source: client-go; docs/watch-facts.md 2.2."""
+END_MARK_WITHIN_S = 30.0
+"""A streaming list without its initial-events-end bookmark this long after its newest object has
+failed. Source: docs/watch-facts.md 3.6."""
+RELIST_AGAIN_S = 600.0
+"""A failed list that was to find what a watch missed is retried after this time, or after its
+interval where that is shorter."""
+SETBACK_WINDOW_S = 60.0
+"""A second loss of history within this time of the list that repaired the first backs off. Source:
+docs/watch-facts.md 6.4, class C."""
+PROBE_AFTER_S = 600.0
+LIVENESS_AFTER_S = 65.0
+LIVENESS_EARLY_S = 50.0
+"""A watch that was opened at a version brings no bookmark before the server's cache has passed that
+version, which on an idle resource takes minutes. So when the first one is missing, the server's
+current version is requested before the watch counts as frozen. That list makes the cache catch up:
+where a bookmark was missing once, it is made in time for the next watch's first, after 60 s.
+Source: docs/watch-facts.md 0, D8."""
+SECOND_BOOKMARK_S = 130.0
+QUIET_STALLS = 3
+VERY_SHORT_S = 1.0
+"""A watch that ends sooner and brought nothing is a failure, or a server that closes at once gets
+requests in a hot loop (docs/watch-facts.md 2.9). Where it brought something it is none, but the
+next is not opened before this time is up: each change of a busy resource would open another."""
+HEALTHY_AFTER_S = 60.0
+ABSENT_TWICE_S = 30.0
+"""Discovery must report a resource as not served twice, this far apart, before its objects are
+removed. Source: docs/watch-facts.md 8.4."""
+CHECK_DISCOVERY_S = 30.0
+
+# ---- what follows a wait or a failure ------------------------------------------------------------
+
+ListCause = Literal[
+    "first", "expired", "behind", "undecodable", "suspicious", "consistency", "restored",
+    "returned", "refused", "resumed", "continue",
+]  # fmt: skip
+"""Why a list is made: a field of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToList:
+    """Make a list.
+
+    `quorum`: request no version; the newest state counts, also one older than ours. `unbounded`: in
+    one page, because the history expired between pages. `confirmed`: the result is accepted,
+    however suspicious. `by_content`: the server went back, so versions may have been used twice.
+    """
+
+    cause: ListCause
+    quorum: bool = False
+    unbounded: bool = False
+    confirmed: bool = False
+    by_content: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToWatch:
+    """Open a watch at the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToProbe:
+    """Check that the server's current version is not behind the cursor, then watch. Source:
+    docs/watch-facts.md 2.8."""
+
+
+Next = ToList | ToWatch | ToProbe
+
+# ---- states --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No request is sent before `until_s`. `error` is why; None: to spread requests."""
+
+    context: StreamContext
+    then: Next
+    until_s: float
+    error: KubeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListingPages:
+    """The request for a page of a list is in flight; for the first one `token` and `version` are
+    "". `minimum`: the version that the list may not be older than, "" for none."""
+
+    context: StreamContext
+    goal: ToList
+    minimum: str
+    limit: int
+    token: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningList:
+    """The request for a streaming list is in flight."""
+
+    context: StreamContext
+    goal: ToList
+    minimum: str
+    timeout_s: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingList:
+    """A watch is open whose initial events have not ended. `added_s` is when the newest object
+    came, or when the watch was opened; `any_objects`: at least one has come."""
+
+    context: StreamContext
+    goal: ToList
+    minimum: str
+    timeout_s: int
+    idle_s: float
+    opened_s: float
+    added_s: float
+    any_objects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingCommit:
+    """A list is complete and was delivered; the answer is awaited. `watch`: the streaming list
+    continues as this watch, with the frames `rest` that came at `rest_s`."""
+
+    context: StreamContext
+    goal: ToList
+    version: str
+    watch: Watching | None = None
+    rest: tuple[Frame, ...] = ()
+    rest_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """A list of one object is in flight, only for the server's current version."""
+
+    context: StreamContext
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningWatch:
+    """The request for a watch from the cursor is in flight."""
+
+    context: StreamContext
+    timeout_s: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """A watch is open.
+
+    `cursor` is the version of everything delivered so far. `idle_s` is how long it may be silent,
+    `source_idle_s` how long the source lets it be: where `idle_s` is not shorter, reads need no
+    deadline of ours. `contact_s` is when the newest frame came, or when the watch was opened;
+    `objects` and `lines` count what came. `liveness`: before the first frame (of a streaming list:
+    the first after its initial events) of a watch that should bring bookmarks, the server's current
+    version is requested ("due"); after that it may be silent for `idle_s` and no longer
+    ("checked").
+    """
+
+    context: StreamContext
+    cursor: str
+    timeout_s: int
+    idle_s: float
+    source_idle_s: float
+    opened_s: float
+    contact_s: float
+    objects: int = 0
+    lines: int = 0
+    liveness: Literal["", "due", "checked"] = ""
+
+    @property
+    def due_s(self) -> float:
+        """When a read must end; infinity where the source ends it."""
+        silent_s = math.inf
+        if self.liveness == "due":
+            silent_s = LIVENESS_EARLY_S if self.context.late else LIVENESS_AFTER_S
+        elif self.liveness or self.idle_s < self.source_idle_s:
+            silent_s = self.idle_s
+        return min(self.contact_s + silent_s, self.context.relist_due_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckingDiscovery:
+    """The collection answered 404, and discovery is asked whether it is served. `retry_s`: when the
+    request itself is retried."""
+
+    context: StreamContext
+    then: Next
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The collection answered 404; nothing is requested until discovery is asked again, or
+    `retry_s`."""
+
+    context: StreamContext
+    then: Next
+    retry_s: float
+
+
+State = (
+    Waiting | ListingPages | OpeningList | StreamingList | AwaitingCommit | Probing
+    | OpeningWatch | Watching | CheckingDiscovery | Absent
+)  # fmt: skip
+
+# ---- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SleepEnded:
+    """The sleep is over. `rechecked`: it ended early, because a retry is likely to succeed now."""
+
+    rechecked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PageReceived:
+    """A page of a list."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOpened:
+    """The server accepted the watch."""
+
+
+@dataclass(slots=True)
+class FramesReceived:
+    """The frames of one chunk, never none; `at_s` is when it came."""
+
+    frames: list[Frame]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEnded:
+    """The server ended the watch cleanly."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    """The read ended at its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The request, or the watch that it opened, failed."""
+
+    error: KubeError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """Whether the list that was delivered is accepted."""
+
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessChecked:
+    """The server's current version, requested beside an open watch; "" when there was no answer."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryChecked:
+    """Whether discovery reports the resource as served; None when it cannot tell."""
+
+    served: bool | None
+
+
+Event = (
+    SleepEnded | PageReceived | WatchOpened | FramesReceived | WatchEnded | DeadlineReached
+    | RequestFailed | CommitResult | LivenessChecked | DiscoveryChecked
+)  # fmt: skip
+
+# ---- commands: any number of `Deliver` and `ReportSkipped`, then one action ----------------------
+
+
+@dataclass(slots=True)
+class Deliver:
+    """Deliver `event` to the store, and wait until it is taken."""
+
+    event: Watched
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSkipped:
+    """Count and log undecodable objects that are skipped."""
+
+    errors: tuple[KubeError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait until `until_s`, or, if `wakeable`, until `recheck()` -> `SleepEnded`."""
+
+    until_s: float
+    wakeable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPage:
+    """Request a page -> `PageReceived`, `RequestFailed`."""
+
+    query: ListQuery
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWatch:
+    """Open a watch -> `WatchOpened`, `RequestFailed`."""
+
+    query: WatchQuery
+
+
+@dataclass(slots=True)
+class ReadWatch:
+    """Read the open watch until `until_s` -> `FramesReceived`, `WatchEnded`, `DeadlineReached`,
+    `RequestFailed`. Every other action but `CommitList` and `CheckLiveness` closes it."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommitList:
+    """Deliver the end of a list -> `CommitResult`."""
+
+    event: ListDone
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLiveness:
+    """Request the server's current version until `until_s`, while the watch stays open ->
+    `LivenessChecked`."""
+
+    query: ListQuery
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDiscovery:
+    """Ask discovery whether the resource is served -> `DiscoveryChecked`."""
+
+
+Action = FetchPage | OpenWatch | ReadWatch | CheckLiveness | CommitList | Sleep | CheckDiscovery
+Command = Deliver | ReportSkipped | Action
+Step = tuple[State, tuple[Command, ...]]
+
+# ---- start, step ---------------------------------------------------------------------------------
 
 
 def start(
-    rules: Rules,
+    rules: WatchRules,
     *,
     cursor: str = "",
     floor: str = "",
@@ -52,18 +485,25 @@ def start(
 ) -> Step:
     """The first step: a list, or with a cursor a watch from there.
 
-    Shape: `resumed`: the outlet holds what a log said and, without a cursor, wants a list of the
-    present to compare it with; `floor` is the newest version of that log. No list is made to learn
-    whether the server was set back behind the cursor: its watch would be silent, and after a minute
-    without a bookmark the probe is made anyway (WATCH 2.8).
-    Units: `first_wait_s` spreads streams that start together.
+    No list is made to learn whether the server was restored to a version before the cursor: its
+    watch would be silent, and after a minute without a bookmark the probe is made anyway
+    (docs/watch-facts.md 2.8).
+
+    Args:
+        rules: What the machine follows.
+        cursor: The version whose state is in the store already, "" for none.
+        floor: The newest version of the log that was read back.
+        resumed: The store holds what a log contained and, without a cursor, needs a list of the
+            current state to compare with.
+        now_s: Monotonic seconds.
+        first_wait_s: Delay that spreads streams which start together.
     """
-    held = Held(
+    context = StreamContext(
         cursor=cursor,
         floor=floor,
         complete=bool(cursor),
         bookmarked=bool(cursor) and rules.plan.bookmarks,
-        relist_due_s=relist_due_s(rules, now_s) if cursor else math.inf,
+        relist_due_s=rules.relist_due_s(now_s) if cursor else math.inf,
         watched=resumed or bool(cursor),
         grace_s=FORBIDDEN_GRACE_S if resumed or cursor else 0.0,
     )
@@ -71,37 +511,779 @@ def start(
         ToWatch() if cursor else ToList("resumed", quorum=True) if resumed else ToList("first")
     )
     if first_wait_s <= 0:
-        return begin(rules, held, then, now_s)
-    return Waiting(held, then, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
+        return begin(rules, context, then, now_s)
+    return Waiting(context, then, now_s + first_wait_s), (Sleep(now_s + first_wait_s),)
 
 
-def step(rules: Rules, state: State, event: Event, now_s: float) -> Step:
+def step(rules: WatchRules, state: State, event: Event, now_s: float) -> Step:
     """The state after `event`, and what to do. Raises: AssertionError when the event cannot happen
     in that state."""
     match state:
         case Watching():
-            return step_watching(rules, state, event, now_s)
-        case Listing():
-            return step_listing(rules, state, event, now_s)
-        case Streaming():
-            return step_streaming(rules, state, event, now_s)
-        case Settling():
-            return step_settling(rules, state, event, now_s)
+            return _watching(rules, state, event, now_s)
+        case OpeningWatch():
+            return _opening_watch(rules, state, event, now_s)
+        case ListingPages():
+            return _listing_pages(rules, state, event, now_s)
+        case OpeningList():
+            return _opening_list(rules, state, event, now_s)
+        case StreamingList():
+            return _streaming_list(rules, state, event, now_s)
+        case AwaitingCommit():
+            return _awaiting_commit(rules, state, event, now_s)
         case Probing():
-            return step_probing(rules, state, event, now_s)
+            return _probing(rules, state, event, now_s)
         case Waiting():
-            assert isinstance(event, Woke), f"{type(event).__name__} while waiting"
-            return begin(rules, state.held, state.then, now_s)
-        case Absent(asking=True):
-            assert isinstance(event, Answered), f"{type(event).__name__} while discovery is asked"
-            return answered(rules, state, event.served, now_s)
+            assert isinstance(event, SleepEnded), _impossible(state, event)
+            return begin(rules, state.context, state.then, now_s)
+        case CheckingDiscovery():
+            assert isinstance(event, DiscoveryChecked), _impossible(state, event)
+            return _checking_discovery(rules, state, event.served, now_s)
         case Absent():
-            assert isinstance(event, Woke), f"{type(event).__name__} while the resource is absent"
-            return woke(rules, state, now_s, rechecked=event.rechecked)
+            assert isinstance(event, SleepEnded), _impossible(state, event)
+            if event.rechecked or now_s >= state.retry_s:
+                return begin(rules, state.context, state.then, now_s)
+            checking = CheckingDiscovery(state.context, state.then, state.retry_s)
+            return checking, (CheckDiscovery(),)
         case _:
             assert_never(state)
 
 
-def at_work(state: State) -> bool:
-    """True while a list needs its seat."""
-    return isinstance(state, Listing | Streaming)
+def _impossible(state: State, event: Event) -> str:
+    return f"{type(event).__name__} in state {type(state).__name__}"
+
+
+def is_resuming(then: Next) -> bool:
+    """True for what continues from the cursor without a list."""
+    return isinstance(then, ToWatch | ToProbe)
+
+
+def needs_list_slot(state: State) -> bool:
+    """True while a list is running."""
+    return isinstance(state, ListingPages | OpeningList | StreamingList)
+
+
+def begin(rules: WatchRules, context: StreamContext, then: Next, now_s: float) -> Step:
+    """The state for `then`, and its first request."""
+    match then:
+        case ToList():
+            return begin_list(rules, context, then, now_s)
+        case ToWatch():
+            return begin_watch(rules, context)
+        case ToProbe():
+            query = ListQuery(limit=1, plain=context.plain)
+            return Probing(replace(context, contact_s=now_s)), (FetchPage(query),)
+        case _:
+            assert_never(then)
+
+
+def resume(rules: WatchRules, context: StreamContext, now_s: float) -> Step:
+    """Watch on from the cursor; after ten silent minutes only when the server's current version is
+    not behind it (docs/watch-facts.md 2.8)."""
+    if context.relist_due_s <= now_s:
+        return begin_list(rules, context, ToList("consistency", quorum=True), now_s)
+    then = ToProbe() if now_s - context.contact_s >= PROBE_AFTER_S else ToWatch()
+    return begin(rules, context, then, now_s)
+
+
+def wait(
+    context: StreamContext, then: Next, error: KubeError, until_s: float, *, wakeable: bool = False
+) -> Step:
+    """Send nothing until `until_s`, and report why."""
+    return Waiting(context, then, until_s, error), (
+        Deliver(Troubled(error, until_s)),
+        Sleep(until_s, wakeable),
+    )
+
+
+def _at_once(
+    rules: WatchRules, context: StreamContext, then: Next, error: KubeError, now_s: float
+) -> Step:
+    """Report `error`, and begin `then` without a delay."""
+    state, commands = begin(rules, context, then, now_s)
+    return state, (Deliver(Troubled(error, None)), *commands)
+
+
+# ---- lists ---------------------------------------------------------------------------------------
+
+
+def begin_list(rules: WatchRules, context: StreamContext, goal: ToList, now_s: float) -> Step:
+    """A list, streaming where the server supports it. A version is sent only together with
+    NotOlderThan, or as "0"."""
+    minimum = _newer(context.cursor, context.floor) if context.complete and not goal.quorum else ""
+    first_any = not context.complete and not goal.quorum and rules.plan.list_semantic == "any"
+    begun = Deliver(ListBegun(goal.by_content))
+    if context.streams_lists(rules, now_s) and not first_any and not goal.unbounded:
+        timeout_s = rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
+        # its initial events end with a bookmark
+        idle_s = context.idle_s(rules, timeout_s, bookmarked=True)
+        query = WatchQuery(
+            resource_version=minimum,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_s,
+            bookmarks=True,
+            send_initial_events=True,
+            plain=context.plain,
+        )
+        return OpeningList(context, goal, minimum, timeout_s, idle_s), (begun, OpenWatch(query))
+    limit = 0 if goal.unbounded else rules.plan.page_size
+    if minimum and rules.server_version is not None and rules.server_version < STREAMING_SINCE:
+        # these servers answer later pages from etcd: one page keeps a relist in the server's cache
+        # (docs/watch-facts.md 1.10)
+        limit = 0
+    version, match = ("0", "") if first_any else (minimum, "NotOlderThan" if minimum else "")
+    page = ListQuery(
+        limit=limit, resource_version=version, version_match=match, plain=context.plain
+    )
+    return ListingPages(context, goal, minimum, limit), (begun, FetchPage(page))
+
+
+def _newer(cursor: str, floor: str) -> str:
+    """The newer of the two where they can be compared, else the cursor."""
+    return floor if cursor and floor and compare(cursor, floor) == -1 else cursor
+
+
+def _listing_pages(rules: WatchRules, state: ListingPages, event: Event, now_s: float) -> Step:
+    match event:
+        case PageReceived(page=page) if watchable(page.resource_version):
+            return _page(rules, state, page, now_s)
+        case PageReceived():
+            error: KubeError = NotWatchable(
+                f"the list of {rules.plan.selection.path} has no usable resourceVersion: it cannot "
+                "be watched; remove it from the config"
+            )
+            return _list_failed(rules, state.context, state.goal, error, now_s)
+        case RequestFailed(error=Expired() as error) if state.token and not state.goal.unbounded:
+            # The history expired between pages: one page cannot outlive it. Source: client-go
+            # tools/pager.
+            return _at_once(rules, state.context, replace(state.goal, unbounded=True), error, now_s)
+        case RequestFailed(error=Invalid(about="continue") as error) if (
+            state.token and state.goal.cause != "continue"
+        ):
+            goal = replace(state.goal, cause="continue")
+            return _at_once(rules, state.context, goal, error, now_s)
+        case RequestFailed(error=error):
+            healthy = bool(state.token)
+            return _list_failed(rules, state.context, state.goal, error, now_s, healthy=healthy)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+def _page(rules: WatchRules, state: ListingPages, page: Page, now_s: float) -> Step:
+    context, goal = state.context.recovered(), state.goal
+    version = state.version or page.resource_version
+    if not state.token and (older := _older(state.minimum, version)) is not None:
+        return _refuse_older(rules, context, goal, older, now_s)
+    if _went_back(context, goal, version):
+        return begin_list(rules, context, _by_content(goal), now_s)
+    if page.failures and not _skips(context, goal, now_s):
+        context = replace(context.with_undecodable(now_s), undecodable=2)
+        return _list_failed(rules, context, goal, page.failures[0], now_s)
+    if page.continue_token and page.continue_token == state.token:
+        error = Interrupted(
+            f"the list of {rules.plan.selection.path} repeats a page: the server sent the same "
+            "continue token twice"
+        )
+        return _list_failed(rules, context, goal, error, now_s)
+    if page.failures:
+        context = context.with_undecodable(now_s)
+    commands = _objects(page.objects, page.failures)
+    if page.continue_token:
+        # with a token the server refuses version and match (docs/watch-facts.md 1.6)
+        more = replace(state, context=context, token=page.continue_token, version=version)
+        query = ListQuery(
+            limit=state.limit, continue_token=page.continue_token, plain=context.plain
+        )
+        return more, (*commands, FetchPage(query))
+    return AwaitingCommit(context, goal, version), (*commands, _commit(context, goal, version))
+
+
+def _list_failed(
+    rules: WatchRules, context: StreamContext, goal: ToList, error: KubeError, now_s: float, *,
+    healthy: bool = False,
+) -> Step:  # fmt: skip
+    """After a failed list. One that only compares is not worth a gap in the watch: the watch
+    continues, and the list is due again a little later."""
+    then: Next = replace(goal, unbounded=False)
+    if goal.cause == "consistency":
+        then = ToWatch()
+        due_s = now_s + min(rules.plan.relist_interval_s, RELIST_AGAIN_S)
+        context = replace(context, relist_due_s=due_s)
+    return _after_error(rules, context, error, then, now_s, healthy=healthy)
+
+
+def _skips(context: StreamContext, goal: ToList, now_s: float) -> bool:
+    """Whether undecodable objects are skipped at once. A list that only compares is not repeated
+    for them: changes during the gap in the watch would count as missed."""
+    return goal.cause == "consistency" or context.skips_undecodable(now_s)
+
+
+def _objects(objects: list[ObjectFrame], errors: Sequence[KubeError]) -> list[Command]:
+    """Deliver what a list brought."""
+    damaged = tuple(
+        error.about
+        for error in errors
+        if isinstance(error, Undecodable) and error.about is not None
+    )
+    listed = Listed(objects, unreadable=len(errors) - len(damaged), damaged=damaged)
+    if errors:
+        return [ReportSkipped(tuple(errors)), Deliver(listed)]
+    return [Deliver(listed)] if objects else []
+
+
+def _commit(context: StreamContext, goal: ToList, version: str) -> CommitList:
+    return CommitList(ListDone(version, goal.confirmed, _since(context, goal, version)))
+
+
+def _since(context: StreamContext, goal: ToList, version: str) -> str:
+    """Where the watch continues after a list that was to find what it missed: at its cursor, so
+    that it shows what it would have brought had it not been closed for the list. "" where it
+    continues from the list."""
+    behind = goal.cause == "consistency" and compare(context.cursor, version) == -1
+    return context.cursor if behind else ""
+
+
+def _older(minimum: str, got: str) -> KubeError | None:
+    """A list that is older than requested is not accepted (docs/watch-facts.md 5.7)."""
+    if minimum and compare(got, minimum) == -1:
+        return Interrupted(
+            f"the server returned resourceVersion {got}, older than the requested minimum {minimum}"
+        )
+    return None
+
+
+def _went_back(context: StreamContext, goal: ToList, version: str) -> bool:
+    """Whether a list shows that the server was restored, which nothing showed before: compared by
+    version, it would hide changes."""
+    return context.complete and not goal.by_content and compare(version, context.cursor) == -1
+
+
+def _by_content(goal: ToList) -> ToList:
+    return ToList("restored", quorum=True, confirmed=goal.confirmed, by_content=True)
+
+
+def _refuse_older(
+    rules: WatchRules, context: StreamContext, goal: ToList, error: KubeError, now_s: float
+) -> Step:
+    context, delay_s = context.retry(rules, error, now_s, healthy=False)
+    return wait(context, _by_content(goal), error, now_s + delay_s)
+
+
+# ---- streaming lists -----------------------------------------------------------------------------
+
+
+def _opening_list(rules: WatchRules, state: OpeningList, event: Event, now_s: float) -> Step:
+    match event:
+        case WatchOpened():
+            opened = StreamingList(
+                state.context.recovered(watched=True), state.goal, state.minimum, state.timeout_s,
+                state.idle_s, opened_s=now_s, added_s=now_s,
+            )  # fmt: skip
+            return opened, (ReadWatch(now_s + END_MARK_WITHIN_S),)
+        case RequestFailed(error=error):
+            return _stream_failed(rules, state, error, now_s)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+def _streaming_list(rules: WatchRules, state: StreamingList, event: Event, now_s: float) -> Step:
+    match event:
+        case FramesReceived():
+            return _initial_events(rules, state, event, now_s)
+        case RequestFailed(error=error):
+            return _stream_failed(rules, state, error, now_s)
+        case WatchEnded():
+            error = Interrupted("the streaming list ended before its initial-events-end bookmark")
+            return _stream_missed(rules, state, error, now_s)
+        case DeadlineReached():
+            return _no_end_mark(rules, state, now_s)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+def _no_end_mark(rules: WatchRules, state: StreamingList, now_s: float) -> Step:
+    error = Interrupted(
+        f"no initial-events-end bookmark {END_MARK_WITHIN_S:.0f} s after the newest object"
+    )
+    return _stream_missed(rules, state, error, now_s)
+
+
+def _initial_events(
+    rules: WatchRules, state: StreamingList, event: FramesReceived, now_s: float
+) -> Step:
+    context, objects, skipped = state.context, list[ObjectFrame](), list[KubeError]()
+    for index, frame in enumerate(event.frames):
+        if isinstance(frame, ObjectFrame):
+            objects.append(frame)
+        elif isinstance(frame, Failure):
+            error = frame.error
+            if not (isinstance(error, Undecodable) and _skips(context, state.goal, now_s)):
+                return _stream_failed(rules, replace(state, context=context), error, now_s)
+            context = context.with_undecodable(now_s)
+            skipped.append(error)
+        elif frame.initial_end:
+            any_objects = state.any_objects or bool(objects)
+            state = replace(state, context=context, any_objects=any_objects)
+            rest = tuple(event.frames[index + 1 :])
+            commands = _objects(objects, skipped)
+            return _end_mark(rules, state, frame, rest, event.at_s, commands, now_s)
+    added_s = event.at_s if objects else state.added_s
+    if now_s - added_s >= END_MARK_WITHIN_S:
+        return _no_end_mark(rules, state, now_s)
+    any_objects = state.any_objects or bool(objects)
+    state = replace(state, context=context, any_objects=any_objects, added_s=added_s)
+    return state, (*_objects(objects, skipped), ReadWatch(added_s + END_MARK_WITHIN_S))
+
+
+def _end_mark(
+    rules: WatchRules, state: StreamingList, mark: Bookmark, rest: tuple[Frame, ...], at_s: float,
+    commands: list[Command], now_s: float,
+) -> Step:  # fmt: skip
+    version, goal = mark.resource_version, state.goal
+    if not watchable(version):
+        error = Interrupted("the initial-events-end bookmark has no usable resourceVersion")
+        return _stream_missed(rules, state, error, now_s)
+    if (older := _older(state.minimum, version)) is not None:
+        return _refuse_older(rules, state.context, goal, older, now_s)
+    if _went_back(state.context, goal, version):
+        return begin_list(rules, state.context, _by_content(goal), now_s)
+    # Servers that stream lists serve consistent lists from their cache, so an early liveness check
+    # helps from the first watch on.
+    context = replace(state.context, stream_misses=0, bookmarked=True, late=True)
+    watch = Watching(
+        context, version, state.timeout_s, state.idle_s, source_idle_s=state.idle_s,
+        opened_s=state.opened_s, contact_s=at_s, lines=1, liveness="due",
+    )  # fmt: skip
+    return AwaitingCommit(context, goal, version, watch, rest, at_s), (
+        *commands,
+        _commit(context, goal, version),
+    )
+
+
+def _stream_failed(
+    rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
+) -> Step:
+    context, goal = state.context, state.goal
+    opened = isinstance(state, StreamingList)
+    healthy = isinstance(state, StreamingList) and state.any_objects
+    if isinstance(error, Invalid | NotWatchable):
+        # The parameters are refused (gate off, old server, proxy): page lists for six hours.
+        # Source: docs/watch-facts.md 3.4.
+        return _at_once(rules, context.paging(rules, now_s), goal, error, now_s)
+    if isinstance(error, Undecodable):
+        state = replace(state, context=context.with_undecodable(now_s))
+        return _stream_missed(rules, state, error, now_s)
+    if isinstance(error, VersionTooLarge):
+        # A lagging cache may fail so every time while it lists well: this counts as a miss too.
+        # Source: k/k#139766.
+        context = replace(context, stream_misses=context.stream_misses + 1)
+        context = context.paging(rules, now_s) if context.stream_misses >= 2 else context
+        return _list_failed(rules, context, goal, error, now_s)
+    other_cause = Forbidden | NotFound | Unauthorized | Misconfigured | NotAcceptable | Expired
+    if (isinstance(error, Unavailable) and not opened) or isinstance(error, other_cause):
+        return _list_failed(rules, context, goal, error, now_s, healthy=healthy)
+    return _stream_missed(rules, state, error, now_s)
+
+
+def _stream_missed(
+    rules: WatchRules, state: OpeningList | StreamingList, error: KubeError, now_s: float
+) -> Step:
+    """The stream broke before its end mark: once more, then by pages (client-go retries without
+    end: k/k#140890)."""
+    misses = state.context.stream_misses + 1
+    context = replace(state.context, stream_misses=misses)
+    healthy = isinstance(state, StreamingList) and state.any_objects
+    if state.goal.cause == "consistency":
+        context = context.paging(rules, now_s) if misses >= 2 else context
+        return _list_failed(rules, context, state.goal, error, now_s, healthy=healthy)
+    context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+    if misses >= 2:
+        context = context.paging(rules, now_s)
+        if not isinstance(error, Unavailable):
+            return _at_once(rules, context, state.goal, error, now_s)
+    return wait(context, state.goal, error, now_s + delay_s)
+
+
+# ---- after a list, and the probe -----------------------------------------------------------------
+
+
+def _awaiting_commit(rules: WatchRules, state: AwaitingCommit, event: Event, now_s: float) -> Step:
+    """An accepted list: watch on from its version. A suspicious one: once more, from a quorum, and
+    then it is accepted (docs/watch-facts.md 5.8)."""
+    assert isinstance(event, CommitResult), _impossible(state, event)
+    context, goal = state.context, state.goal
+    if not event.accepted:
+        again = ToList("suspicious", quorum=True, confirmed=True, by_content=goal.by_content)
+        return begin_list(rules, context, again, now_s)
+    since = _since(context, goal, state.version)
+    context = replace(
+        context,
+        cursor=since or state.version,
+        complete=True,
+        floor="",
+        gone=False,
+        absent_s=None,
+        contact_s=now_s,
+        setback_s=now_s if context.setback_listed else context.setback_s,
+        setback_listed=False,
+        relist_due_s=rules.relist_due_s(now_s),
+    )
+    if state.watch is None or since:
+        return begin_watch(rules, context)
+    watch = replace(state.watch, context=context)
+    if state.rest:
+        rest = FramesReceived(list(state.rest), state.rest_s)
+        return _frames(rules, watch, rest, now_s)
+    return watch, (ReadWatch(watch.due_s),)
+
+
+def _probing(rules: WatchRules, state: Probing, event: Event, now_s: float) -> Step:
+    """A server whose current version is behind the cursor was restored from a backup: the whole
+    state is in doubt (docs/watch-facts.md 2.8)."""
+    context = state.context
+    match event:
+        case PageReceived(page=page):
+            context = context.recovered()
+            if _is_behind(page.resource_version, context.cursor, context.floor):
+                return begin_list(rules, context, _RESTORED, now_s)
+            return begin_watch(rules, context)
+        case RequestFailed(
+            error=Unavailable() | Unauthorized() | Misconfigured() | NotFound() as error
+        ):
+            return _after_error(rules, context, error, ToProbe(), now_s, healthy=False)
+        case RequestFailed():
+            # a probe that is not allowed proves nothing: the watch decides
+            return begin_watch(rules, context)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+_RESTORED = ToList("restored", quorum=True, by_content=True)
+
+
+def _is_behind(version: str, cursor: str, floor: str) -> bool:
+    return compare(version, _newer(cursor, floor)) == -1
+
+
+# ---- watches -------------------------------------------------------------------------------------
+
+
+def begin_watch(rules: WatchRules, context: StreamContext) -> Step:
+    """A plain watch from the cursor. Never from "" or "0", whose first events come in no order
+    (docs/watch-facts.md 2.11)."""
+    assert watchable(context.cursor), "a watch starts at a version"
+    timeout_s = rules.rng.randint(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
+    idle_s = context.idle_s(rules, timeout_s, bookmarked=context.bookmarked)
+    query = WatchQuery(
+        resource_version=context.cursor,
+        timeout_s=timeout_s,
+        idle_timeout_s=idle_s,
+        bookmarks=rules.plan.bookmarks,
+        plain=context.plain,
+    )
+    return OpeningWatch(context, timeout_s, idle_s), (OpenWatch(query),)
+
+
+def _opening_watch(rules: WatchRules, state: OpeningWatch, event: Event, now_s: float) -> Step:
+    context = state.context
+    match event:
+        case WatchOpened():
+            watch = Watching(
+                context.recovered(watched=True), context.cursor, state.timeout_s, state.idle_s,
+                source_idle_s=state.idle_s, opened_s=now_s, contact_s=now_s,
+                liveness="due" if rules.plan.bookmarks and context.bookmarked else "",
+            )  # fmt: skip
+            return watch, (ReadWatch(watch.due_s),)
+        case RequestFailed(error=error):
+            return _after_error(rules, context, error, ToWatch(), now_s, healthy=False)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+def _watching(rules: WatchRules, state: Watching, event: Event, now_s: float) -> Step:
+    match event:
+        case FramesReceived():
+            return _frames(rules, state, event, now_s)
+        case WatchEnded():
+            return _watch_ended(rules, state, now_s)
+        case DeadlineReached():
+            return _read_deadline(rules, state, now_s)
+        case LivenessChecked(version=version):
+            return _liveness(rules, state, version, now_s)
+        case RequestFailed(error=error):
+            return _watch_failed(rules, state, error, now_s)
+        case _:
+            raise AssertionError(_impossible(state, event))
+
+
+_OBJECTS_ALONE: frozenset[type] = frozenset({ObjectFrame})
+
+
+def _frames(rules: WatchRules, state: Watching, event: FramesReceived, now_s: float) -> Step:
+    """One chunk's frames: objects go on together, the cursor follows the newest version, an error
+    ends the watch."""
+    frames = event.frames
+    context, cursor, end = state.context, state.cursor, None
+    commands: list[Command] = []
+    if set(map(type, frames)) == _OBJECTS_ALONE:  # the hot path: nothing to sort
+        objects: list[ObjectFrame] = frames  # type: ignore[assignment]  # just checked for each one
+        newest = objects[-1].resource_version
+        if not _advances(newest, cursor):
+            newest = next(
+                (
+                    each.resource_version
+                    for each in reversed(objects)
+                    if _advances(each.resource_version, cursor)
+                ),
+                cursor,
+            )
+    else:
+        objects, newest, marked, skipped, end = _sorted_out(frames, context, cursor, now_s)
+        if skipped:
+            context = context.with_undecodable(now_s)
+            commands.append(ReportSkipped(skipped))
+        if marked and not context.bookmarked:
+            context = replace(context, bookmarked=True)
+            idle_s = context.idle_s(rules, state.timeout_s, bookmarked=True)
+            state = replace(state, idle_s=idle_s)
+    if objects:
+        commands.append(Deliver(Observed(objects, event.at_s)))
+    if newest != cursor:
+        cursor = newest
+        commands.append(Deliver(Progressed(cursor)))
+    state = Watching(
+        context, cursor, state.timeout_s, state.idle_s, state.source_idle_s, state.opened_s,
+        event.at_s, state.objects + len(objects), state.lines + len(frames),
+    )  # fmt: skip
+    if end is not None:
+        then, more = _watch_failed(rules, state, end, now_s)
+        return then, (*commands, *more)
+    if now_s - state.opened_s > state.timeout_s + TIMEOUT_SLACK_S or now_s >= context.relist_due_s:
+        # The server did not end its watch in time, or a list is due while frames keep coming.
+        then, more = resume(rules, _kept(state), now_s)
+        return then, (*commands, *more)
+    commands.append(ReadWatch(state.due_s))
+    return state, tuple(commands)
+
+
+def _advances(version: str, cursor: str) -> bool:
+    """Whether the cursor may move to `version`. A single one that is not a number does not move it
+    where all others are numbers."""
+    # Longer, or equally long and later in the alphabet: newer where both are numbers. Where the
+    # cursor is not a number, there is no order.
+    if (len(version), version) > (len(cursor), cursor) and comparable(version):
+        return True
+    return version != cursor and not comparable(cursor) and watchable(version)
+
+
+def _sorted_out(
+    frames: list[Frame], context: StreamContext, cursor: str, now_s: float
+) -> tuple[list[ObjectFrame], str, bool, tuple[KubeError, ...], KubeError | None]:
+    """Objects, where the cursor moves to, whether a bookmark came, what was skipped, and the error
+    that ended the watch."""
+    objects: list[ObjectFrame] = []
+    skipped: list[KubeError] = []
+    newest, marked = cursor, False
+    for frame in frames:
+        match frame:
+            case ObjectFrame():
+                objects.append(frame)
+            case Bookmark():
+                marked = True
+            case Failure(error=Undecodable() as error) if context.skips_undecodable(now_s):
+                skipped.append(error)
+                continue
+            case Failure(error=error):
+                return objects, newest, marked, tuple(skipped), error
+        if _advances(frame.resource_version, newest):
+            newest = frame.resource_version
+    return objects, newest, marked, tuple(skipped), None
+
+
+def _kept(state: Watching) -> StreamContext:
+    """What outlives this watch."""
+    contact_s = state.contact_s if state.lines else state.context.contact_s
+    quiet = 0 if state.objects else state.context.quiet_stalls
+    return replace(state.context, cursor=state.cursor, contact_s=contact_s, quiet_stalls=quiet)
+
+
+def _watch_ended(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    context = _kept(state)
+    early = now_s - state.opened_s < VERY_SHORT_S
+    if early and state.cursor == state.context.cursor:
+        error = Interrupted("the server closed the watch at once, without an event")
+        context, delay_s = context.retry(rules, error, now_s, healthy=False)
+        # A line too long to read ends the watch here each time; where lines are skipped already,
+        # only a list leads past it.
+        then = ToList("undecodable") if context.skips_undecodable(now_s) else ToWatch()
+        return wait(context, then, error, now_s + delay_s)
+    if early:
+        again_s = state.opened_s + VERY_SHORT_S
+        return Waiting(context, ToWatch(), again_s), (Sleep(again_s),)
+    return resume(rules, context, now_s)
+
+
+def _read_deadline(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    if now_s - state.contact_s >= state.idle_s:
+        return _stalled(rules, state, now_s)
+    if state.liveness == "due" and now_s < state.context.relist_due_s:
+        query = ListQuery(limit=1, plain=state.context.plain)
+        return state, (CheckLiveness(query, state.contact_s + state.idle_s),)
+    return resume(rules, _kept(state), now_s)
+
+
+def _liveness(rules: WatchRules, state: Watching, version: str, now_s: float) -> Step:
+    """What the server's current version, requested beside the watch, shows.
+
+    A server behind the cursor, or behind the log, was restored from a backup (docs/watch-facts.md
+    2.8). At the cursor: nothing has happened, so silence is no sign of a dead watch.
+    """
+    if version and _is_behind(version, state.cursor, state.context.floor):
+        return begin_list(rules, _kept(state), _RESTORED, now_s)
+    if version == state.cursor:
+        state = replace(state, contact_s=now_s)
+    elif version and not state.context.late:
+        context = replace(state.context, late=True)
+        idle_s = max(SECOND_BOOKMARK_S, state.idle_s)
+        state = replace(state, context=context, idle_s=idle_s, liveness="checked")
+    else:
+        state = replace(state, liveness="checked")
+    return state, (ReadWatch(state.due_s),)
+
+
+def _watch_failed(rules: WatchRules, state: Watching, error: KubeError, now_s: float) -> Step:
+    if error.reason == "inactive":
+        return _stalled(rules, state, now_s)
+    lived_s, context = now_s - state.opened_s, _kept(state)
+    if isinstance(error, Interrupted) and lived_s >= state.timeout_s + TIMEOUT_SLACK_S - 1:
+        # closed by the source, because the server did not end it in time
+        return resume(rules, context, now_s)
+    if lived_s >= context.backoff.cap_s:
+        context = replace(context, backoff=Backoff())
+    healthy = state.lines > 0 or lived_s >= HEALTHY_AFTER_S
+    return _after_error(rules, context, error, ToWatch(), now_s, healthy=healthy)
+
+
+def _stalled(rules: WatchRules, state: Watching, now_s: float) -> Step:
+    """Nothing came for too long: the connection may be half open. Three times in vain means a
+    server that is silent by nature."""
+    context = _kept(state)
+    quiet = context.quiet_stalls + 1 if not state.objects else 0
+    deadline_s = context.deadline_s
+    if quiet >= QUIET_STALLS:
+        longest_s = state.timeout_s + TIMEOUT_SLACK_S
+        quiet, deadline_s = 0, max(deadline_s, min(deadline_s * 2, longest_s))
+    context = replace(context, quiet_stalls=quiet, deadline_s=deadline_s)
+    silent_s = now_s - state.contact_s
+    error = Interrupted(f"the watch was silent for {silent_s:.0f} s: opened again")
+    then, commands = resume(rules, context, now_s)
+    return then, (Deliver(Troubled(error, None)), *commands)
+
+
+# ---- errors, by the classes of docs/watch-facts.md 6.4 -------------------------------------------
+
+
+def _after_error(
+    rules: WatchRules, context: StreamContext, error: KubeError, again: Next, now_s: float, *,
+    healthy: bool,
+) -> Step:  # fmt: skip
+    """What follows `error` while doing `again`. `healthy` as in `Backoff.after_failure`."""
+    match error:
+        case Expired() | VersionTooLarge() | Invalid(about="version"):
+            return _history_lost(rules, context, error, again, now_s, healthy=healthy)
+        case Undecodable():
+            context = context.with_undecodable(now_s)
+            if isinstance(again, ToWatch) and context.undecodable >= 2:
+                again = ToList("undecodable")
+        case NotAcceptable() if rules.plan.selection.metadata_only and not context.plain:
+            return _at_once(rules, replace(context, plain=True), again, error, now_s)
+        case NotFound():
+            context, delay_s = context.retry_slowly(rules, error, now_s)
+            retry_s = now_s + delay_s
+            return CheckingDiscovery(context, again, retry_s), (
+                Deliver(Troubled(error, retry_s)),
+                CheckDiscovery(),
+            )
+        case Forbidden() if context.grace_s > 0 and (context.watched or isinstance(again, ToList)):
+            return _refused(rules, context, error, again, now_s)
+        case Invalid(about="continue" | "streaming"):
+            pass
+        case (
+            Unauthorized()
+            | Forbidden()
+            | NotWatchable()
+            | NotAcceptable()
+            | Misconfigured()
+            | Invalid()
+        ):
+            context, delay_s = context.retry_slowly(rules, error, now_s)
+            delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
+            return wait(context, again, error, now_s + delay_s, wakeable=True)
+    context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+    return wait(context, again, error, now_s + delay_s)
+
+
+def _refused(
+    rules: WatchRules, context: StreamContext, error: Forbidden, again: Next, now_s: float
+) -> Step:
+    """A 403 for what was allowed before: no operator is needed until it has lasted."""
+    refused = Refused(
+        f"{error.what}; it was allowed before, as while an API server starts", status=error.status
+    )
+    context, delay_s = context.retry_slowly(rules, refused, now_s)
+    context = replace(context, grace_s=context.grace_s - delay_s)
+    delay_s = max(delay_s, clamp_retry_after(error.retry_after_s))
+    return wait(context, again, refused, now_s + delay_s)
+
+
+def _history_lost(
+    rules: WatchRules, context: StreamContext, error: KubeError, again: Next, now_s: float, *,
+    healthy: bool,
+) -> Step:  # fmt: skip
+    """The requested version cannot be served: make a list that is not older than it; where that
+    failed, or too soon after the last time, one without a version."""
+    repeated = now_s - context.setback_s <= SETBACK_WINDOW_S
+    behind = isinstance(error, VersionTooLarge)
+    goal = again if isinstance(again, ToList) else None
+    had_minimum = goal is not None and context.complete and not goal.quorum
+    cause: ListCause = (
+        "behind" if behind else "refused" if isinstance(error, Invalid) else "expired"
+    )
+    then = ToList(
+        cause,
+        quorum=goal is not None or repeated or behind or isinstance(error, Invalid),
+        confirmed=goal is not None and goal.confirmed,
+        by_content=behind or (goal is not None and goal.by_content),
+    )
+    context = replace(context, setback_s=now_s, setback_listed=True)
+    if (repeated or goal is not None) and not had_minimum:
+        context, delay_s = context.retry(rules, error, now_s, healthy=healthy)
+        return wait(context, then, error, now_s + max(delay_s, 1.0 if behind else 0.0))
+    if behind:
+        delay_s = clamp_retry_after(error.retry_after_s) or 1.0
+        return wait(context, then, error, now_s + delay_s)
+    return _at_once(rules, context, then, error, now_s)
+
+
+# ---- resources that are not served ---------------------------------------------------------------
+
+
+def _checking_discovery(
+    rules: WatchRules, state: CheckingDiscovery, served: bool | None, now_s: float
+) -> Step:
+    """Discovery answered about a resource whose collection is 404: a no counts when it was given
+    twice, a yes at once after a no."""
+    context, then = state.context, state.then
+    delivered: tuple[Command, ...] = ()
+    if served is False:
+        then = ToList("returned", quorum=True)
+        if context.absent_s is None:
+            context = replace(context, absent_s=now_s)
+        elif now_s - context.absent_s >= ABSENT_TWICE_S and not context.gone:
+            delivered = (Deliver(Gone()),)
+            context = replace(context, gone=True, complete=False, cursor="")
+    elif served and context.absent_s is not None:
+        returned = ToList("returned", quorum=True)
+        return begin_list(rules, replace(context, absent_s=None), returned, now_s)
+    sleep = Sleep(min(state.retry_s, now_s + CHECK_DISCOVERY_S), wakeable=True)
+    return Absent(context, then, state.retry_s), (*delivered, sleep)

@@ -1,9 +1,4 @@
-"""What a stream's watch says about itself: status, metrics and logs, from the machine's
-transitions.
-
-Room: watch. In: states, events, requests, as the loop sees them. Out: `StreamStatus`,
-`StreamMetrics`, one log line per transition.
-"""
+"""Status, metrics and log lines of one stream's watch, from the steps of its machine."""
 
 from __future__ import annotations
 
@@ -39,41 +34,38 @@ from watchrelay.model.watch_events import (
 from watchrelay.observe.loglimit import LogLimit
 from watchrelay.observe.metrics import StreamMetrics
 from watchrelay.observe.status import State, StreamStatus
-from watchrelay.watch import states as machine
-from watchrelay.watch.errors import is_resuming
+from watchrelay.watch import machine
 
 log = logging.getLogger(__name__)
 
 STAMP_EVERY_MS = 50
-"""The two gauges of time are set at most so often: a set costs more than counting a batch."""
+"""The two gauges of time are set at most this often: a set costs more than counting a batch."""
 
-_FOR_A_PERSON = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
-_WAITED_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
-"""What `waiting` means: the resource, or the right to it, or an entry of the config, is missing."""
+_NEEDS_OPERATOR = (Forbidden, Invalid, Misconfigured, NotAcceptable, NotWatchable, Unauthorized)
+_WAITING_FOR = (Forbidden, Invalid, NotAcceptable, NotFound, NotWatchable)
+"""State `waiting`: the resource, the permission for it, or an entry of the config is missing."""
+
+_RETRYING = ("backoff", "waiting")
 
 
-_AWAY = ("backoff", "waiting")
-
-
-class Journal:
-    """The visible side of one watcher. Shape: `objects_listed` is what the newest complete list
-    held."""
+class WatchReporter:
+    """Reports one watcher. `objects_listed` is the size of the newest complete list."""
 
     def __init__(self, stream: str, metrics: StreamMetrics, status: StreamStatus) -> None:
         self._stream = stream
         self._metrics = metrics
         self._status = status
-        self._said: str | None = None
+        self._last_reason: str | None = None
         self._troubled = False
-        self._waited_for = ""
+        self._waits_for = ""
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
         self._stamped_ms = 0
-        self._passed_over = LogLimit()
+        self._skipped = LogLimit()
         self.objects_listed = 0
 
-    # ---- the machine's transitions ---------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------
 
     def began(self, state: machine.State) -> None:
         """The watcher starts."""
@@ -85,49 +77,46 @@ class Journal:
     ) -> None:
         """A step that was not merely frames of a watch."""
         self._state, self._status.list_due = after, _wants_list(after)
-        if isinstance(before, machine.Listing | machine.Streaming) and not _goes_on(
-            before, event, after
-        ):
+        if machine.needs_list_slot(before) and not _continues_list(event, after):
             self._list_broke(event)
         match event:
-            case machine.Failed(error=error):
+            case machine.RequestFailed(error=error):
                 self._failed(before, error)
-            case machine.Verdict(believed=True):
+            case machine.CommitResult(accepted=True):
                 self._listed(now_s)
-            case machine.Ended():
+            case machine.WatchEnded():
                 self._ended(before, now_s)
-            case machine.Due() if _left(after):
+            case machine.DeadlineReached() if _left(after):
                 self._metrics.watch_ends_total[
-                    "error" if isinstance(before, machine.Streaming) else "timeout"
+                    "error" if isinstance(before, machine.StreamingList) else "timeout"
                 ].inc()
-            case machine.Received(frames=frames) if _left(after):
-                self._metrics.watch_ends_total["gone" if _says_expired(frames) else "error"].inc()
+            case machine.FramesReceived(frames=frames) if _left(after):
+                self._metrics.watch_ends_total["gone" if _has_expired(frames) else "error"].inc()
             case _:
                 pass
         if isinstance(
-            event, machine.Arrived | machine.Opened | machine.Received
-        ) and not isinstance(after, machine.Waiting | machine.Absent):
-            self._progressed(proven=not isinstance(event, machine.Opened))
+            event, machine.PageReceived | machine.WatchOpened | machine.FramesReceived
+        ) and not isinstance(after, machine.Waiting | machine.CheckingDiscovery):
+            self._progressed(data=not isinstance(event, machine.WatchOpened))
         self._show(self._public(after))
 
     def _failed(self, before: machine.State, error: KubeError) -> None:
-        if isinstance(before, machine.Watching | machine.Streaming) and before.opened_s is not None:
+        if isinstance(before, machine.Watching | machine.StreamingList):
             self._metrics.watch_ends_total["gone" if isinstance(error, Expired) else "error"].inc()
             log.debug("watch ended", extra={"stream": self._stream, "reason": error.reason})
 
     def _list_broke(self, event: machine.Event) -> None:
-        if isinstance(event, machine.Failed):
+        if isinstance(event, machine.RequestFailed):
             expired = isinstance(event.error, Expired)
         else:
-            expired = isinstance(event, machine.Received) and _says_expired(event.frames)
+            expired = isinstance(event, machine.FramesReceived) and _has_expired(event.frames)
         self._metrics.list_total["expired" if expired else "error"].inc()
         self._list_began_s = None
 
     def _ended(self, before: machine.State, now_s: float) -> None:
-        lived_s, timely = 0.0, False
-        if isinstance(before, machine.Watching | machine.Streaming) and before.opened_s is not None:
-            lived_s = now_s - before.opened_s
-            timely = isinstance(before, machine.Watching) and lived_s >= before.timeout_s - 1
+        assert isinstance(before, machine.Watching | machine.StreamingList)
+        lived_s = now_s - before.opened_s
+        timely = isinstance(before, machine.Watching) and lived_s >= before.timeout_s - 1
         self._metrics.watch_ends_total["timeout" if timely else "eof"].inc()
         log.debug(
             "watch ended",
@@ -148,38 +137,32 @@ class Journal:
 
     def _public(self, state: machine.State) -> State:
         match state:
-            case machine.Listing() | machine.Streaming() | machine.Settling():
-                return "listing"
-            case machine.Probing():
+            case machine.OpeningWatch() if self._status.state in _RETRYING:
+                return self._status.state  # this attempt may fail like those before it
+            case machine.Watching():
+                self._started = True
+                return "watching"
+            case machine.Probing() | machine.OpeningWatch():
                 return "watching" if self._started else "resuming"
-            case machine.Watching(opened_s=None) if self._status.state in _AWAY:
-                return self._status.state  # an attempt is out; it may fail like those before it
-            case machine.Watching(opened_s=opened_s):
-                self._started = self._started or opened_s is not None
+            case machine.Waiting(error=None, then=then) if machine.is_resuming(then):
                 return "watching" if self._started else "resuming"
-            case machine.Waiting(error=None, then=then):
-                return (
-                    "listing"
-                    if not is_resuming(then)
-                    else "watching"
-                    if self._started
-                    else "resuming"
-                )
-            case machine.Waiting(error=error):
-                return "waiting" if isinstance(error, _WAITED_FOR) else "backoff"
-            case machine.Absent():
+            case machine.Waiting(error=error) if error is not None:
+                return "waiting" if isinstance(error, _WAITING_FOR) else "backoff"
+            case machine.CheckingDiscovery() | machine.Absent():
                 return "waiting"
+            case _:
+                return "listing"
 
     def _show(self, state: State) -> None:
         status = self._status
         if status.state == state:
             return
         extra: dict[str, object] = {"stream": self._stream, "state": state, "was": status.state}
-        if isinstance(self._state, machine.Listing | machine.Streaming):
-            extra |= {
-                "because": self._state.goal.cause,
-                "mode": "pages" if isinstance(self._state, machine.Listing) else "stream",
-            }
+        match self._state:
+            case machine.ListingPages(goal=goal):
+                extra |= {"because": goal.cause, "mode": "pages"}
+            case machine.OpeningList(goal=goal) | machine.StreamingList(goal=goal):
+                extra |= {"because": goal.cause, "mode": "stream"}
         status.state = state
         log.info("stream changed state", extra=extra)
 
@@ -191,13 +174,11 @@ class Journal:
     # ---- requests --------------------------------------------------------------------------------
 
     def requesting(self, *, streaming: bool, listing: bool) -> None:
-        """A request goes out."""
+        """A request is about to be sent."""
         if listing and self._list_began_s is None:
             self._list_began_s = asyncio.get_running_loop().time()
         if not listing or streaming:
-            log.debug(
-                "watch is being opened", extra={"stream": self._stream, "streaming": streaming}
-            )
+            log.debug("opening watch", extra={"stream": self._stream, "streaming": streaming})
 
     def opened(self, *, streaming: bool) -> None:
         """The server accepted a watch."""
@@ -208,17 +189,17 @@ class Journal:
         """The open watch was closed."""
         self._metrics.watch_active.set(0)
 
-    def held_back(self, until_s: float) -> None:
-        """The gate is closed to us."""
+    def paused(self, until_s: float) -> None:
+        """The circuit breaker does not admit the request before `until_s`."""
         self._status.next_attempt_ms = None if until_s == math.inf else _wall_ms(until_s)
         self._show("backoff")
 
-    def let_through(self) -> None:
-        """The gate let us pass."""
+    def admitted(self) -> None:
+        """The circuit breaker admitted the request."""
         if self._state is not None and self._status.state == "backoff":
             self._show(self._public(self._state))
 
-    # ---- what goes by ----------------------------------------------------------------------------
+    # ---- frames and events -----------------------------------------------------------------------
 
     def received(self, frames: list[Frame]) -> None:
         """Count one chunk's frames."""
@@ -238,7 +219,7 @@ class Journal:
                 self._metrics.last_event_timestamp_seconds.set(self._status.last_event_ms / 1000)
 
     def delivering(self, event: Watched) -> None:
-        """An event is about to be handed over."""
+        """An event is about to be delivered."""
         match event:
             case Observed() | Progressed():
                 return
@@ -250,47 +231,47 @@ class Journal:
                 self._trouble(event)
             case Gone():
                 log.warning(
-                    "resource is gone, its objects are removed", extra={"stream": self._stream}
+                    "resource is no longer served; removing its objects",
+                    extra={"stream": self._stream},
                 )
             case _:
                 pass
 
     def skipped(self, errors: tuple[KubeError, ...]) -> None:
-        """What could not be decoded was passed over: the rest flows on, and a person should
-        look."""
+        """Objects could not be decoded and were skipped; the others are published."""
         self._metrics.events_filtered_total["quarantined"].inc(len(errors))
         now_s = asyncio.get_running_loop().time()
         for error in errors:
             about = error.about if isinstance(error, Undecodable) else None
             named = "" if about is None else short("/".join(about))
-            if count := self._passed_over.due((named, str(error)), now_s):
+            if count := self._skipped.due((named, str(error)), now_s):
                 extra = {
                     "stream": self._stream,
                     "object": named,
                     "error": str(error),
                     "count": count,
                 }
-                log.error("undecodable object passed over", extra=extra)
+                log.error("undecodable object skipped", extra=extra)
 
     def _trouble(self, event: Troubled) -> None:
         error, status = event.error, self._status
         at_once = event.retry_at_s is None
         if at_once and isinstance(error, Expired):
             log.info(
-                "history expired, listing again",
+                "watch history expired; relisting",
                 extra={"stream": self._stream, "error": str(error)},
             )
             return
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
         status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
-        self._wait_for(str(error) if isinstance(error, _WAITED_FOR) and not at_once else "")
+        self._wait_for(str(error) if isinstance(error, _WAITING_FOR) and not at_once else "")
         level = (
-            logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
+            logging.ERROR if isinstance(error, _NEEDS_OPERATOR) and not at_once else logging.WARNING
         )
-        if error.reason == self._said:
+        if error.reason == self._last_reason:
             level = logging.DEBUG
-        self._said = error.reason
+        self._last_reason = error.reason
         retry_in_s = (
             0.0
             if event.retry_at_s is None
@@ -304,46 +285,44 @@ class Journal:
         }
         log.log(
             level,
-            "stream needs a person, trying on"
+            "operator action required; retrying"
             if level == logging.ERROR
-            else "stream in trouble, trying again",
+            else "stream error; retrying",
             extra=extra,
         )
 
-    def _progressed(self, *, proven: bool) -> None:
-        """Something worked. `proven`: data came, so that the same trouble later is news again."""
-        if proven:
-            self._said = None
+    def _progressed(self, *, data: bool) -> None:
+        """A request succeeded. `data`: it brought data, so the same error later is logged again."""
+        if data:
+            self._last_reason = None
         if self._troubled:
             self._troubled = False
             self._wait_for("")
             self._status.progressed()
 
     def _wait_for(self, message: str) -> None:
-        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka
-        is not ours to clear."""
+        """Show what the stream waits for in the cluster, "" for nothing. What it waits for in Kafka
+        is not cleared here."""
         status = self._status
-        if message or status.waits_for == self._waited_for:
+        if message or status.waits_for == self._waits_for:
             status.waits_for = message or status.refused
-        self._waited_for = message
+        self._waits_for = message
 
 
-def _goes_on(
-    before: machine.Listing | machine.Streaming, event: machine.Event, after: machine.State
-) -> bool:
-    """True when `event` brought a list on, or to its end."""
-    if isinstance(event, machine.Failed | machine.Ended | machine.Due):
-        return False
-    if isinstance(before, machine.Streaming) and isinstance(after, machine.Streaming):
-        return before.opened_s is None or after.opened_s is not None
-    return isinstance(after, machine.Settling) or type(after) is type(before)
+def _continues_list(event: machine.Event, after: machine.State) -> bool:
+    """True when `event` continued a list, or completed it."""
+    if isinstance(event, machine.PageReceived):
+        return isinstance(after, machine.AwaitingCommit | machine.ListingPages)
+    return isinstance(event, machine.WatchOpened | machine.FramesReceived) and isinstance(
+        after, machine.AwaitingCommit | machine.StreamingList
+    )
 
 
 def _wants_list(state: machine.State) -> bool:
     """True until a list is complete, however often it fails."""
-    if isinstance(state, machine.Waiting | machine.Absent):
-        return not is_resuming(state.then)
-    return not isinstance(state, machine.Watching | machine.Probing)
+    if isinstance(state, machine.Waiting | machine.CheckingDiscovery | machine.Absent):
+        return not machine.is_resuming(state.then)
+    return not isinstance(state, machine.Watching | machine.OpeningWatch | machine.Probing)
 
 
 def _kind(frame: Frame) -> str:
@@ -357,14 +336,11 @@ def _kind(frame: Frame) -> str:
 
 
 def _left(after: machine.State) -> bool:
-    """True when what follows frames is not the watch that they came from. A streaming list not
-    opened yet is another one."""
-    if isinstance(after, machine.Watching | machine.Streaming):
-        return after.opened_s is None
-    return not isinstance(after, machine.Settling)
+    """True when the watch that was open before is not open in `after`."""
+    return not isinstance(after, machine.Watching | machine.StreamingList | machine.AwaitingCommit)
 
 
-def _says_expired(frames: list[Frame]) -> bool:
+def _has_expired(frames: list[Frame]) -> bool:
     return any(isinstance(frame, Failure) and isinstance(frame.error, Expired) for frame in frames)
 
 

@@ -32,7 +32,7 @@ from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import OVER, Board, StreamStatus
 from watchrelay.publish.tempo import Tempo
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 
 NO_READ = (
     "kafka at b:1 is not usable: Not authorized to read from topic t (grant READ on it or "
@@ -138,7 +138,7 @@ class Process:
             Metrics(),
             self.board,
             cast("Any", Empty()),
-            Turnstile(),
+            Admission(),
             connection,
             cast("Any", sink),
             cast("Any", control),

@@ -1,5 +1,4 @@
-"""Room: unit tests.  In: a source and an outlet that hang or raise.  Out: what a watcher that is
-cancelled or breaks leaves behind."""
+"""What a watcher leaves behind that is cancelled, or whose source or outlet fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from watchrelay.model.watch_events import Observed, Watched
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.watch import loop
-from watchrelay.watch.admission import Turnstile
+from watchrelay.watch.admission import Admission
 from watchrelay.watch.loop import Watcher
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -36,7 +35,7 @@ def frame(name: str, version: str) -> ObjectFrame:
 
 
 class Countdown:
-    """Hangs at the n-th await of whoever shares it."""
+    """Hangs at the n-th await of those that share it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -104,7 +103,7 @@ async def served(_: Resource) -> bool | None:
 def watcher(
     source: loop.Source,
     outlet: Outlet,
-    turnstile: Turnstile,
+    admission: Admission,
     *,
     cursor: str = "",
     status: StreamStatus | None = None,
@@ -115,7 +114,7 @@ def watcher(
         WatchPlan(Selection(PODS)),
         source=source,
         outlet=outlet,
-        turnstile=turnstile,
+        admission=admission,
         metrics=metrics.stream("pods", PODS),
         status=status or StreamStatus("pods"),
         served=served,
@@ -125,13 +124,13 @@ def watcher(
 
 
 @pytest.mark.parametrize("awaits", range(1, 20))
-def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_of_what_was_taken(
+def test_a_cancelled_watcher_leaves_no_slot_no_watch_and_no_cursor_ahead_of_what_was_delivered(
     awaits: int,
 ) -> None:
     async def scene() -> None:
-        countdown, turnstile = Countdown(awaits), Turnstile()
+        countdown, admission = Countdown(awaits), Admission()
         source, outlet = Source(countdown), Outlet(countdown)
-        stream = watcher(source, outlet, turnstile)
+        stream = watcher(source, outlet, admission)
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(stream.run(), name="pods")
             try:
@@ -141,21 +140,21 @@ def test_cancelled_at_any_await_it_leaves_no_seat_no_watch_and_no_cursor_ahead_o
                 assert awaits > 16, "everything before was hung at"
             task.cancel()
         assert source.open == 0
-        assert turnstile.members == 0
+        assert admission.streams == 0
         async with asyncio.timeout(1):
             for _ in range(3):
-                await turnstile.take_seat(large=False)
+                await admission.acquire_list_slot(large=False)
         if stream.cursor not in {"", "100", "110"}:
             assert stream.cursor <= outlet.newest
 
     virtualtime.run(scene())
 
 
-def test_an_outlet_that_raises_ends_the_watcher_with_the_cursor_where_it_was() -> None:
+def test_an_outlet_that_raises_ends_the_watcher_and_does_not_move_the_cursor() -> None:
     async def scene() -> None:
         countdown = Countdown(-1)
         source = Source(countdown)
-        stream = watcher(source, Outlet(countdown, broken=True), Turnstile())
+        stream = watcher(source, Outlet(countdown, broken=True), Admission())
         with pytest.raises(RuntimeError, match="the store broke"):
             await stream.run()
         assert (stream.cursor, source.open) == ("100", 0)
@@ -188,10 +187,10 @@ class Forgetful:
         await asyncio.Event().wait()
 
 
-def test_a_list_is_due_from_the_moment_the_history_ran_out_until_one_is_complete() -> None:
+def test_a_list_is_due_from_the_loss_of_history_until_one_is_complete() -> None:
     async def scene() -> None:
         source, status = Forgetful(), StreamStatus("pods")
-        stream = watcher(source, Outlet(Countdown(-1)), Turnstile(), cursor="100", status=status)
+        stream = watcher(source, Outlet(Countdown(-1)), Admission(), cursor="100", status=status)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stream.run())
             await asyncio.sleep(0.05)

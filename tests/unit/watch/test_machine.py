@@ -1,5 +1,4 @@
-"""Room: unit tests.  In: states and events as plain values.  Out: the next state and its commands,
-where sockets would add nothing."""
+"""The steps of the watch machine, with states and events as plain values."""
 
 from dataclasses import replace
 from random import Random
@@ -19,59 +18,60 @@ from watchrelay.model.frames import Bookmark, Failure, Frame, ListQuery, ObjectF
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan
 from watchrelay.model.watch_events import Gone, ListBegun, Listed, Observed, Progressed, Troubled
-from watchrelay.watch.machine import start, step
-from watchrelay.watch.requests import Rules, begin_watch
-from watchrelay.watch.states import (
-    Absent,
-    Answered,
-    Arrived,
-    AskServed,
+from watchrelay.watch.context import StreamContext, WatchRules
+from watchrelay.watch.machine import (
+    CheckDiscovery,
+    CheckingDiscovery,
+    CheckLiveness,
+    CommitList,
+    CommitResult,
+    DeadlineReached,
     Deliver,
-    Due,
-    Ended,
-    Failed,
+    DiscoveryChecked,
     FetchPage,
-    Held,
-    Listing,
-    Opened,
+    FramesReceived,
+    ListingPages,
+    LivenessChecked,
     OpenWatch,
+    PageReceived,
     Probing,
-    Read,
-    Received,
-    Settle,
-    Skipped,
+    ReadWatch,
+    ReportSkipped,
+    RequestFailed,
     Sleep,
+    SleepEnded,
     State,
     ToWatch,
-    Verdict,
-    Vouch,
-    Vouched,
     Waiting,
+    WatchEnded,
     Watching,
-    Woke,
+    WatchOpened,
+    begin_watch,
+    start,
+    step,
 )
 
 PODS = Selection(Resource("", "v1", "pods", "Pod", namespaced=True))
 
 
-def rules(version: tuple[int, int] | None = None, **plan: Any) -> Rules:
-    return Rules(WatchPlan(PODS, **plan), Random(1), version)
+def rules(version: tuple[int, int] | None = None, **plan: Any) -> WatchRules:
+    return WatchRules(WatchPlan(PODS, **plan), Random(1), version)
 
 
 def frame(name: str, version: str, kind: str = "MODIFIED") -> ObjectFrame:
     return ObjectFrame(kind, "shop", name, f"uid-{name}", version, {}, {}, 10)  # type: ignore[arg-type]
 
 
-def watching(by: Rules, cursor: str = "100", **held: Any) -> Watching:
-    state, _ = begin_watch(by, Held(cursor=cursor, complete=True, heard_s=0.0, **held))
-    opened, _ = step(by, state, Opened(), 0.0)
+def watching(by: WatchRules, cursor: str = "100", **context: Any) -> Watching:
+    state, _ = begin_watch(
+        by, StreamContext(cursor=cursor, complete=True, contact_s=0.0, **context)
+    )
+    opened, _ = step(by, state, WatchOpened(), 0.0)
     assert isinstance(opened, Watching)
     return opened
 
 
-def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_after_a_minute_of_silence() -> (
-    None
-):
+def test_it_starts_with_a_list_or_with_a_cursor_as_a_watch_that_probes_after_silence() -> None:
     state, commands = start(rules(), now_s=0.0)
     assert commands == (Deliver(ListBegun()), FetchPage(ListQuery(limit=500)))
     by = rules()
@@ -79,26 +79,28 @@ def test_a_start_without_a_cursor_is_a_list_and_with_one_a_watch_that_probes_aft
     assert isinstance(commands[0], OpenWatch)
     assert commands[0].query.resource_version == "7"
     assert 60 < commands[0].query.idle_timeout_s < 75
-    state, _ = step(by, state, Opened(), 1.0)
+    state, _ = step(by, state, WatchOpened(), 1.0)
     silence = Interrupted("silent")
     silence.reason = "inactive"
-    state, commands = step(by, state, Failed(silence), 73.0)
+    state, commands = step(by, state, RequestFailed(silence), 73.0)
     assert isinstance(state, Probing)
     assert commands[-1] == FetchPage(ListQuery(limit=1))
-    state, commands = step(by, state, Arrived(Page("8", None, [])), 73.1)
+    state, commands = step(by, state, PageReceived(Page("8", None, [])), 73.1)
     assert isinstance(commands[-1], OpenWatch)
-    state, commands = step(by, replace(watching(by, cursor="7"), held=state.held), Ended(), 400.0)
+    state, commands = step(
+        by, replace(watching(by, cursor="7"), context=state.context), WatchEnded(), 400.0
+    )
     assert isinstance(commands[-1], OpenWatch), "the probe was made a moment ago"
 
 
-def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_holds() -> None:
+def test_a_start_behind_a_log_lists_from_a_quorum_and_never_less_than_the_log_has() -> None:
     state, commands = start(rules(), resumed=True, floor="900", now_s=0.0)
-    assert isinstance(state, Listing)
+    assert isinstance(state, ListingPages)
     assert (state.goal.cause, state.goal.quorum) == ("resumed", True)
     by = rules()
     state, _ = start(by, cursor="7", floor="900", resumed=True, now_s=0.0)
-    state, _ = step(by, state, Opened(), 1.0)
-    state, commands = step(by, state, Received([Failure(Expired("too old"))], 1.1), 1.1)
+    state, _ = step(by, state, WatchOpened(), 1.0)
+    state, commands = step(by, state, FramesReceived([Failure(Expired("too old"))], 1.1), 1.1)
     assert commands[-1] == FetchPage(
         ListQuery(limit=500, resource_version="900", version_match="NotOlderThan")
     )
@@ -108,30 +110,30 @@ def test_a_start_that_is_spread_sleeps_first() -> None:
     by = rules()
     state, commands = start(by, now_s=5.0, first_wait_s=2.0)
     assert commands == (Sleep(7.0),)
-    state, commands = step(by, state, Woke(), 7.0)
+    state, commands = step(by, state, SleepEnded(), 7.0)
     assert isinstance(commands[-1], FetchPage)
 
 
 def test_a_batch_of_objects_is_one_event_and_one_step_of_the_cursor() -> None:
     by = rules()
     frames = [frame("a", "101"), frame("b", "102"), frame("a", "103")]
-    state, commands = step(by, watching(by), Received(list(frames), 3.0), 3.0)
+    state, commands = step(by, watching(by), FramesReceived(list(frames), 3.0), 3.0)
     assert commands == (
         Deliver(Observed(list(frames), 3.0)),
         Deliver(Progressed("103")),
-        Read(float("inf")),
+        ReadWatch(float("inf")),
     )
     assert isinstance(state, Watching)
     assert (state.cursor, state.objects) == ("103", 3)
 
 
-def test_what_came_before_an_error_in_the_same_chunk_is_taken_and_counts() -> None:
+def test_frames_before_an_error_in_the_same_chunk_are_delivered() -> None:
     by = rules()
     broken = Failure(Interrupted("500"))
     state, commands = step(
         by,
         watching(by),
-        Received([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0),
+        FramesReceived([frame("a", "101"), Bookmark("105"), broken, frame("b", "106")], 3.0),
         3.0,
     )
     assert [type(c.event) for c in commands if isinstance(c, Deliver)] == [
@@ -140,109 +142,105 @@ def test_what_came_before_an_error_in_the_same_chunk_is_taken_and_counts() -> No
         Troubled,
     ]
     assert isinstance(state, Waiting)
-    assert (state.held.cursor, state.then) == ("105", ToWatch())
+    assert (state.context.cursor, state.then) == ("105", ToWatch())
 
 
 def test_a_bookmark_of_the_same_version_is_no_event() -> None:
     by = rules()
-    _, commands = step(by, watching(by), Received([Bookmark("100")], 3.0), 3.0)
+    _, commands = step(by, watching(by), FramesReceived([Bookmark("100")], 3.0), 3.0)
     assert len(commands) == 1
 
 
-def test_the_first_bookmark_shortens_the_patience_with_silence_at_once() -> None:
+def test_the_first_bookmark_shortens_the_idle_deadline_at_once() -> None:
     by = rules()
-    state, commands = step(by, watching(by), Received([Bookmark("105")], 60.0), 60.0)
+    state, commands = step(by, watching(by), FramesReceived([Bookmark("105")], 60.0), 60.0)
     read = commands[-1]
-    assert isinstance(read, Read)
+    assert isinstance(read, ReadWatch)
     assert 130.0 <= read.until_s <= 133.0
-    state, commands = step(by, state, Due(), read.until_s)
+    state, commands = step(by, state, DeadlineReached(), read.until_s)
     assert isinstance(commands[-1], OpenWatch)
     assert 70.0 <= commands[-1].query.idle_timeout_s <= 73.0
-    state, commands = step(by, state, Opened(), 140.0)
-    state, commands = step(by, state, Received([Bookmark("110")], 200.0), 200.0)
-    assert commands[-1] == Read(float("inf")), "the source keeps this deadline by itself"
+    state, commands = step(by, state, WatchOpened(), 140.0)
+    state, commands = step(by, state, FramesReceived([Bookmark("110")], 200.0), 200.0)
+    assert commands[-1] == ReadWatch(float("inf")), "the source enforces this deadline"
 
 
-def silent_from_its_start(by: Rules, *, late: bool = False) -> tuple[State, Read]:
+def silent_from_its_start(by: WatchRules, *, late: bool = False) -> tuple[State, ReadWatch]:
     """A watch that was opened at 100, at second 0, after others had brought bookmarks; and its
     first read."""
     state = watching(by, bookmarked=True, late=late)
-    return state, Read(state.due_s)
+    return state, ReadWatch(state.due_s)
 
 
-def test_a_first_bookmark_that_is_missing_has_the_server_asked_beside_the_watch_and_while_nothing_happened_it_is_believed() -> (
-    None
-):
+def test_without_a_first_bookmark_a_liveness_check_keeps_the_watch_while_nothing_changes() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
     assert read.until_s == 65.0, "past the moment of the first bookmark"
     for now_s in (65.0, 130.0, 195.0):
-        state, commands = step(by, state, Due(), now_s)
-        assert isinstance(commands[-1], Vouch)
+        state, commands = step(by, state, DeadlineReached(), now_s)
+        assert isinstance(commands[-1], CheckLiveness)
         assert now_s < commands[-1].until_s <= now_s + 8.0, (
-            "a server that does not answer holds nothing up"
+            "a server that does not answer delays nothing"
         )
-        state, commands = step(by, state, Vouched("100"), now_s)
-        assert commands == (Read(now_s + 65.0),)
+        state, commands = step(by, state, LivenessChecked("100"), now_s)
+        assert commands == (ReadWatch(now_s + 65.0),)
 
 
-def test_a_server_that_moved_on_without_a_bookmark_is_given_until_the_second_one_and_the_next_time_it_is_asked_before_the_first() -> (
-    None
-):
+def test_a_server_ahead_of_a_silent_watch_gets_time_for_one_more_bookmark() -> None:
     by = rules()
     state, _ = silent_from_its_start(by)
-    state, _ = step(by, state, Due(), 65.0)
-    state, commands = step(by, state, Vouched("107"), 65.0)
-    assert commands == (Read(130.0),)
-    _, commands = step(by, state, Due(), 130.0)
+    state, _ = step(by, state, DeadlineReached(), 65.0)
+    state, commands = step(by, state, LivenessChecked("107"), 65.0)
+    assert commands == (ReadWatch(130.0),)
+    _, commands = step(by, state, DeadlineReached(), 130.0)
     assert isinstance(commands[-1], OpenWatch), "it is frozen"
     state, read = silent_from_its_start(by, late=True)
     assert read.until_s == 50.0
-    state, _ = step(by, state, Due(), 50.0)
-    state, commands = step(by, state, Vouched("107"), 50.0)
-    assert isinstance(commands[-1], Read)
+    state, _ = step(by, state, DeadlineReached(), 50.0)
+    state, commands = step(by, state, LivenessChecked("107"), 50.0)
+    assert isinstance(commands[-1], ReadWatch)
     assert 70.0 <= commands[-1].until_s <= 73.0
-    state, commands = step(by, state, Received([Bookmark("107")], 60.0), 60.0)
-    assert commands[-1] == Read(float("inf"))
+    state, commands = step(by, state, FramesReceived([Bookmark("107")], 60.0), 60.0)
+    assert commands[-1] == ReadWatch(float("inf"))
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_silent_watch_of_a_server_that_does_not_answer_is_left_within_75_seconds(
+def test_a_silent_watch_of_a_server_that_does_not_answer_is_closed_within_75_seconds(
     late: bool,
 ) -> None:
     by = rules()
     state, read = silent_from_its_start(by, late=late)
-    state, _ = step(by, state, Due(), read.until_s)
-    state, commands = step(by, state, Vouched(""), read.until_s)
-    assert isinstance(commands[-1], Read)
+    state, _ = step(by, state, DeadlineReached(), read.until_s)
+    state, commands = step(by, state, LivenessChecked(""), read.until_s)
+    assert isinstance(commands[-1], ReadWatch)
     assert commands[-1].until_s <= 75.0
-    _, commands = step(by, state, Due(), commands[-1].until_s)
+    _, commands = step(by, state, DeadlineReached(), commands[-1].until_s)
     assert isinstance(commands[-1], OpenWatch)
 
 
-def test_a_server_whose_present_is_behind_a_silent_watch_was_restored_and_is_listed_anew() -> None:
+def test_a_server_behind_a_silent_watch_was_restored_and_is_relisted() -> None:
     by = rules()
     state, read = silent_from_its_start(by)
-    state, _ = step(by, state, Due(), read.until_s)
-    _, commands = step(by, state, Vouched("99"), read.until_s)
+    state, _ = step(by, state, DeadlineReached(), read.until_s)
+    _, commands = step(by, state, LivenessChecked("99"), read.until_s)
     assert isinstance(commands[-1], FetchPage)
 
 
-def test_three_silent_reconnects_in_vain_double_the_patience_up_to_the_servers_own_end() -> None:
+def test_three_silent_reconnects_double_the_idle_deadline_up_to_the_timeout() -> None:
     by = rules()
-    held, state = 70.0, watching(by, bookmarked=True)
+    deadline_s, state = 70.0, watching(by, bookmarked=True)
     now_s = 0.0
     for _ in range(12):
         now_s += 100.0
-        after, commands = step(by, state, Failed(silent()), now_s)
+        after, commands = step(by, state, RequestFailed(silent()), now_s)
         while not isinstance(commands[-1], OpenWatch):
-            after, commands = step(by, after, Arrived(Page("100", None, [])), now_s)
-        after, _ = step(by, after, Opened(), now_s)
+            after, commands = step(by, after, PageReceived(Page("100", None, [])), now_s)
+        after, _ = step(by, after, WatchOpened(), now_s)
         assert isinstance(after, Watching)
         state = after
-        assert held <= state.held.deadline_s <= 614
-        held = state.held.deadline_s
-    assert held > 300
+        assert deadline_s <= state.context.deadline_s <= 614
+        deadline_s = state.context.deadline_s
+    assert deadline_s > 300
 
 
 def silent() -> Interrupted:
@@ -251,107 +249,101 @@ def silent() -> Interrupted:
     return error
 
 
-def test_a_watch_that_lived_as_long_as_the_longest_delay_is_opened_again_after_the_shortest() -> (
-    None
-):
+def test_a_watch_that_outlived_the_longest_delay_is_reopened_after_the_shortest() -> None:
     by, now_s = rules(), 0.0
     state: State = watching(by)
     for _ in range(10):  # a proxy cuts what is silent for 35 s
-        state, commands = step(by, state, Failed(Unavailable("cut")), now_s + 35)
+        state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 35)
         assert isinstance(commands[-1], Sleep)
         assert 0.8 <= commands[-1].until_s - (now_s + 35) < 1.6
         now_s = commands[-1].until_s
-        state, _ = step(by, state, Woke(), now_s)
-        state, _ = step(by, state, Opened(), now_s)
+        state, _ = step(by, state, SleepEnded(), now_s)
+        state, _ = step(by, state, WatchOpened(), now_s)
     for number in range(1, 5):
-        state, commands = step(by, state, Failed(Unavailable("cut")), now_s + 20)
+        state, commands = step(by, state, RequestFailed(Unavailable("cut")), now_s + 20)
         assert isinstance(commands[-1], Sleep)
         assert commands[-1].until_s - (now_s + 20) >= 0.8 * 2**number, (
-            "one that lives shorter is asked for ever more rarely"
+            "one that ends sooner is reopened after growing delays"
         )
         now_s = commands[-1].until_s
-        state, _ = step(by, state, Woke(), now_s)
-        state, _ = step(by, state, Opened(), now_s)
+        state, _ = step(by, state, SleepEnded(), now_s)
+        state, _ = step(by, state, WatchOpened(), now_s)
 
 
-def test_a_very_short_watch_that_brought_nothing_is_a_failure_and_one_that_brought_something_waits_out_its_second() -> (
-    None
-):
+def test_a_very_short_watch_fails_when_empty_and_else_waits_out_its_second() -> None:
     by = rules()
-    _, commands = step(by, watching(by), Ended(), 0.5)
+    _, commands = step(by, watching(by), WatchEnded(), 0.5)
     assert isinstance(commands[-1], Sleep)
-    state, _ = step(by, watching(by), Received([frame("a", "101")], 0.3), 0.3)
-    state, commands = step(by, state, Ended(), 0.5)
+    state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
+    state, commands = step(by, state, WatchEnded(), 0.5)
     assert commands == (Sleep(1.0),)
     assert isinstance(state, Waiting)
-    assert state.held.backoff.failures == 0
-    _, commands = step(by, state, Woke(), 1.0)
+    assert state.context.backoff.failures == 0
+    _, commands = step(by, state, SleepEnded(), 1.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "101"
-    state, _ = step(by, watching(by), Received([frame("a", "101")], 0.3), 0.3)
-    _, commands = step(by, state, Ended(), 1.5)
+    state, _ = step(by, watching(by), FramesReceived([frame("a", "101")], 0.3), 0.3)
+    _, commands = step(by, state, WatchEnded(), 1.5)
     assert isinstance(commands[-1], OpenWatch), "it lived long enough"
 
 
-def test_once_lenient_only_what_cannot_be_decoded_is_skipped() -> None:
+def test_after_a_reconnect_and_a_relist_only_undecodable_objects_are_skipped() -> None:
     by = rules()
     bad = Undecodable("?")
     state, commands = step(
         by,
-        watching(by, strikes=2, struck_s=0.0),
-        Received([Failure(bad), frame("a", "101")], 3.0),
+        watching(by, undecodable=2, undecodable_s=0.0),
+        FramesReceived([Failure(bad), frame("a", "101")], 3.0),
         3.0,
     )
-    assert commands[0] == Skipped((bad,))
+    assert commands[0] == ReportSkipped((bad,))
     assert isinstance(state, Watching)
-    assert (state.cursor, state.held.strikes, state.held.struck_s) == ("101", 3, 3.0)
-    state, commands = step(by, state, Received([Failure(bad)], 700.0), 700.0)
+    assert (state.cursor, state.context.undecodable, state.context.undecodable_s) == ("101", 3, 3.0)
+    state, commands = step(by, state, FramesReceived([Failure(bad)], 700.0), 700.0)
     assert isinstance(commands[-1], Sleep), "ten clean minutes later it counts from one again"
 
 
-def test_a_no_of_discovery_counts_when_said_twice_half_a_minute_apart_and_is_said_once() -> None:
+def test_a_resource_is_gone_after_discovery_reports_it_twice_half_a_minute_apart() -> None:
     by = rules()
     state: State
-    state, commands = step(by, watching(by), Failed(NotFound("404")), 10.0)
-    assert commands[-1] == AskServed()
+    state, commands = step(by, watching(by), RequestFailed(NotFound("404")), 10.0)
+    assert commands[-1] == CheckDiscovery()
     gone, now_s = 0, 10.0
     for _ in range(40):
-        state, commands = step(by, state, Answered(served=False), now_s)
+        state, commands = step(by, state, DiscoveryChecked(served=False), now_s)
         gone += Deliver(Gone()) in commands
         assert gone == 0 or now_s >= 40.0
         sleep = commands[-1]
         assert isinstance(sleep, Sleep)
         now_s = sleep.until_s
-        state, commands = step(by, state, Woke(), now_s)
+        state, commands = step(by, state, SleepEnded(), now_s)
         if isinstance(commands[-1], FetchPage | OpenWatch):
-            state, commands = step(by, state, Failed(NotFound("404")), now_s)
+            state, commands = step(by, state, RequestFailed(NotFound("404")), now_s)
     assert gone == 1
-    assert isinstance(state, Absent)
+    assert isinstance(state, CheckingDiscovery)
 
 
-def test_a_list_in_doubt_is_asked_from_a_quorum_and_confirmed_also_when_that_fails_in_between() -> (
-    None
-):
+def test_a_suspicious_list_is_repeated_from_a_quorum_and_then_accepted() -> None:
     by = rules()
     state, _ = start(by, now_s=0.0)
-    state, _ = step(by, state, Arrived(Page("5", None, [])), 0.0)
-    state, commands = step(by, state, Verdict(believed=False), 0.0)
+    state, _ = step(by, state, PageReceived(Page("5", None, [])), 0.0)
+    state, commands = step(by, state, CommitResult(accepted=False), 0.0)
     assert isinstance(commands[-1], FetchPage)
-    state, commands = step(by, state, Failed(Interrupted("broken")), 1.0)
-    state, commands = step(by, state, Woke(), 5.0)
-    state, commands = step(by, state, Arrived(Page("5", None, [])), 6.0)
-    assert isinstance(commands[-1], Settle)
+    state, commands = step(by, state, RequestFailed(Interrupted("broken")), 1.0)
+    state, commands = step(by, state, SleepEnded(), 5.0)
+    state, commands = step(by, state, PageReceived(Page("5", None, [])), 6.0)
+    assert isinstance(commands[-1], CommitList)
     assert commands[-1].event.confirmed
 
 
-def test_an_event_that_cannot_happen_is_a_bug_and_says_which() -> None:
+def test_an_event_that_cannot_happen_is_named() -> None:
     by = rules()
-    with pytest.raises(AssertionError, match="Arrived while a watch is open"):
-        step(by, watching(by), Arrived(Page("1", None, [])), 1.0)
+    with pytest.raises(AssertionError, match="PageReceived in state Watching"):
+        step(by, watching(by), PageReceived(Page("1", None, [])), 1.0)
 
 
 @pytest.mark.parametrize("odd", ["", "0", "abc", "1e9", "0200", "9" * 30, "2" * 5_000_000])
-def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd: str) -> None:
+def test_an_unusable_version_does_not_move_the_cursor(odd: str) -> None:
     by = rules()
     idle: list[list[Frame]] = [
         [Bookmark(odd)],
@@ -360,7 +352,7 @@ def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd:
         [frame("a", odd), frame("b", "99")],
     ]
     for frames in idle:
-        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        state, commands = step(by, watching(by), FramesReceived(frames, 1.0), 1.0)
         assert isinstance(state, Watching)
         assert state.cursor == "100"
         assert not any(
@@ -372,9 +364,9 @@ def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd:
         [Bookmark("105"), frame("a", odd)],
     ]
     for frames in moving:
-        state, commands = step(by, watching(by), Received(frames, 1.0), 1.0)
+        state, commands = step(by, watching(by), FramesReceived(frames, 1.0), 1.0)
         assert Deliver(Progressed("105")) in commands
-    state, commands = step(by, state, Ended(), 60.0)
+    state, commands = step(by, state, WatchEnded(), 60.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "105"
 
@@ -382,7 +374,7 @@ def test_the_cursor_stays_where_a_watch_can_go_on_whatever_one_version_says(odd:
 def test_versions_that_are_no_numbers_move_the_cursor_where_none_is_one() -> None:
     by = rules()
     _, commands = step(
-        by, watching(by, "v7"), Received([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0
+        by, watching(by, "v7"), FramesReceived([frame("a", "v3"), frame("b", "v1")], 1.0), 1.0
     )
     assert Deliver(Progressed("v1")) in commands
 
@@ -392,58 +384,58 @@ def test_a_frame_behind_an_undecodable_one_that_ends_the_watch_does_not_move_the
     state, _ = step(
         by,
         watching(by),
-        Received([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
+        FramesReceived([frame("a", "101"), Failure(Undecodable("?")), frame("b", "109")], 1.0),
         1.0,
     )
     assert isinstance(state, Waiting)
-    assert state.held.cursor == "101"
+    assert state.context.cursor == "101"
 
 
 @pytest.mark.parametrize("version", ["", "0", "7" * 5_000_000])
 def test_a_list_without_a_version_to_watch_from_is_tried_again_later(version: str) -> None:
     by = rules()
     state, _ = start(by, now_s=0.0)
-    state, commands = step(by, state, Arrived(Page(version, None, [])), 0.0)
+    state, commands = step(by, state, PageReceived(Page(version, None, [])), 0.0)
     assert isinstance(commands[-1], Sleep)
 
 
-def test_a_consistency_list_passes_over_what_it_cannot_read_and_the_watch_goes_on_from_where_it_stood() -> (
+def test_a_consistency_list_skips_undecodable_objects_and_the_watch_continues_from_its_cursor() -> (
     None
 ):
-    """Made again, it would count as missed what changed while the watch was closed for it."""
+    """Made again, it would count as missed what changed while the watch was closed."""
     by = rules(relist_interval_s=3600.0)
-    state, commands = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
+    state, commands = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
     assert isinstance(commands[-1], FetchPage)
     bad = Undecodable("?", about=("shop", "bad"))
-    state, commands = step(by, state, Arrived(Page("200", None, [], (bad, Undecodable("?")))), 6.0)
-    assert isinstance(commands[0], Skipped)
+    state, commands = step(
+        by, state, PageReceived(Page("200", None, [], (bad, Undecodable("?")))), 6.0
+    )
+    assert isinstance(commands[0], ReportSkipped)
     assert commands[1] == Deliver(Listed([], unreadable=1, damaged=(("shop", "bad"),)))
-    assert isinstance(commands[-1], Settle)
+    assert isinstance(commands[-1], CommitList)
     assert commands[-1].event.since == "100"
-    state, commands = step(by, state, Verdict(believed=True), 6.0)
+    state, commands = step(by, state, CommitResult(accepted=True), 6.0)
     assert isinstance(commands[-1], OpenWatch)
     assert commands[-1].query.resource_version == "100"
 
 
-def test_every_list_that_a_restored_server_causes_is_compared_by_content_until_one_is_complete() -> (
-    None
-):
+def test_lists_of_a_restored_server_are_compared_by_content_until_one_is_complete() -> None:
     by = rules()
-    state, _ = step(by, watching(by), Failed(VersionTooLarge("504")), 1.0)
-    state, commands = step(by, state, Woke(), 2.0)
+    state, _ = step(by, watching(by), RequestFailed(VersionTooLarge("504")), 1.0)
+    state, commands = step(by, state, SleepEnded(), 2.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
-    state, _ = step(by, state, Failed(Expired("410")), 3.0)
-    state, commands = step(by, state, Woke(), 10.0)
+    state, _ = step(by, state, RequestFailed(Expired("410")), 3.0)
+    state, commands = step(by, state, SleepEnded(), 10.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
-    state, _ = step(by, state, Arrived(Page("50", None, [])), 11.0)
-    state, commands = step(by, state, Verdict(believed=False), 11.0)
+    state, _ = step(by, state, PageReceived(Page("50", None, [])), 11.0)
+    state, commands = step(by, state, CommitResult(accepted=False), 11.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
 
 
-def test_a_list_that_is_older_than_the_watch_was_is_made_again_by_content() -> None:
+def test_a_list_older_than_the_watch_is_repeated_by_content() -> None:
     by = rules(relist_interval_s=3600.0)
-    state, _ = step(by, watching(by, relist_due_s=5.0), Due(), 5.0)
-    state, commands = step(by, state, Arrived(Page("90", None, [])), 6.0)
+    state, _ = step(by, watching(by, relist_due_s=5.0), DeadlineReached(), 5.0)
+    state, commands = step(by, state, PageReceived(Page("90", None, [])), 6.0)
     assert commands[0] == Deliver(ListBegun(by_content=True))
-    state, commands = step(by, state, Arrived(Page("91", None, [])), 7.0)
-    assert isinstance(commands[-1], Settle)
+    state, commands = step(by, state, PageReceived(Page("91", None, [])), 7.0)
+    assert isinstance(commands[-1], CommitList)

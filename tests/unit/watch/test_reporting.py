@@ -1,4 +1,4 @@
-"""What the log says of objects that are passed over, however often they change."""
+"""The log lines for skipped objects, however often they change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchrelay.model.resources import Resource
 from watchrelay.observe.loglimit import SUBJECTS_MAX
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.watch.reporting import Journal
+from watchrelay.watch.reporting import WatchReporter
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
@@ -22,17 +22,17 @@ def bad(name: str, why: str = "deep") -> Undecodable:
     return Undecodable(f"a watch line cannot be decoded: {why}", about=("shop", name))
 
 
-def test_an_object_that_is_passed_over_again_and_again_is_one_line_per_cause_and_a_count(
+def test_an_object_skipped_again_and_again_is_one_line_per_cause_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = Metrics()
 
     async def scene() -> None:
-        journal = Journal("pods", metrics.stream("pods", PODS), StreamStatus("pods"))
+        reporter = WatchReporter("pods", metrics.stream("pods", PODS), StreamStatus("pods"))
         for _ in range(600):
-            journal.skipped((bad("a"), bad("b")))
+            reporter.skipped((bad("a"), bad("b")))
             await asyncio.sleep(1)
-        journal.skipped((bad("a", "not UTF-8"),))
+        reporter.skipped((bad("a", "not UTF-8"),))
 
     with caplog.at_level(logging.ERROR):
         run(scene())
@@ -50,9 +50,9 @@ def test_a_flood_of_different_objects_is_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        journal = Journal("pods", Metrics().stream("pods", PODS), StreamStatus("pods"))
+        reporter = WatchReporter("pods", Metrics().stream("pods", PODS), StreamStatus("pods"))
         for number in range(5000):
-            journal.skipped((bad(f"p{number}" + "x" * 5000),))
+            reporter.skipped((bad(f"p{number}" + "x" * 5000),))
 
     with caplog.at_level(logging.ERROR):
         run(scene())

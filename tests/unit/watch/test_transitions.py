@@ -1,0 +1,209 @@
+"""The transition table of the watch machine, held equal to what its step function does."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import get_args
+
+from watchrelay.core.errors import (
+    Expired,
+    Forbidden,
+    Interrupted,
+    Invalid,
+    KubeError,
+    Misconfigured,
+    NotAcceptable,
+    NotFound,
+    NotWatchable,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+    Undecodable,
+    Unreachable,
+    VersionTooLarge,
+)
+from watchrelay.model.frames import Bookmark, Failure, Frame, ObjectFrame, Page
+from watchrelay.model.resources import Resource, Selection
+from watchrelay.model.streams import WatchPlan
+from watchrelay.watch.context import WatchRules
+from watchrelay.watch.machine import (
+    TRANSITIONS,
+    CheckDiscovery,
+    CheckLiveness,
+    Command,
+    CommitList,
+    CommitResult,
+    DeadlineReached,
+    Deliver,
+    DiscoveryChecked,
+    Event,
+    FetchPage,
+    FramesReceived,
+    LivenessChecked,
+    OpenWatch,
+    PageReceived,
+    ReadWatch,
+    ReportSkipped,
+    RequestFailed,
+    Sleep,
+    SleepEnded,
+    State,
+    WatchEnded,
+    Watching,
+    WatchOpened,
+    start,
+    step,
+)
+
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+VERSIONS = [None, (1, 33), (1, 36), (1, 36)]
+WALKS, STEPS = 3000, 60
+
+
+def silent() -> KubeError:
+    error = Interrupted("nothing came")
+    error.reason = "inactive"
+    return error
+
+
+ERRORS: list[KubeError] = [
+    Expired("410"), Forbidden("403"), Interrupted("cut"), silent(), Invalid("422"),
+    Invalid("422", about="version"), Invalid("422", about="continue"),
+    Invalid("422", about="streaming"), Misconfigured("no credential"), NotAcceptable("406"),
+    NotFound("404"), NotWatchable("405"), Throttled("429", retry_after_s=2), Unauthorized("401"),
+    Unavailable("503"), Undecodable("?"), Undecodable("?", about=("shop", "bad")),
+    Unreachable("refused"), VersionTooLarge("504"),
+]  # fmt: skip
+
+
+class Walk:
+    """One stream's watch with an API server that answers at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.version = 100
+        self.failing = False
+        self.usual_error = rng.choice(ERRORS)
+        self.now_s = 0.0
+        plan = WatchPlan(
+            Selection(PODS, metadata_only=rng.random() < 0.5),
+            initial_list=rng.choice(["auto", "auto", "auto", "paged", "streaming", "streaming"]),
+            list_semantic=rng.choice(["mostRecent", "any"]),
+            page_size=rng.choice([0, 2]),
+            bookmarks=rng.random() < 0.8,
+            relist_interval_s=rng.choice([0.0, 60.0, 60.0, 3600.0]),
+        )
+        self.rules = WatchRules(plan, Random(seed), rng.choice(VERSIONS))
+        self.first = {
+            "cursor": rng.choice(["", "100"]),
+            "floor": rng.choice(["", "90", "110"]),
+            "resumed": rng.random() < 0.5,
+            "first_wait_s": rng.choice([0.0, 0.0, 1.0]),
+        }
+
+    def events(self) -> Iterator[tuple[State, Event, State]]:
+        """Every step of the walk."""
+        state, commands = start(self.rules, now_s=self.now_s, **self.first)  # type: ignore[arg-type]
+        for _ in range(STEPS):
+            self.let_pass(commands[-1])
+            event = self.event(state, commands[-1])
+            before = state
+            state, commands = step(self.rules, before, event, self.now_s)
+            yield before, event, state
+
+    def let_pass(self, action: Command) -> None:
+        """Time, changes, and an upgrade of the server now and then."""
+        rng = self.rng
+        if not isinstance(action, Sleep):
+            self.now_s += rng.choice([0.0, 0.0, 0.1, 2.0, 40.0, 100.0, 700.0])
+        self.version += rng.choice([0, 0, 1, 5])
+        if rng.random() < 0.03:
+            self.rules = replace(self.rules, server_version=rng.choice(VERSIONS))
+
+    def event(self, state: State, action: Command) -> Event:
+        """What may come of `action`."""
+        rng = self.rng
+        if isinstance(action, FetchPage | OpenWatch):
+            # what failed is likely to fail again
+            self.failing = rng.random() < (0.7 if self.failing else 0.2)
+            if self.failing:
+                return RequestFailed(self.error())
+        match action:
+            case FetchPage():
+                return PageReceived(self.page())
+            case OpenWatch():
+                return WatchOpened()
+            case ReadWatch(until_s=until_s):
+                return self.read(until_s)
+            case CheckLiveness():
+                cursor = state.cursor if isinstance(state, Watching) else ""
+                return LivenessChecked(rng.choice(["", cursor, cursor, str(self.version), "50"]))
+            case CommitList(event=done):
+                return CommitResult(done.confirmed or rng.random() < 0.8)
+            case Sleep(until_s=until_s, wakeable=wakeable):
+                early = wakeable and rng.random() < 0.1
+                self.now_s = self.now_s if early else until_s
+                return SleepEnded(rechecked=early)
+            case CheckDiscovery():
+                return DiscoveryChecked(rng.choice([True, False, False, None]))
+            case Deliver() | ReportSkipped():
+                raise AssertionError("the last command is an action")
+
+    def error(self) -> KubeError:
+        return self.usual_error if self.rng.random() < 0.6 else self.rng.choice(ERRORS)
+
+    def any_version(self) -> str:
+        return self.rng.choice([str(self.version)] * 8 + ["60", ""])
+
+    def page(self) -> Page:
+        rng = self.rng
+        failures = rng.choice([(), (), (), (Undecodable("?"),)])
+        token = rng.choice([None, None, "a", "b", "c"])
+        return Page(self.any_version(), token, self.objects(), failures)
+
+    def objects(self) -> list[ObjectFrame]:
+        version = str(self.version)
+        return [
+            ObjectFrame("ADDED", "shop", name, "uid", version, {}, {}, 10)
+            for name in "ab"[: self.rng.randrange(3)]
+        ]
+
+    def read(self, until_s: float) -> Event:
+        rng = self.rng
+        kind = rng.randrange(8)
+        if kind == 0:
+            return WatchEnded()
+        if kind == 1:
+            return RequestFailed(self.error())
+        if kind == 2 and until_s < float("inf"):
+            self.now_s = max(self.now_s, until_s)
+            return DeadlineReached()
+        frames: list[Frame] = [*self.objects()]
+        if rng.random() < 0.5:
+            frames.append(Bookmark(self.any_version(), initial_end=rng.random() < 0.7))
+            frames.extend(self.objects())
+        if not frames or rng.random() < 0.2:
+            frames.append(Failure(self.error()))
+        return FramesReceived(frames, self.now_s)
+
+
+def test_the_table_holds_each_transition_and_no_other() -> None:
+    seen = {
+        (type(before).__name__, type(event).__name__, type(after).__name__)
+        for seed in range(WALKS)
+        for before, event, after in Walk(seed).events()
+    }
+    table = {
+        (state, event, after)
+        for state, row in TRANSITIONS.items()
+        for event, (usual, others) in row.items()
+        for after in (*usual.split(), *others.split())
+    }
+    assert sorted(seen - table) == [], "the machine does what the table does not show"
+    assert sorted(table - seen) == [], "the table shows what the machine does not do"
+
+
+def test_the_table_names_every_state_and_every_event() -> None:
+    assert set(TRANSITIONS) == {state.__name__ for state in get_args(State)}
+    events = {event for row in TRANSITIONS.values() for event in row}
+    assert events == {event.__name__ for event in get_args(Event)}

@@ -1,0 +1,59 @@
+"""The tables and the diagram of docs/how-the-watch-works.md, from watchrelay/watch/machine.py."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import get_args
+
+from watchrelay.watch import machine
+
+_BLOCK = re.compile(
+    r"(?P<begin><!-- machine: (?P<name>\w+) -->\n)(?P<text>.*?)(?P<end><!-- /machine -->)",
+    re.DOTALL,
+)
+
+
+def with_machine(page: str) -> str:
+    """The page with each marked block filled in. Raises: KeyError for a block without a maker."""
+    makers = {
+        "diagram": diagram,
+        "transitions": transitions,
+        "states": lambda: _meanings("state", get_args(machine.State)),
+        "events": lambda: _meanings("event", get_args(machine.Event)),
+        "actions": lambda: _meanings("action", get_args(machine.Action)),
+    }
+    return _BLOCK.sub(
+        lambda block: f"{block['begin']}\n{makers[block['name']]()}\n{block['end']}", page
+    )
+
+
+def diagram() -> str:
+    """The usual transitions of each state and event, as Mermaid."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for state, row in machine.TRANSITIONS.items():
+        for event, (usual, _) in row.items():
+            for after in usual.split():
+                arrows.setdefault((state, after), []).append(event)
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> Waiting"]
+    lines += [f"    {state} --> {after}: {', '.join(on)}" for (state, after), on in arrows.items()]
+    return "\n".join([*lines, "```", ""])
+
+
+def transitions() -> str:
+    """Every transition, the usual ones of each row first."""
+    lines = ["| state | event | next state |", "|---|---|---|"]
+    for state, row in machine.TRANSITIONS.items():
+        for event, (usual, others) in row.items():
+            afters = [*(f"**{after}**" for after in usual.split()), *others.split()]
+            lines.append(f"| {state} | {event} | {', '.join(afters)} |")
+    return "\n".join([*lines, ""])
+
+
+def _meanings(kind: str, classes: tuple[type, ...]) -> str:
+    """What each class is, by the first paragraph of its docstring."""
+    lines = [f"| {kind} | meaning |", "|---|---|"]
+    for each in classes:
+        paragraph = (inspect.getdoc(each) or "").partition("\n\n")[0]
+        lines.append(f"| `{each.__name__}` | {' '.join(paragraph.split())} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,187 @@
+"""What a stream remembers from one state of its watch to the next, with the rules for delays and
+deadlines that depend on it. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from random import Random
+
+from watchrelay.core.backoff import Backoff, clamp_retry_after
+from watchrelay.core.errors import (
+    Forbidden,
+    KubeError,
+    Misconfigured,
+    NotFound,
+    Refused,
+    Unauthorized,
+    Unreachable,
+)
+from watchrelay.model.streams import WatchPlan
+
+TIMEOUT_SLACK_S = 15.0
+DEADLINE_JITTER_S = 3.0
+STREAMING_SINCE = (1, 34)
+"""The first server whose WatchList, and whose lists from cache snapshots, stay enabled. Source:
+KEP-3157, KEP-4988."""
+NO_STREAMING_LISTS_S = 6 * 3600.0
+FORBIDDEN_GRACE_S = 30.0
+"""A 403 for what was allowed before is retried quickly for this long: while an API server starts,
+its RBAC caches are empty."""
+UNDECODABLE_WINDOW_S = 600.0
+
+SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
+    (Refused, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
+    (Unauthorized, Backoff(base_s=5.0, cap_s=60.0, jitter=0.2, ceiling_s=60.0)),
+    (Forbidden, Backoff(base_s=30.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
+    (NotFound, Backoff(base_s=5.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
+    (Misconfigured, Backoff(base_s=60.0, cap_s=60.0, jitter=0.1)),
+    (KubeError, Backoff(base_s=300.0, cap_s=300.0, jitter=0.1)),
+)
+"""Delays of errors that a retry alone does not cure, most specific first; the last one is for those
+that need an operator (docs/watch-facts.md, cases T12, T61, T63)."""
+
+_FRESH = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRules:
+    """What the machine follows. `server_version` is (major, minor), None while unknown."""
+
+    plan: WatchPlan
+    rng: Random
+    server_version: tuple[int, int] | None = None
+
+    def relist_due_s(self, now_s: float) -> float:
+        """When the state is next compared with a list, to find what the watch may have missed;
+        infinity for never."""
+        interval_s = self.plan.relist_interval_s
+        return now_s + interval_s * (1 + 0.1 * self.rng.random()) if interval_s > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """What outlives a state. `*_s` are moments of the monotonic clock, but for `deadline_s` and
+    `grace_s`."""
+
+    cursor: str = ""
+    """The resourceVersion from which the next watch starts. It is set only by a state whose events
+    were all delivered."""
+    floor: str = ""
+    """A resourceVersion that was published already, so no list may show less; "" for none."""
+    complete: bool = False
+    """A list was completed, or a cursor was given: relists may ask for "not older than"."""
+    watched: bool = False
+    """The server accepted a watch before, of this process or of the one that wrote the log."""
+    gone: bool = False
+    """The removal of the resource was delivered."""
+    absent_s: float | None = None
+    """When discovery first reported the resource as not served."""
+    relist_due_s: float = math.inf
+
+    backoff: Backoff = _FRESH
+    slow: Backoff = _FRESH
+    """The delays of an error that only an operator or the cluster can cure; `slow_reason` is which
+    error."""
+    slow_reason: str = ""
+    grace_s: float = 0.0
+    """How much longer a 403 is retried quickly: `FORBIDDEN_GRACE_S` since the last request that was
+    allowed, less the delays since; 0 where none ever was."""
+    setback_s: float = -math.inf
+    """When the history was last lost, or when the list that repaired it was complete."""
+    setback_listed: bool = False
+    """The list that repairs a lost history is not complete yet."""
+    undecodable: int = 0
+    """Undecodable objects in a row: first reconnect, then relist, then skip them
+    (docs/watch-facts.md 6.4, class L)."""
+    undecodable_s: float = -math.inf
+    plain: bool = False
+    """The server does not offer the metadata-only representation."""
+
+    stream_misses: int = 0
+    """Streaming lists in a row that did not reach their initial-events-end bookmark."""
+    paged_until_s: float = -math.inf
+    """Until when lists are paged; for another server version than `paged_version` no longer."""
+    paged_version: tuple[int, int] | None = None
+
+    bookmarked: bool = False
+    """The server has sent bookmarks."""
+    late: bool = False
+    """A watch's first bookmark was missing while the server was running, or is expected to be."""
+    deadline_s: float = 70.0
+    """How long a watch with bookmarks may be silent."""
+    quiet_stalls: int = 0
+    """Silent watches in a row after which the next one brought nothing either."""
+    contact_s: float = -math.inf
+    """When the server last showed its current state."""
+
+    def recovered(self, *, watched: bool = False) -> StreamContext:
+        """After a request succeeded: slow delays start again at their first, and a 403 is retried
+        quickly at first. `watched`: the request was a watch."""
+        return replace(
+            self,
+            slow_reason="",
+            absent_s=None,
+            watched=self.watched or watched,
+            grace_s=FORBIDDEN_GRACE_S,
+        )
+
+    def retry(
+        self, rules: WatchRules, error: KubeError, now_s: float, *, healthy: bool
+    ) -> tuple[StreamContext, float]:
+        """The stream's exponential delay, at least the server's Retry-After. `healthy` as in
+        `Backoff.after_failure`."""
+        unreachable = isinstance(error, Unreachable)
+        after = self.backoff.after_absence if unreachable else self.backoff.after_failure
+        backoff, delay_s = after(now_s, healthy=healthy, rng=rules.rng)
+        return replace(self, backoff=backoff), max(delay_s, clamp_retry_after(error.retry_after_s))
+
+    def retry_slowly(
+        self, rules: WatchRules, error: KubeError, now_s: float
+    ) -> tuple[StreamContext, float]:
+        """The delay of an error that a retry does not cure; a different error starts again at its
+        first delay."""
+        first = next(delays for kind, delays in SLOW_DELAYS if isinstance(error, kind))
+        slow = self.slow if self.slow_reason == error.reason else first
+        slow, delay_s = slow.after_failure(now_s, healthy=False, rng=rules.rng)
+        return replace(self, slow=slow, slow_reason=error.reason), delay_s
+
+    def with_undecodable(self, now_s: float) -> StreamContext:
+        """Count one undecodable object; the count restarts after ten minutes without one."""
+        fresh = now_s - self.undecodable_s > UNDECODABLE_WINDOW_S
+        count = 1 if fresh else min(3, self.undecodable + 1)
+        return replace(self, undecodable=count, undecodable_s=now_s)
+
+    def skips_undecodable(self, now_s: float) -> bool:
+        """True when a reconnect and a relist did not help: undecodable objects are skipped, the
+        others are published."""
+        return self.undecodable >= 2 and now_s - self.undecodable_s <= UNDECODABLE_WINDOW_S
+
+    def streams_lists(self, rules: WatchRules, now_s: float) -> bool:
+        """Whether lists are requested as a stream."""
+        plan = rules.plan
+        if not plan.bookmarks or plan.initial_list == "paged":
+            return False
+        if now_s < self.paged_until_s and self.paged_version == rules.server_version:
+            return False
+        return plan.initial_list == "streaming" or (
+            rules.server_version is not None and rules.server_version >= STREAMING_SINCE
+        )
+
+    def paging(self, rules: WatchRules, now_s: float) -> StreamContext:
+        """Page lists for six hours, or until the server's version changes. Source:
+        docs/watch-facts.md 3.6."""
+        return replace(
+            self,
+            stream_misses=0,
+            paged_until_s=now_s + NO_STREAMING_LISTS_S,
+            paged_version=rules.server_version,
+        )
+
+    def idle_s(self, rules: WatchRules, timeout_s: int, *, bookmarked: bool) -> float:
+        """How long a watch may be silent before it counts as dead: little more than the server's
+        bookmark interval where it sends bookmarks."""
+        longest_s = timeout_s + TIMEOUT_SLACK_S
+        if not (rules.plan.bookmarks and bookmarked):
+            return longest_s
+        return min(longest_s, self.deadline_s + rules.rng.random() * DEADLINE_JITTER_S)
