@@ -1,21 +1,11 @@
-"""Everything that can be configured, as frozen values.
-
-Room: config. In: plain values that `load.py` gathered from the file, the environment and `--set`.
-Out: `Settings`, whose sections are handed to the rooms. Each field's docstring (unit, default,
-reason) is its description in the JSON Schema and the reference page.
-"""
+"""Everything that can be configured, as frozen values. Each field's docstring (unit, default,
+reason) is its description in the JSON Schema and in docs/reference/config.md."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from watchrelay.config.fields import (
     ClusterName,
@@ -40,7 +30,6 @@ from watchrelay.config.fields import (
     TopicPart,
     TopicTemplate,
 )
-from watchrelay.config.streams import DEFAULT_PARTITIONS
 from watchrelay.model.streams import Format, InitialList, ListSemantic
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -52,14 +41,17 @@ LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+DEFAULT_PARTITIONS: Final = 1
+"""Of a topic where the config does not set `partitions`."""
+
+
 def _unset() -> Any:
     """The default of an optional text: "" in the code, which may not be written in a file."""
     return Field(default="", validate_default=False)
 
 
 def _written(default: str | int) -> Any:
-    """A default as it would be written in the file; its field's validator makes the number of
-    it."""
+    """A default as a file would have it; the field's validator converts it."""
     return Field(default=default)
 
 
@@ -307,10 +299,8 @@ class ShardingSettings(Section):
     on."""
 
 
-class Settings(Section, BaseSettings):
+class Settings(Section):
     """The configuration of watchrelay."""
-
-    model_config = SettingsConfigDict(extra="forbid")
 
     cluster: ClusterName
     """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
@@ -349,35 +339,10 @@ class Settings(Section, BaseSettings):
     sharding: ShardingSettings = ShardingSettings()
     """Several replicas that share the streams."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 (the library's signature)
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`Settings(sources=...)` overlays what these say, the first wins; `Settings(**values)` is
-        these values alone.
-
-        The library's own sources are not asked: they can tell neither which line a value stands on,
-        nor the nearest name of a wrong one.
-        """
-        assert isinstance(init_settings, InitSettingsSource), (
-            "the library hands in what the constructor was given"
-        )
-        sources: tuple[PydanticBaseSettingsSource, ...] = init_settings.init_kwargs.get(
-            "sources", (init_settings,)
-        )
-        return sources
-
 
 def with_defaults(settings: Settings) -> Settings:
     """`settings` with each entry of `resources` complete: its own keys, else those of `defaults`,
     else the built-in ones.
-
-    Law: with_defaults(with_defaults(s)) == with_defaults(s).
     """
     given = {name: getattr(settings.defaults, name) for name in settings.defaults.model_fields_set}
     merged = tuple(

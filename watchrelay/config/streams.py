@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.reach import Reach
 from watchrelay.model.resources import Resource
 
-if TYPE_CHECKING:
-    from watchrelay.config.settings import ResourceEntry, Settings
-
 CORE = "core"
 """What stands for the core group in a topic's name."""
-
-DEFAULT_PARTITIONS: Final = 1
-"""Of a topic where the config does not set `partitions`."""
 
 SEPARATE: Final = (
     "give one of the two another `topic`, or both disjoint `namespaces`; "

@@ -12,12 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from watchrelay.config.streams import (
-    DEFAULT_PARTITIONS,
-    asked_partitions,
-    field_selector,
-    resource_topic,
-)
+from watchrelay.config.settings import DEFAULT_PARTITIONS
+from watchrelay.config.streams import asked_partitions, field_selector, resource_topic
 from watchrelay.daemon.key_formats import PLAIN, PREFIXED, qualified
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.model.reach import Overlaps, Reach
