@@ -320,7 +320,7 @@ public final class Reader {
     State second;
     private long failedEpoch;
     private long failedSequence;
-    private String tried;
+    private final Set<String> tried = new HashSet<>();
     private String lastSnapshot = "";
     private Long lastSnapshotOffset;
 
@@ -363,10 +363,10 @@ public final class Reader {
         int changes = difference(shown.held, second.held);
         shown = second;
         second = null;
-        tried = null;
+        tried.clear();
         return Verdict.of("replaced, " + changes + " changes");
       }
-      tried = null;
+      tried.clear();
       return Verdict.of(swept > 0 ? "swept " + swept : "noted");
     }
 
@@ -376,10 +376,9 @@ public final class Reader {
         failedEpoch = marker.epoch;
         failedSequence = marker.sequence;
       }
-      if (lastSnapshot.equals(tried)) {
+      if (!tried.add(lastSnapshot)) {
         return Verdict.of("unproven");
       }
-      tried = lastSnapshot;
       second = new State(lastSnapshotOffset == null ? "" : lastSnapshot);
       return lastSnapshotOffset == null
           ? new Verdict("read again from the start", -1L)

@@ -69,6 +69,14 @@ def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     assert table == ["STREAM", "secrets", "pods"]
 
 
+def test_events_are_sent_where_the_system_has_no_timeout_for_unread_data(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")  # as on macOS
+    with viewer(window) as connection:
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_a_browser_is_given_the_page_under_a_strict_policy(window: Window) -> None:
     _, headers, text = get(window, "/", BROWSER)
     assert headers.get_content_type() == "text/html"

@@ -59,8 +59,8 @@ _SPLITTER = _of(
             "            return Failure(status",
         ),
         "half a line at the end": (
-            "        except BROKEN:\n            return []\n        return self._care",
-            "        except BROKEN:\n            pass\n        return self._care",
+            "        except BROKEN_JSON:\n            return []\n        return self._care",
+            "        except BROKEN_JSON:\n            pass\n        return self._care",
         ),
     },
 )

@@ -375,7 +375,7 @@ def test_whatever_stands_on_the_control_topic_is_taken_or_refused(
         assert held.epoch is None or held.epoch >= 0
         held.starting_point(1)
         starting_point(held.index or {}, 2)
-        answered(held.index, "r", 0)
+        answered(held.index, "r", 0, 1 << 60)
         assert all(origin.offset is None or origin.offset >= 0 for origin in view.origins(stream))
     view.described()
 

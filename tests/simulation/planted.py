@@ -228,7 +228,6 @@ class OneHashLife(Life):
 class HastyRelay(StreamRelay):
     """Begins a snapshot while the replay has not caught up with the log."""
 
-    @property
     def _may_snapshot(self) -> bool:
         return self._snapshot is None and not (
             self._course.first or self._course.relisting or self._queues.conflating

@@ -25,6 +25,7 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import StreamStatus
+from watchrelay.publish.oversize import unread
 from watchrelay.publish.writer import StreamRelay
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -132,6 +133,7 @@ class Rig:
         queue_bytes: int = 64 << 20,
         max_message_bytes: int = 1 << 20,
         conflate: bool = True,
+        limit_again: Callable[[], Awaitable[int | None]] = unread,
     ) -> None:
         self.spec = spec or spec_of(partitions=partitions, snapshot_interval_s=snapshot_interval_s)
         self.sink = sink or FakeSink()
@@ -151,6 +153,7 @@ class Rig:
             queue_bytes=queue_bytes,
             max_message_bytes=max_message_bytes,
             conflate=conflate,
+            limit_again=limit_again,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
         )

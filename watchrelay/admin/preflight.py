@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from watchrelay.config import ResourceEntry, Settings
-from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
+from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.core.errors import (
     PERSON,
     ConfigError,
@@ -383,7 +383,7 @@ async def _resolve(
         facts.append(
             Fact(
                 f"stream {stream.spec.id}",
-                f"{why_overlapping(settings, stream, earlier)}: {SEPARATE}",
+                ": ".join(why_overlapping(settings, stream, earlier)),
                 "error",
                 BAD_CONFIG,
             )

@@ -23,11 +23,11 @@ from watchrelay.admin.snapshot_request import Mute, checked_control, following, 
 from watchrelay.admin.writer_check import Watching, refuse_written
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
-from watchrelay.contract.formats import BROKEN
 from watchrelay.contract.records import CloudEvents, Marker, ObjectRecord, decode, encoder_for
 from watchrelay.contract.wire import Batch, WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.ownership import retirer
 from watchrelay.daemon.plan import control_spec
@@ -280,7 +280,7 @@ def _said_kind(value: bytes) -> str:
     anything."""
     try:
         kind = msgspec.json.decode(value, type=_Kind).kind
-    except BROKEN:
+    except BROKEN_JSON:
         return ""
     return kind if isinstance(kind, str) else ""
 

@@ -8,9 +8,8 @@ import msgspec
 import yaml
 
 from watchrelay.cli.yamltext import quote_other_types
-from watchrelay.contract.formats import BROKEN
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import printable, why_broken
+from watchrelay.core.text import BROKEN_JSON, printable, why_broken
 
 _TEXT = "tag:yaml.org,2002:str"
 
@@ -40,6 +39,9 @@ def yaml_of(value: bytes) -> str:
     the value is not JSON."""
     try:
         found = msgspec.json.decode(value)
+    except BROKEN_JSON as error:
+        raise RecordRefused(f"the value is not JSON: {why_broken(error, value)}") from error
+    try:
         text = yaml.dump(
             found,
             Dumper=_Dumper,
@@ -48,8 +50,8 @@ def yaml_of(value: bytes) -> str:
             width=1 << 30,
             default_flow_style=False,
         )
-    except (*BROKEN, yaml.YAMLError) as error:
-        raise RecordRefused(f"the value is not JSON: {why_broken(error, value)}") from error
+    except (RecursionError, yaml.YAMLError):  # too deep for the YAML writer; JSON is YAML too
+        text = value.decode()
     return "\n".join(
         printable(line) for line in text.removesuffix("\n...\n").rstrip("\n").split("\n")
     )

@@ -19,11 +19,10 @@ from watchrelay.cli.signals import finish
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
-from watchrelay.contract.formats import BROKEN
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import counted, printable, short, why_broken
+from watchrelay.core.text import BROKEN_JSON, counted, printable, short, why_broken
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic
 from watchrelay.kafka.client.connection import reason_told
@@ -230,7 +229,7 @@ def _on_one_line(value: bytes) -> msgspec.Raw:
     try:
         value.decode()
         compact = msgspec.json.format(value, indent=-1)
-    except BROKEN as error:
+    except BROKEN_JSON as error:
         raise RecordRefused(f"the value is not JSON: {why_broken(error, value)}") from error
     return msgspec.Raw(value if _BREAKS.isdisjoint(value) else compact)
 

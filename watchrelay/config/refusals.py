@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from watchrelay.config.grammar import TOPIC_MAX
 from watchrelay.config.keys import field_name
 from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
-from watchrelay.config.streams import SEPARATE, Planned, is_secrets, own_topics, plan, reach_of
+from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
 from watchrelay.config.tree import Path
 from watchrelay.model.builtin import resolve
 from watchrelay.model.names import parse_name
@@ -173,12 +173,15 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
             continue
         refused.add(stream.index)
         key = "id" if stream.entry.id else "resource"
+        one_topic = stream.topic == other.topic or None in (stream.topic, other.topic)
+        one_resource = stream.what == other.what or stream.name.wildcard or other.name.wildcard
+        alike = one_topic and one_resource and reach_of(stream).meets(reach_of(other))
         yield Refusal(
             (("resources", stream.index, key), *_about(stream, other)),
             f'stream "{stream.id}" is a duplicate of that of resources[{other.index}]',
-            "give one of the two another id"
-            if stream.entry.id
-            else "give one of the two an id, or remove it",
+            f"give one of the two {'another' if stream.entry.id else 'an'} "
+            f"id{' and another topic' if alike else ''}"
+            f"{'' if stream.entry.id else ', or remove it'}",
         )
 
 
@@ -294,7 +297,7 @@ def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> 
             yield Refusal(
                 (*paths, *_about(stream, other)),
                 f"can have the same objects as resources[{other.index}] on the same topic {where}",
-                SEPARATE,
+                separate(namespaced=stream.builtin is None or stream.builtin.resource.namespaced),
                 other=("resources", other.index),
             )
 

@@ -108,8 +108,11 @@ def selector(value: object) -> str:
 def entries(value: object) -> str:
     """The list of `resources`, where its names alone were written, or one entry without a list."""
     if isinstance(value, str):
+        names = [part.strip() for part in value.split(",")]
         return (
-            f"[{', '.join(f'{{resource: {_quoted(part.strip())}}}' for part in value.split(','))}]"
+            f"[{', '.join(f'{{resource: {_quoted(name)}}}' for name in names)}]"
+            if all(names)
+            else ""
         )
     if isinstance(value, Mapping):
         if isinstance(value.get("resource"), str):
@@ -152,6 +155,8 @@ def _expression(value: Any) -> str:
     if not isinstance(value, Mapping) or not isinstance(key := value.get("key"), str):
         return ""
     words = [_word(each) for each in value.get("values") or []]
+    if None in words:
+        return ""
     listed = f"({','.join(word or '' for word in words)})"
     return {
         "In": f"{key} in {listed}",
@@ -162,10 +167,9 @@ def _expression(value: Any) -> str:
 
 
 def _word(value: object) -> str | None:
-    """A value of a label as text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, (str, int)) else None
+    """A value of a label as text; None for true and false too, for YAML reads several words as
+    them."""
+    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
 
 
 def _quoted(text: str) -> str:

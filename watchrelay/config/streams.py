@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
@@ -20,12 +19,15 @@ from watchrelay.model.resources import Resource
 CORE = "core"
 """What stands for the core group in a topic's name."""
 
-SEPARATE: Final = (
-    "give one of the two another `topic`, or both disjoint `namespaces`; "
-    "label and field selectors do not separate them: an object that changes moves from one "
-    "to the other"
-)
-"""The cure for two streams of one resource on one topic."""
+
+def separate(*, namespaced: bool) -> str:
+    """The cure for two streams of one resource on one topic."""
+    return (
+        "give one of the two another "
+        f"`topic`{', or both disjoint `namespaces`' if namespaced else ''}; "
+        "label and field selectors do not separate them: an object that changes moves from "
+        "one to the other"
+    )
 
 
 @dataclass(frozen=True, slots=True)

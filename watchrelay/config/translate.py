@@ -140,6 +140,8 @@ def _list(detail: Any, value: Any, _written: str | None) -> Said:
             said,
             f"write {'resources: ' if isinstance(value, str) else ''}{meant}" if meant else "",
         )
+    if value == "*" and detail["loc"][-1] == "namespaces":
+        return "must be a list", "leave the key out for all namespaces"
     if isinstance(value, str):
         return "must be a list", f"write {meant}" if (meant := slips.as_list(value)) else ""
     return f"must be a list, not {_kind(value)}", ""
@@ -148,11 +150,11 @@ def _list(detail: Any, value: Any, _written: str | None) -> Said:
 def _section(detail: Any, value: Any, written: str | None) -> Said:
     if len(detail["loc"]) == 2 and detail["loc"][0] == "resources":
         if isinstance(value, str):
-            return "must be a mapping of keys", f"write - resource: {value}"
+            return "must be a mapping of keys", f"write {{resource: {value}}}"
         if written is not None and slips.builtin(written):
             return (
                 f"must be a mapping of keys, not {_kind(value)}",
-                f'write - resource: "{written}"',
+                f'write {{resource: "{written}"}}',
             )
     meant = slips.section(tuple(detail["loc"]), value)
     return f"must be a mapping of keys, not {_kind(value)}", f"write {meant}" if meant else ""

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from watchrelay.consumer.errors import ObjectUnreadable
-from watchrelay.contract.formats import BROKEN
 from watchrelay.contract.wire import Position, Reason
-from watchrelay.core.text import printable, why_broken
+from watchrelay.core.text import BROKEN_JSON, printable, why_broken
 
 ChangeVerb = Literal["added", "modified", "deleted"]
 Why = Reason | Literal["initial", "swept", "repaired", "moved", "gone"]
@@ -23,7 +22,7 @@ def parsed(stream: str, key: str, value: bytes) -> Any:
     """The object in `value`. Raises: ObjectUnreadable, naming stream and key."""
     try:
         return msgspec.json.decode(value)
-    except BROKEN as error:
+    except BROKEN_JSON as error:
         reason = why_broken(error, value)
         raise ObjectUnreadable(
             f"stream {printable(stream)}, key {printable(key)}: the value is not JSON: {reason}"

@@ -21,7 +21,7 @@ class Objects(Mapping[str, Any]):
 
     def value(self, key: str) -> bytes | None:
         """The JSON of an object as published; None where there is no such object."""
-        encoded = key.encode(errors="surrogateescape")
+        encoded = key.encode(errors="surrogatepass")
         for held in self._held():
             if (found := held.get(encoded)) is not None:
                 return bytes(found.value)

@@ -12,8 +12,8 @@ from watchrelay.consumer.replica import Changed, Held
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
-"""From here on the changes of a partition that nobody takes are folded to one per object, so that
-they never outgrow the state."""
+"""From here on changes that nobody takes are folded to one per object, so that they never outgrow
+the state. Partitions share it."""
 
 
 class Cause(NamedTuple):
@@ -73,15 +73,18 @@ class Outbox:
             self.add(Changed(key, each, None), cause, proven=True)
         self.closed = True
 
-    def add(self, changed: Changed, cause: Cause, *, proven: bool) -> None:
-        """The state changed; `proven` says whether the change may be given out as it is."""
+    def add(
+        self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
+    ) -> None:
+        """The state changed; `proven` says whether the change may be given out as it is, and `most`
+        how many may wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
         item = Item(changed.key, changed.before, changed.after, cause)
-        if proven and not self._folded and len(self._queue) < FOLD_CHANGES:
+        if proven and not self._folded and len(self._queue) < most:
             self._queue.append(item)
             return
-        if len(self._queue) >= FOLD_CHANGES:
+        if len(self._queue) >= most:
             for waiting in self._queue:
                 if isinstance(waiting, Saved):
                     self._place = waiting
@@ -103,7 +106,9 @@ class Outbox:
         """The state is proven at `saved`."""
         if not self.begun or self._folded:
             self._place = saved
-        elif self._queue and isinstance(self._queue[-1], Saved):
+            return
+        self._place = None  # an older one
+        if self._queue and isinstance(self._queue[-1], Saved):
             self._queue[-1] = saved
         else:
             self._queue.append(saved)

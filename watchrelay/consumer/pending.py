@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from watchrelay.consumer.changes import Change, ChangeVerb, Saved, Why
-from watchrelay.consumer.outbox import Cause, Item
+from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item
 from watchrelay.consumer.partitions import Lane
 from watchrelay.consumer.replica import Changed
 
@@ -29,7 +29,10 @@ class Pending:
 
     def add(self, topic: str, lane: Lane, changed: Changed, why: Why, offset: int) -> None:
         """The state of `lane` changed behind the record at `offset`."""
-        lane.outbox.add(changed, Cause(why, lane.replica.position, offset), proven=lane.proven)
+        most = FOLD_CHANGES // max(1, len(self._waiting))
+        lane.outbox.add(
+            changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
+        )
         self._offer(topic, lane)
 
     def reach(self, topic: str, lane: Lane, offset: int) -> None:

@@ -171,7 +171,7 @@ class Replica:
         self._shown = State(started_in)
         self._second: State | None = None
         self._failed_at = Position(0, 0)
-        self._tried: str | None = None
+        self._tried = set[str]()
         self._last_snapshot: tuple[str, int | None] = ("", None)
         self.frontier = ""
         self.newest_marker: MarkerRecord | None = None
@@ -230,7 +230,7 @@ class Replica:
         self._second, self._failed_at, self._tried, self._last_snapshot = (
             State(),
             Position(0, 0),
-            None,
+            set(),
             ("", None),
         )
         self._shown.proven = False
@@ -263,7 +263,7 @@ class Replica:
         return Noted(swept)
 
     def _note(self, marker: MarkerRecord) -> None:
-        self._tried = None
+        self._tried.clear()
         self.frontier, self.newest_marker = marker.frontier, marker
 
     def _failed(self, marker: MarkerRecord) -> Outcome:
@@ -271,9 +271,9 @@ class Replica:
         and an end will prove it."""
         self._failed_at = max(self._failed_at, Position(marker.epoch, marker.sequence))
         snapshot, begin = self._last_snapshot
-        if self._tried == snapshot:
+        if snapshot in self._tried:
             return Unproven()
-        self._tried = snapshot
+        self._tried.add(snapshot)
         self._second = State(started_in="" if begin is None else snapshot)
         return ReadAgain(begin)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from watchrelay.contract.headers import Header
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import short, why_broken
+from watchrelay.core.text import BROKEN_JSON, short, why_broken
 from watchrelay.model.streams import StreamSpec
 
 STRUCTURED_TYPE: Final = b"application/cloudevents+json"
@@ -24,8 +24,6 @@ CHANGE_PREFIX: Final = b'{"before":'
 """How each value of format `debezium` begins. An object's own JSON has apiVersion and kind beside
 it, a change has neither."""
 
-BROKEN: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for bytes that are not the JSON asked for."""
 
 _OPERATIONS = {"added": "c", "modified": "u", "deleted": "d", "read": "r"}
 _encode = msgspec.json.Encoder().encode
@@ -139,7 +137,7 @@ def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
     if content_type == STRUCTURED_TYPE:
         try:
             event = _event(value)
-        except BROKEN as error:
+        except BROKEN_JSON as error:
             raise RecordRefused(
                 f"the value is not a CloudEvent: {why_broken(error, value)}"
             ) from error
@@ -154,7 +152,7 @@ def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
     if value.startswith(CHANGE_PREFIX):
         try:
             change = _change(value)
-        except BROKEN:
+        except BROKEN_JSON:
             return value, False  # an object that happens to begin so
         if change.kind is msgspec.UNSET and change.op in _OPERATIONS.values():
             return _bytes(change.after), True

@@ -227,15 +227,16 @@ class TopicLost(SinkError):
 
 
 class EpochSpoiled(SinkError):
-    """A record that this process did not write takes a sequence that the stream's epoch had not
-    come to: readers would ignore the records up to it. Claim a new epoch.
+    """A record that this process did not write has the stream's epoch, and readers take it for the
+    relay's: they ignore the relay's own records up to its sequence. Claim a new epoch, and list.
     """
 
-    def __init__(self, stream: str, partition: int, found: int, newest: int) -> None:
+    def __init__(self, stream: str, partition: int, epoch: int, sequence: int) -> None:
         super().__init__(
-            f"stream {stream}: partition {partition} holds a record with sequence {found}, "
-            f"the newest of this relay has {newest}: "
-            "a new epoch is claimed; find out who else may write to the topic"
+            f"stream {stream}: partition {partition} holds a record with epoch {epoch} and "
+            f"sequence {sequence}, and this relay, whose "
+            "epoch that is, did not write it: a new epoch is claimed; find out who else may "
+            "write to the topic"
         )
 
 
@@ -258,9 +259,9 @@ class EpochAhead(ForeignRecords):
     def __init__(self, stream: str, found: int, claimed: int) -> None:
         super().__init__(
             f"stream {stream}: its topic holds a record of epoch {found}, its newest claim "
-            f"has epoch {claimed}: stop the other writer; "
-            f"if there is none, delete the record stream/{stream} from the control topic, "
-            f"and this relay continues above epoch {found}"
+            f"has epoch {claimed}: stop the other writer, "
+            f"then delete the record stream/{stream} from the control topic: this relay "
+            f"continues above epoch {found}"
         )
 
 

@@ -11,8 +11,14 @@ import json
 import re
 from typing import Final
 
+import msgspec
+
 SHOWN_MAX: Final = 300
 """Characters of a foreign value that a message of ours repeats."""
+
+BROKEN_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a
+DecodeError)."""
 
 _SUSPECT: Final = re.compile(r"[^\x20-\x7e]")
 

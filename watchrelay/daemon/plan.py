@@ -13,9 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from watchrelay.config.settings import DEFAULT_PARTITIONS
-from watchrelay.config.streams import asked_partitions, field_selector, resource_topic
+from watchrelay.config.streams import (
+    asked_partitions,
+    field_selector,
+    resource_topic,
+    separate,
+)
 from watchrelay.daemon.key_formats import PLAIN, PREFIXED, qualified
 from watchrelay.kafka.topic_config import TopicSpec
+from watchrelay.model.names import DOTLESS_GROUPS
 from watchrelay.model.reach import Overlaps, Reach
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
@@ -252,15 +258,18 @@ def overlapping(planned: Iterable[PlannedStream]) -> Iterator[tuple[PlannedStrea
             yield each, earlier
 
 
-def why_overlapping(settings: Settings, stream: PlannedStream, earlier: PlannedStream) -> str:
-    """What is wrong about a pair of `overlapping`: one line that names both entries of the
-    config."""
+def why_overlapping(
+    settings: Settings, stream: PlannedStream, earlier: PlannedStream
+) -> tuple[str, str]:
+    """What is wrong about a pair of `overlapping`, in one line that names both entries of the
+    config, and the cure."""
     entries = [f"resources[{settings.resources.index(each.entry)}]" for each in (stream, earlier)]
-    return (
+    why = (
         f"stream {stream.spec.id} ({entries[0]}) can have the same objects as stream "
         f"{earlier.spec.id} ({entries[1]}) "
         f"on the same topic {stream.spec.topic}"
     )
+    return why, separate(namespaced=stream.spec.plan.selection.resource.namespaced)
 
 
 def _reach(selectors: object) -> Reach:
@@ -317,9 +326,10 @@ def _transform(entry: ResourceEntry, resource: Resource) -> Transform:
 
 
 def _of_bounded_depth(resource: Resource) -> bool:
-    """Whether a type of kube-apiserver itself bounds how deeply objects nest. A group of custom
-    resources has a dot in its name."""
-    return "." not in resource.group and resource.plural != "controllerrevisions"
+    """Whether a type of kube-apiserver itself bounds how deeply objects nest."""
+    return (
+        not resource.group or resource.group in DOTLESS_GROUPS
+    ) and resource.plural != "controllerrevisions"
 
 
 def _plan(

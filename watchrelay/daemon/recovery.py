@@ -15,6 +15,7 @@ from watchrelay.contract.records import Decoded, MarkerRecord, decode
 from watchrelay.core import clock
 from watchrelay.core.errors import (
     EpochAhead,
+    EpochSpoiled,
     ForeignRecords,
     RecordRefused,
     Shared,
@@ -167,12 +168,13 @@ async def resume(
     epoch: int,
     *,
     anew: bool = False,
+    foreign: bool = False,
 ) -> Found:
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape:
-    `anew`: the topic was made anew.
+    `anew` and `foreign` as for `decide`.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of
-    a higher epoch.
+    a higher epoch. EpochSpoiled when one holds more of this epoch than its claim.
     """
     began_s, read = clock.now_s(), 0
     folds = [Fold(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)]
@@ -192,7 +194,12 @@ async def resume(
     ]
     whole = await reader.spans(spans, take)
     decision = decide(
-        folds, config=spec.config_hash, whole=whole, anew=anew, bookmarks=spec.plan.bookmarks
+        folds,
+        config=spec.config_hash,
+        whole=whole,
+        anew=anew,
+        foreign=foreign,
+        bookmarks=spec.plan.bookmarks,
     )
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
@@ -209,6 +216,7 @@ async def resume(
             folds,
             config=spec.config_hash,
             whole=range(spec.partitions),
+            foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
     if isinstance(decision, FirstSnapshot) and decision.doubted:
@@ -221,6 +229,9 @@ async def resume(
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
         raise EpochAhead(spec.id, highest, epoch)
+    for fold in folds:
+        if fold.epoch == epoch and (fold.last > 1 or fold.claimed < epoch):
+            raise EpochSpoiled(spec.id, fold.partition, epoch, fold.last)
     result = found(folds, decision)
     if not (isinstance(decision, FirstSnapshot) and not decision.doubted):
         store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)

@@ -109,13 +109,16 @@ class Reloader:
         relay = self._relay
         try:
             edit = await self._source.read(relay.settings, connected=relay.connected)
+            objections = relay.objections(edit.settings)
         except ConfigError as error:
             self._refused(error.problems)
         except Exception as error:  # whatever it is: an edit never ends a relay that works
-            self._refused([Problem(f"the config cannot be read: {type(error).__name__}")])
+            self._refused(
+                [Problem(f"the config cannot be read or checked: {type(error).__name__}")]
+            )
             log.debug("config cannot be read", exc_info=error)
         else:
-            if objections := relay.objections(edit.settings):
+            if objections:
                 self._refused(
                     [
                         replace(edit.places[index], message=said, hint=cure)

@@ -163,7 +163,7 @@ class Requests:
 
 
 def answered(
-    index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int | None = None
+    index: Mapping[str, object] | None, request_id: str, written_ms: int, now_ms: int
 ) -> bool:
     """Whether an earlier writer answered: the index record names the request, or is so much newer
     that an older one did.
@@ -180,8 +180,4 @@ def answered(
         ended_ms = parse_instant(ended.encode()) if isinstance(ended, str) else None
     except ValueError:
         return False
-    return (
-        ended_ms is not None
-        and (now_ms is None or ended_ms <= now_ms)
-        and written_ms < ended_ms - SNAPSHOT_MS_MAX
-    )
+    return ended_ms is not None and ended_ms <= now_ms and written_ms < ended_ms - SNAPSHOT_MS_MAX

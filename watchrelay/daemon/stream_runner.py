@@ -13,6 +13,7 @@ import logging
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
+    EpochAhead,
     EpochSpoiled,
     Fenced,
     ForeignRecords,
@@ -52,6 +53,8 @@ stream and reads its log."""
 _HEALTHY_S = 60.0
 _CLAIM_READ_S = 2.0
 """Less than the 5 s within which an outclaimed relay has ended."""
+_LIMIT_READ_S = 3.0
+"""The same: heartbeats wait for it."""
 
 
 class StreamRunner:
@@ -76,7 +79,8 @@ class StreamRunner:
         self._anew = False
         """The topic was made anew since the whole state was on it last."""
         self._foreign = False
-        """The topic held records that no claim explains when it was last read."""
+        """The topic holds records that no claim explains, put there since the whole state was on it
+        last."""
         self._unexpected = UnexpectedErrors()
 
     def stop(self, *, deadline_s: float) -> None:
@@ -151,7 +155,7 @@ class StreamRunner:
             if isinstance(error, ForeignRecords) and (
                 isinstance(error, Shared) or not await self._newer_claim_is_read()
             ):
-                self._foreign = True
+                self._foreign, self.drained = True, not self._stopping
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
             raise Fenced(
@@ -163,13 +167,14 @@ class StreamRunner:
             # returned to run(), which logs it: it concerns this stream alone
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # tasks that were cancelled with this one call that an error
-            if (
-                isinstance(error, BaseExceptionGroup)
-                and (spoiled := error.subgroup(EpochSpoiled)) is not None
-            ):
-                self.begin_anew(str(first_cause(spoiled)))
-                return None
             self.drained = not self._stopping
+            spoiled = (
+                error.subgroup(EpochSpoiled) if isinstance(error, BaseExceptionGroup) else None
+            )
+            if spoiled is not None or isinstance(error, EpochSpoiled):
+                self._foreign = True
+                self.begin_anew(str(error if spoiled is None else first_cause(spoiled)))
+                return None
             return error
         return None
 
@@ -179,6 +184,7 @@ class StreamRunner:
             self._status.state = "waiting"
             return
         if isinstance(error, ForeignRecords):
+            self._status.complete = False
             self._refuse(error, wait_s)
             return
         message, cause = self._unexpected.explain(error)
@@ -190,6 +196,7 @@ class StreamRunner:
         self._status.failed(
             f"{message}; only this stream restarts; please report it with the log",
             next_attempt_ms=next_ms,
+            cause="internal",
         )
 
     async def _pause(self, wait_s: float) -> None:
@@ -298,15 +305,17 @@ class StreamRunner:
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
 
-    async def _limit_again(self) -> None:
-        """Read the topic's max.message.bytes again, if it can be read."""
-        with contextlib.suppress(TopicRefused, SinkUnavailable):
-            if (
-                facts := await self._rooms.topics.check_topic(
+    async def _limit_again(self) -> int | None:
+        """The topic's max.message.bytes, read again; None: it cannot be read now."""
+        with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
+            async with asyncio.timeout(_LIMIT_READ_S):
+                facts = await self._rooms.topics.check_topic(
                     topic_spec(self.spec, self._rooms.settings)
                 )
-            ) is not None:
+            if facts is not None:
                 self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+                return facts.max_message_bytes
+        return None
 
     def _check_pins(self) -> None:
         """Take the keys and the partitions that the topic has.
@@ -334,9 +343,9 @@ class StreamRunner:
 
     def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
         if self._status.waits_for != str(error):
+            extra = {"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)}
             log.error(
-                "topic refused",
-                extra={"stream": self.spec.id, "topic": self.spec.topic, "error": str(error)},
+                "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
         self._wait(str(error), wait_s, for_a_person=True)
 
@@ -371,9 +380,11 @@ class StreamRunner:
     async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> Found:
         """What the log says."""
         self._status.state = "resuming"
-        found = await resume(self.spec, relay, store, reader, self._epoch, anew=self._anew)
+        found = await resume(
+            self.spec, relay, store, reader, self._epoch, anew=self._anew, foreign=self._foreign
+        )
         if self._foreign:
-            self._foreign, self._status.waits_for = False, ""
+            self._status.waits_for = ""
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()
@@ -466,6 +477,7 @@ class StreamRunner:
                 raise
             raise fenced_by(group_error, "") from group_error
         finally:
+            self._foreign = self._foreign and not self._status.complete
             self._watcher = None
 
     async def _newer_claim_is_read(self) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from watchrelay.config.streams import SEPARATE, resource_topic, shared_topics
+from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
@@ -59,6 +59,20 @@ _STOP_GRACE_S = 1.0
 class _Running:
     runner: StreamRunner
     task: asyncio.Task[None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One entry's streams, or why it has none now. Shape: `found`: its resource is known; `person`:
+    only a person can mend the problem."""
+
+    entry: ResourceEntry
+    streams: list[PlannedStream] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    found: bool = True
+    problem: str = ""
+    person: bool = False
+    cause: str = ""
 
 
 class Supervisor:
@@ -123,7 +137,7 @@ class Supervisor:
                     extra={"error": message, "retry_in_s": round(wait_s, 1)},
                     exc_info=cause,
                 )
-                self._failed(message, wait_s)
+                self._failed(message, wait_s, "internal")
             else:
                 backoff = Backoff()
                 self._rooms.board.problems.pop("kubernetes", None)
@@ -187,10 +201,8 @@ class Supervisor:
         """
         found: list[tuple[int, str, str]] = []
         planned: dict[str, tuple[int, StreamSpec]] = {}
-        resolutions = self._resolve(settings)
-        shared = _shared(settings, resolutions)
         formats = KeyFormats(self._rooms.control.described_streams())
-        plans = _plans(settings, resolutions, shared)
+        plans = _streams(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         for each in plans.values():
             index = places[id(each.entry)]
@@ -199,9 +211,7 @@ class Supervisor:
             else:
                 planned[each.spec.id] = (index, formats.kept(each.spec))
         for each, earlier in self._overlapping(plans):
-            found.append(
-                (places[id(each.entry)], why_overlapping(settings, each, earlier), SEPARATE)
-            )
+            found.append((places[id(each.entry)], *why_overlapping(settings, each, earlier)))
         stuck = entangled(
             (spec for _, spec in planned.values()), self._rooms.control.described_streams()
         )
@@ -243,12 +253,22 @@ class Supervisor:
         self._warned.clear()
         for stream in self._waiting - self._running.keys():
             self._rooms.board.close(stream)
-        self._waiting.clear()
+        self._waiting &= self._running.keys()
+        self._look.set()  # what an entry names may have come a moment ago
         if self._discovery.catalog is None:
             self._wait_for_all()
-        else:
+            return
+        try:
             self._reconcile(changed=False)
-        self._look.set()  # what an entry names may have come a moment ago
+        except Exception as error:
+            # logged: an edit never ends a relay that works, and `run` tries again at once
+            message, cause = self._unexpected.explain(error)
+            log.error(
+                "edit could not be put in force, trying again",
+                extra={"error": message},
+                exc_info=cause,
+            )
+            self._failed(message, 0.0, "internal")
 
     async def _ask_version(self) -> None:
         """Keep the server's version known, from before the first stream on, so that how it lists
@@ -278,39 +298,65 @@ class Supervisor:
         for stream in self._waiting:
             self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
 
-    def _resolve(self, settings: Settings) -> list[tuple[ResourceEntry, Resolution]]:
-        return [(entry, self._discovery.resolve(entry.resource)) for entry in settings.resources]
+    def _plan(self, settings: Settings) -> list[_Plan]:
+        """What each entry means now. Entries that name their resource come first: a wildcard means
+        all others of its group."""
+        entries = sorted(settings.resources, key=lambda entry: entry.resource.startswith("*"))
+        resolved = [(entry, self._discovery.resolve(entry.resource)) for entry in entries]
+        shared = shared_topics(
+            settings, ((entry, _found(resolution)) for entry, resolution in resolved)
+        )
+        return [
+            self._plan_entry(settings, entry, resolution, shared) for entry, resolution in resolved
+        ]
+
+    def _plan_entry(
+        self, settings: Settings, entry: ResourceEntry, resolution: Resolution, shared: set[str]
+    ) -> _Plan:
+        if not isinstance(resolution, Found):
+            return _Plan(
+                entry,
+                found=False,
+                problem=resolution.reason,
+                person=not isinstance(resolution, Unknown),
+            )
+        streams: list[PlannedStream] = []
+        try:
+            for resource in resolution.resources:
+                topic = resource_topic(settings, entry, resource)
+                streams.extend(plan_streams(settings, entry, resource, prefixed=topic in shared))
+        except ValueError as error:
+            return _Plan(entry, problem=str(error), person=True)
+        except Exception as error:
+            # logged: what is odd about one resource concerns its entry alone
+            message, cause = self._unexpected.explain(error)
+            log.error(
+                "entry cannot be planned",
+                extra={"resource": entry.resource, "error": message},
+                exc_info=cause,
+            )
+            return _Plan(entry, problem=message, cause="internal")
+        return _Plan(entry, streams, warnings=resolution.warnings)
 
     def _reconcile(self, *, changed: bool) -> None:
         if self._stopped:
             return
         settings = self._rooms.settings
-        resolutions = self._resolve(settings)
-        shared = _shared(settings, resolutions)
-        pairs = self._overlapping(_plans(settings, resolutions, shared))
+        plans = self._plan(settings)
+        pairs = self._overlapping(_streams(plans))
         refused = {
-            each.spec.id: f"{why_overlapping(settings, each, earlier)}: {SEPARATE}"
+            each.spec.id: ": ".join(why_overlapping(settings, each, earlier))
             for each, earlier in pairs
         }
-        planned: dict[str, PlannedStream] = {}
-        for entry, resolution in _named_first(resolutions):
-            try:
-                self._reconcile_entry(entry, resolution, shared, planned, refused)
-            except Exception as error:
-                # logged: what is odd about one resource concerns its entry alone
-                message, cause = self._unexpected.explain(error)
-                log.error(
-                    "entry cannot be planned",
-                    extra={"resource": entry.resource, "error": message},
-                    exc_info=cause,
-                )
-                self._wait_for(entry, message, person=False)
-                for stream in provisional_ids(entry):
-                    self._rooms.board.open(stream).failed(message)
+        planned = {
+            stream: each for stream, each in _streams(plans).items() if stream not in refused
+        }
         self._rooms.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
                 self._remove(stream, running)
+        for plan in plans:
+            self._show(plan, planned, refused)
         formats = KeyFormats(self._rooms.control.described_streams())
         for each in planned.values():
             self._start(each, formats)
@@ -319,37 +365,23 @@ class Supervisor:
             for running in self._running.values():
                 running.runner.recheck()
 
-    def _reconcile_entry(
-        self,
-        entry: ResourceEntry,
-        resolution: Resolution,
-        shared: set[str],
-        planned: dict[str, PlannedStream],
-        refused: dict[str, str],
+    def _show(
+        self, plan: _Plan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
     ) -> None:
-        """Adds the entry's streams to `planned`, or says on the board what it waits for."""
-        if not isinstance(resolution, Found):
-            if not self._covered(entry):
-                self._wait_for(entry, resolution.reason, person=not isinstance(resolution, Unknown))
+        """Say on the board what the entry waits for."""
+        entry = plan.entry
+        if plan.problem:
+            if plan.found or not self._covered(entry):
+                self._wait_for(entry, plan.problem, person=plan.person, cause=plan.cause)
             return
-        for warning in resolution.warnings:
+        for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
-        streams: list[PlannedStream] = []
-        for resource in _found(resolution):
-            topic = resource_topic(self._rooms.settings, entry, resource)
-            try:
-                streams.extend(
-                    plan_streams(self._rooms.settings, entry, resource, prefixed=topic in shared)
-                )
-            except ValueError as error:
-                self._wait_for(entry, str(error), person=True)
-                return
-        self._found_now(entry, streams, refused)
-        for each in streams:
+        self._found_now(entry, plan.streams, refused)
+        for each in plan.streams:
             if reason := refused.get(each.spec.id):
                 self._wait_for(entry, reason, person=True, streams=[each.spec.id])
                 continue
-            other = planned.setdefault(each.spec.id, each).entry
+            other = planned[each.spec.id].entry
             if other is not entry and not entry.resource.startswith("*"):
                 problem = (
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
@@ -372,20 +404,29 @@ class Supervisor:
             self._wait_for(entry, "the API server was not asked yet", person=False)
 
     def _wait_for(
-        self, entry: ResourceEntry, reason: str, *, person: bool, streams: Sequence[str] = ()
+        self,
+        entry: ResourceEntry,
+        reason: str,
+        *,
+        person: bool,
+        cause: str = "",
+        streams: Sequence[str] = (),
     ) -> None:
+        """Show why the entry's streams cannot start. Those that run show the error alone: their
+        state is their own."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
             status = self._rooms.board.open(stream)
-            if person and status.waits_for != reason:
-                log.warning(
-                    "stream waits",
-                    extra={"stream": stream, "resource": entry.resource, "reason": reason},
-                )
-            status.state = "waiting"
-            status.waits_for = reason if person else ""
-            if person:
-                status.failed(reason)
+            if stream not in self._running:
+                if person and status.waits_for != reason:
+                    log.warning(
+                        "stream waits",
+                        extra={"stream": stream, "resource": entry.resource, "reason": reason},
+                    )
+                status.state = "waiting"
+                status.waits_for = reason if person else ""
+            if person or cause:
+                status.failed(reason, cause=cause)
 
     def _found_now(
         self, entry: ResourceEntry, planned: list[PlannedStream], refused: Mapping[str, str]
@@ -397,7 +438,8 @@ class Supervisor:
                 self._waiting.discard(stream)
                 if stream in real:
                     status = self._rooms.board.open(stream)
-                    status.waits_for = ""
+                    if stream not in self._running:
+                        status.waits_for = ""
                     status.progressed()
                 else:
                     self._rooms.board.close(stream)
@@ -435,6 +477,7 @@ class Supervisor:
             "stream left the config", extra={"stream": stream, "topic": running.runner.spec.topic}
         )
         del self._running[stream]
+        self._waiting.discard(stream)
         self._stop(running)
 
     def _stop(self, running: _Running) -> None:
@@ -479,38 +522,10 @@ def _found(resolution: Resolution) -> tuple[Resource, ...]:
     return resolution.resources if isinstance(resolution, Found) else ()
 
 
-def _named_first(
-    resolutions: list[tuple[ResourceEntry, Resolution]],
-) -> list[tuple[ResourceEntry, Resolution]]:
-    """Entries that name their resource come first: a wildcard means all others of its group."""
-    return sorted(resolutions, key=lambda item: item[0].resource.startswith("*"))
-
-
-def _plans(
-    settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]], shared: set[str]
-) -> dict[str, PlannedStream]:
-    """The streams by id. An entry that cannot be planned has none: it alone waits, and its row has
-    the reason."""
+def _streams(plans: list[_Plan]) -> dict[str, PlannedStream]:
+    """All streams by id; of two entries that mean one, the first."""
     planned: dict[str, PlannedStream] = {}
-    for entry, resolution in _named_first(resolutions):
-        for resource in _found(resolution):
-            try:
-                streams = plan_streams(
-                    settings,
-                    entry,
-                    resource,
-                    prefixed=resource_topic(settings, entry, resource) in shared,
-                )
-            except Exception:  # `_reconcile_entry` meets it too, and says so
-                log.debug("entry cannot be planned", exc_info=True)
-                continue
-            for each in streams:
-                planned.setdefault(each.spec.id, each)
+    for plan in plans:
+        for each in plan.streams:
+            planned.setdefault(each.spec.id, each)
     return planned
-
-
-def _shared(settings: Settings, resolutions: list[tuple[ResourceEntry, Resolution]]) -> set[str]:
-    """The topics that hold several resources."""
-    return shared_topics(
-        settings, ((entry, _found(resolution)) for entry, resolution in resolutions)
-    )

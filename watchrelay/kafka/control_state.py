@@ -93,16 +93,16 @@ class ControlState:
             Which of its fields were passed over and why, "" for none.
 
         Raises:
-            RecordRefused: It is not of the contract. Nothing changed but `too_high`; read on.
+            RecordRefused: It is not of the contract. Of its stream nothing changed but `too_high`
+            and `overwritten`; read on.
         """
         try:
             kind, stream, parsed, odd = parse_control(key, value)
         except RecordRefused:
-            described = self.streams.get(
-                (key or b"").removeprefix(b"stream/").decode(errors="replace")
-            )
-            if described is not None:
-                described.overwritten = True
+            if key is not None and key.startswith(b"stream/"):
+                described = self.streams.get(key.removeprefix(b"stream/").decode(errors="replace"))
+                if described is not None:
+                    described.overwritten = True
             raise
         held = self.streams.setdefault(stream, StreamControl())
         match kind:

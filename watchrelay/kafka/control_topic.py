@@ -247,7 +247,8 @@ class ControlTopic:
         said since. True: claim anew.
 
         Shape: each stream's epochs go on above its last; its last snapshot keeps its epoch, so
-        readers start at the new claim's `from`.
+        readers start at the new claim's `from`. A stream with no epochs left above its last is not
+        described: its next claim is refused, with the reason and the cure.
         """
         if self._restored.is_set():
             return False
@@ -256,10 +257,12 @@ class ControlTopic:
         for stream, former in sorted(self._former.streams.items()):
             now = self._state.of(stream)
             if (
-                former.description is not None
-                and former.epoch_base is not None
-                and now.description is None
+                former.description is None
+                or former.epoch_base is None
+                or former.next_base > EPOCH_BASE_MAX
             ):
+                continue
+            if now.description is None:
                 last = await self._append(
                     "stream", stream, {**former.description, "epochBase": former.next_base}
                 )

@@ -77,14 +77,14 @@ async def written(
 
 
 def no_epoch_left(topic: str, stream: str, highest: int) -> str:
-    """What is wrong with a topic that holds a record of `stream` with so high an epoch, and the
-    cure; "" when nothing is."""
+    """Why `stream` cannot be described above the highest epoch on its topic, and the cure; "" when
+    it can."""
     if highest < EPOCH_BASE_MAX:
         return ""
     return (
         f"topic {topic} holds a record of stream {stream} whose epoch {highest} exceeds the "
-        f"maximum {EPOCH_BASE_MAX - 1}, and no relay "
-        "writes that: find out who else may write to it, and name another topic"
+        f"maximum {EPOCH_BASE_MAX - 1}, above which no "
+        "epochs are left: find out who else may write to it, and name another topic"
     )
 
 

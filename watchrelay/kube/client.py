@@ -23,6 +23,7 @@ from yarl import URL
 
 from watchrelay.core import clock
 from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube import status
 from watchrelay.kube.auth.transport import (
     JSON,
@@ -32,7 +33,6 @@ from watchrelay.kube.auth.transport import (
     tls_without_endpoint,
     user_agent,
 )
-from watchrelay.kube.frame import BROKEN
 from watchrelay.kube.page import NotAList, PageReader, TooLong
 from watchrelay.kube.port import Credentials, Endpoint
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
@@ -278,7 +278,7 @@ class KubeClient:
             raise NotFound(f"{error}; {status.WHOSE}", status=error.status) from error
         try:
             said = msgspec.json.decode(document.body, type=dict[str, object])
-        except BROKEN as error:
+        except BROKEN_JSON as error:
             raise Unavailable(
                 f"get /version at {self.where}: the answer is not JSON; {status.WHOSE}"
             ) from error

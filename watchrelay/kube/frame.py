@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 import msgspec
 from msgspec import Raw
 
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.model.frames import FrameType, ObjectFrame
 from watchrelay.model.resources import Resource
 
@@ -34,10 +35,6 @@ _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN: Final = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
 _STRINGS: Final = re.compile(_STRING, re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-
-BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a
-DecodeError)."""
 
 
 TOO_DEEP: Final = f"it is nested too deeply: more than {DEPTH_MAX} levels"
@@ -99,7 +96,7 @@ def outline(data: bytes) -> dict[str, bytes]:
         elif depth == 1 and sign == b":" and key is None:
             try:
                 key = decode_text(string)
-            except BROKEN:
+            except BROKEN_JSON:
                 key = None
             begin = token.end()
         string = sign
@@ -113,7 +110,7 @@ def about(data: bytes) -> tuple[str, str] | None:
     try:
         name = decode_text(metadata["name"])
         namespace = decode_text(metadata.get("namespace", b"null"))
-    except (KeyError, *BROKEN):
+    except (KeyError, *BROKEN_JSON):
         return None
     return (namespace or "", name) if name else None
 
@@ -142,7 +139,7 @@ class ObjectReader:
     def read(self, verb: FrameType, fields: Fields) -> ObjectFrame:
         """The frame of an object.
 
-        Raises: Odd, or one of `BROKEN`, if the object has no usable metadata.
+        Raises: Odd, or one of `BROKEN_JSON`, if the object has no usable metadata.
         """
         raw = fields.get("metadata")
         if raw is None:
@@ -185,7 +182,7 @@ class ObjectReader:
         metadata = outline(parts.get("object", b"")).get("metadata", b"")
         try:
             return self.read("DELETED", {"metadata": Raw(metadata)})
-        except (*BROKEN, Odd):
+        except (*BROKEN_JSON, Odd):
             return None
 
 

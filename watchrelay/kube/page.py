@@ -18,8 +18,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from watchrelay.core.errors import KubeError, Undecodable
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube.frame import (
-    BROKEN,
     Fields,
     ObjectReader,
     Odd,
@@ -132,7 +132,7 @@ class PageReader:
         rest = b"".join((self._rest, *self._parts))
         try:
             found = _list.decode(self._head + rest)
-        except BROKEN as error:
+        except BROKEN_JSON as error:
             found = self._apart(rest, error)
         if found.items is UNSET or found.kind == "Status":
             raise NotAList("it has no items")
@@ -172,7 +172,7 @@ class PageReader:
         items, tail = split
         try:
             found = _list.decode(self._head + tail)
-        except BROKEN:
+        except BROKEN_JSON:
             raise _not_a_list(self._head + rest, error) from None
         found.items = [Raw(item) for item in items]
         return found
@@ -186,7 +186,7 @@ class PageReader:
         head = data[: found.end()]
         try:
             begun = _list.decode(head + b"]}")
-        except BROKEN:
+        except BROKEN_JSON:
             begun = _List()
         if begun.items is UNSET:
             self._given_up = True  # an `items` deeper down
@@ -232,13 +232,13 @@ class PageReader:
         when `sure`, that is a failure."""
         try:
             fields = decode_fields(item)
-        except BROKEN as error:
+        except BROKEN_JSON as error:
             if sure:
                 self._failures.append(self._undecodable(error, item))
             return False
         try:
             self._objects.append(self._read(item, fields))
-        except (*BROKEN, Odd) as error:
+        except (*BROKEN_JSON, Odd) as error:
             self._failures.append(self._undecodable(error, item))
         return True
 
@@ -262,7 +262,7 @@ def _not_a_list(body: bytes, error: Exception) -> NotAList:
     """The error for a body that does not decode as a list."""
     try:
         items = bytes(decode_fields(body)["items"])
-    except (KeyError, *BROKEN):
+    except (KeyError, *BROKEN_JSON):
         return NotAList(why(error))
     return NotAList(
         "its kind or metadata has not the shape of a list's", whole=items.startswith(b"[")

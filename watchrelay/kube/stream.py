@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from watchrelay.core.errors import Undecodable
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube import status
 from watchrelay.kube.frame import (
-    BROKEN,
     DEPTH_MAX,
     TOO_DEEP,
     Fields,
@@ -141,7 +141,7 @@ class FrameStream:
             return []
         try:
             decode_fields(rest)
-        except BROKEN:
+        except BROKEN_JSON:
             return []
         return self._carefully(rest)
 
@@ -170,7 +170,7 @@ class FrameStream:
                     seen += frame.size + _AROUND + len(verb)
                 blanks += 2 * len(fields) + 2
                 end = block.find(b"\n", end + 1)
-        except (*BROKEN, Odd):
+        except (*BROKEN_JSON, Odd):
             return None
         if end >= 0:
             # a line break within an object: its halves are lines of their own, in whichever chunk
@@ -203,7 +203,7 @@ class FrameStream:
             line.decode()
             outer = decode_fields(line)
             verb = decode_text(outer["type"]) if "type" in outer else None
-        except BROKEN as error:
+        except BROKEN_JSON as error:
             return self._damaged(line, error)
         if verb == "ERROR" or (verb is None and _is_status(outer)):
             self.ended = True
@@ -226,7 +226,7 @@ class FrameStream:
             if self._depth_checked:
                 refuse_too_deep(line, _LINE_DEPTH_MAX)
             return self._objects.read(decoded.type, decoded.object)
-        except (*BROKEN, Odd) as error:
+        except (*BROKEN_JSON, Odd) as error:
             return self._damaged(line, error, f" of type {verb}")
 
     def _damaged(self, line: bytes, error: Exception, kind: str = "") -> Frame:
@@ -245,7 +245,7 @@ class FrameStream:
 def _is_status(fields: Fields) -> bool:
     try:
         return decode_text(fields["kind"]) == "Status"
-    except (KeyError, *BROKEN):
+    except (KeyError, *BROKEN_JSON):
         return False
 
 
@@ -255,7 +255,7 @@ def _bookmark(fields: Fields) -> Bookmark:
     try:
         metadata = decode_fields(fields["metadata"])
         version = decode_text(metadata["resourceVersion"]) or ""
-    except (KeyError, *BROKEN):
+    except (KeyError, *BROKEN_JSON):
         return Bookmark("")
     return Bookmark(version, _ends_initial_events(metadata))
 
@@ -263,5 +263,5 @@ def _bookmark(fields: Fields) -> Bookmark:
 def _ends_initial_events(metadata: Fields) -> bool:
     try:
         return decode_text(decode_fields(metadata["annotations"])[INITIAL_EVENTS_END]) == "true"
-    except (KeyError, *BROKEN):
+    except (KeyError, *BROKEN_JSON):
         return False

@@ -14,7 +14,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _NAME = re.compile(r"[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?\Z")
 _VERSION = re.compile(r"v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?\Z")
 
-_DOTLESS_GROUPS = frozenset({"apps", "autoscaling", "batch", "extensions", "policy"})
+DOTLESS_GROUPS = frozenset({"apps", "autoscaling", "batch", "extensions", "policy"})
 
 _DNS_LABEL_MAX = 63
 _DNS_SUBDOMAIN_MAX = 253
@@ -88,9 +88,9 @@ def _meant_by_path(text: str) -> str:
     ]
     version = next((part for part in parts[:2] if _VERSION.match(part)), "")
     group, _, plural = "/".join(part for part in parts if part != version).rpartition("/")
-    if group.partition(".")[2] in _DOTLESS_GROUPS:
+    if group.partition(".")[2] in DOTLESS_GROUPS:
         return ""  # a resource, and a subresource behind it
-    dotless = group in _DOTLESS_GROUPS or not group
+    dotless = group in DOTLESS_GROUPS or not group
     if (
         not _NAME.match(plural)
         or "/" in group

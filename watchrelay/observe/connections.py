@@ -86,10 +86,11 @@ class Connections:
     def viewing(self, connection: web.RequestHandler) -> None:
         """The client is sent events; its handler says how many clients may be."""
         if transport := self._waiting.leave(connection):
-            # Events are small: the buffers of the kernel may take those of hours.
-            transport.get_extra_info("socket").setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000)
-            )
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux
+                # Events are small: the buffers of the kernel may take those of hours.
+                transport.get_extra_info("socket").setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VIEWER_S * 1000)
+                )
             self._viewing.enter(connection, transport)
 
     def closed(self, connection: web.RequestHandler) -> None:

@@ -124,6 +124,12 @@ ADVICE: Final = {
     "restart": Advice(
         "An edit waits for a restart", "Restart when it suits: a restart replays nothing."
     ),
+    "internal": Advice(
+        "An unexpected error in the relay",
+        "The relay tries again by itself, and nothing else stops. Please report the error with "
+        "the log.",
+        "WatchRelayStreamUnowned",
+    ),
     "other": Advice(
         "A stream is in trouble",
         "The relay tries again by itself; the message says why.",

@@ -278,7 +278,7 @@ class Conflator(Sequencer):
     ) -> None:
         self.number += 1
         entry.queued = self.number
-        value, trimmed = self._present(key, entry)
+        value, trimmed = self._present(key, entry, before)
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         version, now = entry.resource_version, entry.hash
         self._append(

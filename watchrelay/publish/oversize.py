@@ -45,12 +45,12 @@ class Oversize:
         status: StreamStatus,
         *,
         max_message_bytes: int,
-        limit_again: Callable[[], Awaitable[None]] | None = None,
+        limit_again: Callable[[], Awaitable[int | None]],
     ) -> None:
         self.fits_bytes = packed_max(max_message_bytes)
         """An entry whose packed value is not larger is taken whole, without a further look."""
         self.parts: dict[bytes, int] = {}
-        """Objects of which the broker took a part only, with its hash: the store holds them whole.
+        """Objects that are published in part, with the hash of that: the store holds them whole.
         What has another hash by now is another state."""
         self._spec, self._state, self._metrics, self._status, self._limit_again = (
             spec,
@@ -60,7 +60,8 @@ class Oversize:
             limit_again,
         )
         self._said = LogLimit()
-        self._waits = False
+        self._waiting = set[int]()
+        """Partitions whose next record does not fit."""
 
     def before_queueing(
         self, key: bytes, value: bytes | None, entry: Entry
@@ -72,16 +73,16 @@ class Oversize:
         take more by now.
         """
         whole = self._state.unpack(entry) if value is None else value
-        if (
-            value is None
-            and self.parts.get(key) == entry.hash
-            and (said := _as_published(key, whole, entry.hash)) is not None
-        ):
-            return said
-        part, trimmed = trim(whole, self.fits_bytes)
+        published = (
+            _as_published(key, whole, entry.hash)
+            if value is None and self.parts.get(key) == entry.hash
+            else None
+        )
+        part, trimmed = published or trim(whole, self.fits_bytes)
         if trimmed or value is None:
             entry.hash = content_hash(key, part)
         if trimmed:
+            self.parts[key] = entry.hash
             self._say(key, trimmed, len(whole))
         return part, trimmed
 
@@ -102,8 +103,10 @@ class Oversize:
         if step is None:
             if not withhold(queues, lane, index):
                 return False
-            if isinstance(item, Queued) and item.verb != "deleted":
-                self._say(record.key, "withheld", len(value))
+            if isinstance(item, Queued) and (
+                item.verb != "deleted" or item.reason == "healed" or item.key in queues.doubted
+            ):
+                self._say(record.key, "withheld", len(value), deleted=item.verb == "deleted")
             return True
         part, trimmed = step
         lane.put_back()
@@ -112,34 +115,53 @@ class Oversize:
         self._say(record.key, trimmed, len(value))
         return True
 
-    async def wait(self, error: RecordTooLarge) -> None:
-        """A record that must be said as it is does not fit the topic: its partition waits until the
-        limit is raised. Returns after a while, with the limit read again."""
-        if not self._waits:
-            extra = {"stream": self._spec.id, "topic": self._spec.topic, "error": str(error)}
+    async def wait(self, queues: Sequencer, partition: int, error: RecordTooLarge) -> None:
+        """A marker or a deletion does not fit the topic: its partition waits until the limit is
+        raised. Returns after a while, with the limit read again."""
+        if partition not in self._waiting:
+            self._waiting.add(partition)
+            extra = {
+                "stream": self._spec.id,
+                "topic": self._spec.topic,
+                "partition": partition,
+                "error": str(error),
+            }
             log.error(
-                "topic takes no record of the stream: raise its max.message.bytes", extra=extra
+                "record does not fit max.message.bytes: its partition waits until the limit is "
+                "raised",
+                extra=extra,
             )
-        self._waits = True
-        self._status.not_acknowledged(
-            f"{error}; raise max.message.bytes of topic {self._spec.topic}", person=True
+        message = (
+            f"partition {partition} waits: {error}; raise max.message.bytes of topic "
+            f"{self._spec.topic}"
         )
+        self._status.not_acknowledged(message, person=True)
         await asyncio.sleep(LIMIT_EVERY_S)
-        if self._limit_again is not None:
-            await self._limit_again()
+        await self._read_limit(queues)
 
-    def taken(self) -> None:
-        """The topic takes records."""
-        if self._waits:
-            self._waits = False
-            self._status.acknowledged()
+    async def before_snapshot(self, queues: Sequencer) -> None:
+        """What is withheld or published in part may fit by now: go by the limit that the topic has
+        now."""
+        if self.parts or queues.unpublished:
+            await self._read_limit(queues)
+
+    async def _read_limit(self, queues: Sequencer) -> None:
+        if (limit := await self._limit_again()) is not None:
+            self.fits_bytes = queues.packed_max = packed_max(limit)
+
+    def taken(self, partition: int) -> None:
+        """The topic took records of `partition`."""
+        if partition in self._waiting:
+            self._waiting.remove(partition)
+            if not self._waiting:
+                self._status.acknowledged()
 
     def forget_gone(self) -> None:
         """Forget objects that the store does not hold any more."""
         for key in [key for key in self.parts if self._state.get(key) is None]:
             del self.parts[key]
 
-    def _say(self, key: bytes, kept: str, size_bytes: int) -> None:
+    def _say(self, key: bytes, kept: str, size_bytes: int, *, deleted: bool = False) -> None:
         self._metrics.records_trimmed_total[kept].inc()
         name = short(key.decode())
         if count := self._said.due((name, kept), clock.now_s()):
@@ -150,10 +172,23 @@ class Oversize:
                 "bytes": size_bytes,
                 "count": count,
             }
-            if kept == "withheld":
-                log.error("object too large for the topic even by name: not published", extra=extra)
+            if deleted:
+                log.error(
+                    "key too large for the topic: its delete is not published, tables may keep a "
+                    "stale record",
+                    extra=extra,
+                )
+            elif kept == "withheld":
+                log.error(
+                    "object does not fit max.message.bytes even without its content: withheld",
+                    extra=extra,
+                )
             else:
                 log.warning("object too large, published in part", extra=extra)
+
+
+async def unread() -> None:
+    """A limit that is never read again."""
 
 
 def _as_published(key: bytes, whole: bytes, published: int) -> tuple[bytes, Trimmed] | None:

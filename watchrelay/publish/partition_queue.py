@@ -397,7 +397,10 @@ class Sequencer:
         self.parts: dict[bytes, int] = {}
         """Objects that this writer published in part, with the hash of that; the store holds them
         whole."""
-        self._raw_bytes, self._packed_max, self._oversize = raw_bytes, packed_max, oversize
+        self.packed_max = packed_max
+        """An entry that is not larger packed is published whole, unless a part of it was published
+        before."""
+        self._raw_bytes, self._oversize = raw_bytes, oversize
         self.tombstones = tombstones
         """A delete is a value here, so a tombstone follows it as a record of its own."""
 
@@ -457,7 +460,7 @@ class Sequencer:
                 if self.trimmed:
                     self.trimmed.pop(key, None)
                 packed = len(entry.packed)
-                if packed > self._packed_max:
+                if packed > self.packed_max:
                     value, trimmed = self._oversize(key, value, entry)
                 elif held_total > raw_room:
                     value = None
@@ -538,7 +541,7 @@ class Sequencer:
         first = key in self.unpublished
         self.unpublished.discard(key)
         before = None if first else entry.hash
-        value, trimmed = self._present(key, entry)
+        value, trimmed = self._present(key, entry, before)
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
         verb: Verb = "added" if first and key not in self.doubted else "read"
         lane = self.lanes[entry.partition]
@@ -563,12 +566,23 @@ class Sequencer:
         self.held_records += 1
         self.object_records += 1
 
-    def _present(self, key: bytes, entry: Entry) -> tuple[bytes | None, Trimmed]:
+    def _present(
+        self, key: bytes, entry: Entry, before: int | None
+    ) -> tuple[bytes | None, Trimmed]:
         """What is said of an object that the store holds: its value, None where that is what
-        `entry` unpacks to; sets the entry's hash."""
-        if len(entry.packed) > self._packed_max or (
-            self.parts and self.parts.get(key) == entry.hash
-        ):
+        `entry` unpacks to; sets the entry's hash.
+
+        Shape: `before` None: the log holds nothing of it, so a part that was tried once is
+        forgotten.
+        """
+        part = (
+            None
+            if not self.parts
+            else self.parts.get(key)
+            if before is not None
+            else self.parts.pop(key, None)
+        )
+        if len(entry.packed) > self.packed_max or part == entry.hash:
             value, trimmed = self._oversize(key, None, entry)
             return value, trimmed or self.trimmed.get(key, "")
         return None, self.trimmed.get(key, "") if self.trimmed else ""
@@ -599,7 +613,7 @@ class Sequencer:
             entry.queued = self.number
             held = RECORD_COST_BYTES + len(entry.packed)
             before = entry.hash
-            value, trimmed = self._present(key, entry)
+            value, trimmed = self._present(key, entry, before)
             version = entry.resource_version
             item = Queued(
                 key,

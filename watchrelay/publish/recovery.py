@@ -117,6 +117,11 @@ class Fold:
         self.epoch = self.last = 0
         self.highest = 0
         """The highest epoch met."""
+        self.claimed = 0
+        """The epoch of the newest claim that was not ignored."""
+        self.torn = False
+        """A record behind the newest marker does not follow the one before it: compaction took some
+        between them, or it is of a writer that this log knows no claim of."""
         self.marked = False
         self.proven = False
         """Count and digest of the newest marker agreed at its place."""
@@ -160,13 +165,15 @@ class Fold:
             entry.packed = pack(value, entry.resource_version)
         self._fresh.clear()
 
-    def _admits(self, epoch: int, sequence: int) -> bool:
+    def _admits(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         if epoch > self.epoch:
             self._tenure += self.epoch > 0
-            self.epoch, self.last = epoch, sequence
-            return True
-        if epoch < self.epoch or sequence <= self.last:
+            # an epoch begins with its claim, under 1
+            self.epoch, self.last = epoch, 0 if claim else -1
+        elif epoch < self.epoch or sequence <= self.last:
             return False
+        if sequence != self.last + 1:
+            self.torn = True
         self.last = sequence
         return True
 
@@ -238,14 +245,15 @@ class Fold:
             self.listed = version
 
     def _marker(self, marker: MarkerRecord) -> None:
-        if not self._admits(marker.epoch, marker.sequence):
+        if not self._admits(marker.epoch, marker.sequence, claim=marker.kind == "claim"):
             return
         if marker.kind == "claim":
             self.configs.add(marker.config)
+            self.claimed = marker.epoch
             return
         self.configs = {marker.config}
         self.went_back = self.went_back or compare(marker.frontier, self.frontier) == -1
-        self.marked, self.frontier = True, marker.frontier
+        self.marked, self.torn, self.frontier = True, False, marker.frontier
         if marker.kind == "begin":
             self._said_at_begin = self.said
         elif marker.kind == "end":
@@ -279,14 +287,17 @@ def decide(
     config: str,
     whole: Iterable[int],
     anew: bool = False,
+    foreign: bool = False,
     bookmarks: bool = True,
 ) -> Decision:
     """What to do with what was read. Shape: `whole` are the partitions that were read from their
     very start.
 
     `anew`: the topic was made anew under its writer. What stands before the claim is what that
-    still sent, and proves nothing, but deletes of it must be said. `bookmarks`: the watch asks for
-    them, so that one will show that everything on the log is passed.
+    still sent, and proves nothing, but deletes of it must be said. `foreign`: a record that no
+    claim explains was found. Readers may have taken it for the truth, so the fold does too, and no
+    watch shows its object again. `bookmarks`: the watch asks for them, so that one will show that
+    everything on the log is passed.
     """
     if anew:
         return FirstSnapshot(
@@ -303,6 +314,8 @@ def decide(
         return FirstSnapshot("nothing was published before")
     if any(config not in fold.configs or len(fold.configs) > 1 for fold in folds):
         return ListAndDiff("the stream's config is another", configured=True)
+    if foreign or any(fold.torn for fold in folds):
+        return ListAndDiff("a record behind the newest marker may be of another writer")
     frontiers = [fold.frontier for fold in folds]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from watchrelay.contract.records import ObjectRecord
+from watchrelay.contract.records import Decoded, ObjectRecord
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.model.changes import Entry
 from watchrelay.publish.ports import Witness
@@ -33,6 +33,8 @@ class Healer:
         self._stream, self._epoch, self._witness = stream, epoch, witness
         self._next = list(checked)
         self._gaps: list[tuple[int, int, int, int, int]] = []
+        """Partition; the gap's first offset; that of our record behind it; the sequence of that;
+        the offset behind its batch."""
         self._wake = asyncio.Event()
         self._seen = self._looked = 0
         self._ending = ("", 0)
@@ -52,12 +54,14 @@ class Healer:
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
         """A batch stands at `offsets`, its first record under `first_sequence`."""
-        expected, newest = self._next[partition], first_sequence + len(offsets) - 1
+        expected = self._next[partition]
         for index, offset in (
             enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ()
         ):
             if offset > expected:
-                self._gaps.append((partition, expected, offset, first_sequence + index, newest))
+                self._gaps.append(
+                    (partition, expected, offset, first_sequence + index, offsets[-1] + 1)
+                )
                 self._seen += 1
                 self._wake.set()
             expected = offset + 1
@@ -70,24 +74,29 @@ class Healer:
         Raises:
             EpochAhead: A record of a higher epoch is there.
             EpochSpoiled: A record of this epoch is there, with a sequence that this process had not
-            come to.
+            come to, and it is no copy of ours.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
         self._wake.clear()
         gaps, self._gaps = self._gaps, []
         stale, looked = dict[bytes, int](), False
-        for partition, start, stop, below, newest in gaps:
+        for partition, start, stop, below, end in gaps:
+            ours: list[Decoded] = []
             for first, last in self._witness.strange(partition, start, stop):
                 looked = True
                 for _, record in await self._witness.read(partition, first, last):
                     if record.epoch > self._epoch:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
-                    if record.epoch == self._epoch and record.sequence > newest:
-                        raise EpochSpoiled(self._stream, partition, record.sequence, newest)
-                    if isinstance(record, ObjectRecord) and (
-                        record.epoch < self._epoch or record.sequence < below
-                    ):
+                    if record.epoch == self._epoch and record.sequence >= below:
+                        ours = ours or [
+                            each for _, each in await self._witness.read(partition, stop, end)
+                        ]
+                        if record not in ours:
+                            raise EpochSpoiled(
+                                self._stream, partition, self._epoch, record.sequence
+                            )
+                    elif isinstance(record, ObjectRecord):
                         stale[record.key] = partition
         self._looked += len(gaps)
         self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else SETTLE_S

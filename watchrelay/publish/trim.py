@@ -45,7 +45,8 @@ def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
     try:
         return _trim(value, fits_bytes)
     except RecursionError:
-        # of an object that nothing decoded before: depth is checked where it is decoded
+        # near 1000 levels, of a type whose depth is not checked where it is decoded: that may be on
+        # a shallower stack
         return value, ""
 
 

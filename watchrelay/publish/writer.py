@@ -27,7 +27,7 @@ from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.alarm import Alarm
 from watchrelay.publish.backpressure import SOFT_BYTES, Inflow
 from watchrelay.publish.conflation import Conflator
-from watchrelay.publish.oversize import Oversize
+from watchrelay.publish.oversize import Oversize, unread
 from watchrelay.publish.partition_queue import Cut, Handed, Lane
 from watchrelay.publish.phase import Course
 from watchrelay.publish.ports import Control, Sink, StateView, Witness
@@ -58,9 +58,9 @@ class StreamRelay:
 
     Use: `await claim()`, then `run()` as a task, then let the watch start; at the end stop the
     watch, `await drain()`, cancel `run()`.
-    Shape: `concluded` is called when a snapshot is whole, `limit_again` to have the topic's limit
-    read. `conflate`: past `queue_bytes` a partition's queue becomes the set of its keys; else the
-    watch is not read on.
+    Shape: `concluded` is called when a snapshot is whole, `limit_again` reads the topic's limit
+    (None: it cannot). `conflate`: past `queue_bytes` a partition's queue becomes the set of its
+    keys; else the watch is not read on.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StreamRelay:
         max_message_bytes: int = 1024 * 1024,
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
-        limit_again: Callable[[], Awaitable[None]] | None = None,
+        limit_again: Callable[[], Awaitable[int | None]] = unread,
         pulse: Pulse | None = None,
         witness: Witness | None = None,
         rng: random.Random | None = None,
@@ -181,7 +181,7 @@ class StreamRelay:
         elif awaited and self._snapshot is None and course.published:
             course.queued(self._queues.number, self.spec.partitions)
             self._heartbeat()
-            if course.snapshot_wanted and self._may_snapshot:
+            if course.snapshot_wanted and self._may_snapshot():
                 self._begin_snapshot()
         self._heal(course.owed, unless_said=True)
 
@@ -449,10 +449,10 @@ class StreamRelay:
                     lane.outstanding = self._cut(lane) if lane.queue else None
                     self._inflow.progressed()
                 else:
-                    await self._oversize.wait(error)
+                    await self._oversize.wait(self._queues, lane.partition, error)
             else:
                 self._acked(lane, cut, receipt)
-                self._oversize.taken()
+                self._oversize.taken(lane.partition)
             if self._control.outclaimed(self.spec.id, self._epoch):
                 raise Fenced(f"stream {self.spec.id}: a newer claim was read")
         if lane.queue or self._snapshot is not None or lane.dirty is not None:
@@ -475,7 +475,7 @@ class StreamRelay:
             now_s = self._now_s()
             beat_s = tempo.next_s(now_s, place)
             wait_s = beat_s - now_s
-            if self._may_snapshot and (snapshot_s := self._schedule.wait_s(now_s)) is not None:
+            if self._may_snapshot() and (snapshot_s := self._schedule.wait_s(now_s)) is not None:
                 wait_s = min(wait_s, max(snapshot_s, 0.01))
             await tempo.sleep(wait_s)
             if self._control.outclaimed(self.spec.id, self._epoch):
@@ -483,7 +483,7 @@ class StreamRelay:
             if not self._closed:
                 if self._now_s() >= beat_s:
                     self._heartbeat()
-                self._snapshot_if_due()
+                await self._snapshot_if_due()
 
     def _heartbeat(self) -> None:
         """A heartbeat on each partition that is not still busy with older ones: while Kafka is away
@@ -494,18 +494,22 @@ class StreamRelay:
         self._queues.beat(frontier=self._course.frontier, time_ms=self._wall_ms())
         self._wake()
 
-    @property
     def _may_snapshot(self) -> bool:
-        return self._snapshot is None and self._course.may_snapshot and not self._queues.conflating
+        return (
+            self._snapshot is None
+            and self._course.may_snapshot
+            and not self._queues.conflating
+            and not self._closed
+        )
 
-    def _snapshot_if_due(self) -> None:
-        if not self._may_snapshot:
-            return
+    async def _snapshot_if_due(self) -> None:
         due = self._schedule.due(
             self._now_s(), records=self._queues.object_records, live=len(self._state)
         )
-        if due or self._requests or self._course.snapshot_wanted:
-            self._begin_snapshot()
+        if self._may_snapshot() and (due or self._requests or self._course.snapshot_wanted):
+            await self._oversize.before_snapshot(self._queues)
+            if self._may_snapshot():
+                self._begin_snapshot()
 
     def _begin_snapshot(self) -> None:
         """Queue begin on every partition; its frontier is the old one, "0" for the first (WIRE

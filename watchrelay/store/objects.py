@@ -254,9 +254,16 @@ class Store:
                     changes.append(Removed(key, held, entry.resource_version, observed=False))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
+        self._end_doubt(changes)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
+
+    def _end_doubt(self, changes: Sequence[Change]) -> None:
+        """The watch shows what became of these objects."""
+        if self._doubtful:
+            for change in changes:
+                self._doubtful.pop(change.key, None)
 
     def clear(self, resource_version: str) -> list[Change]:
         """Everything is gone, as of `resource_version`: one removal per object."""
@@ -265,7 +272,7 @@ class Store:
             Removed(key, entry, resource_version, observed=False)
             for key, entry in self._entries.items()
         ]
-        self._entries = {}
+        self._entries, self._doubtful = {}, {}
         return changes
 
     # ---- lists ----

@@ -17,6 +17,7 @@ from typing import Final, Union
 import msgspec
 from msgspec import Raw
 
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.paths import PROTECTED, Path, Wild, format_path, parse_path
 from watchrelay.model.resources import Resource
@@ -28,7 +29,6 @@ _LAST_APPLIED_MARK: Final = b"last-applied-configuration"
 _ESCAPE: Final = b"\\"
 _NULL: Final = b"null"
 _MAP, _LIST = b"{["
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 # A subtree on its way out: raw as it came, or split one level for each level that a path entered.
 _Value = Union[Raw, dict[str, "_Value"], list["_Value"]]  # noqa: UP007 - "|" takes no name that is not there yet
@@ -163,7 +163,7 @@ def _pruned(value: _Value, node: _Node) -> _Value:
         if first == _LIST and node.items is not None and not node.sealed:
             items = _split_list(value)
             return [] if node.items.do is _DROP else [_pruned(item, node.items) for item in items]
-    except _UNREADABLE:
+    except BROKEN_JSON:
         return REDACTED
     return REDACTED if node.sealed and bytes(value) != _NULL else value
 
@@ -175,7 +175,7 @@ def _without_last_applied(annotations: Raw) -> _Value:
         return annotations
     try:
         split: dict[str, _Value] = _split_map(held)  # type: ignore[assignment]  # dict is invariant; this one is ours
-    except _UNREADABLE:
+    except BROKEN_JSON:
         return REDACTED
     return split if split.pop(LAST_APPLIED, None) is not None else annotations
 

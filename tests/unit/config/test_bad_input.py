@@ -136,9 +136,15 @@ ENTRIES = {
         "5: observe.zzz: unknown key (there are listen, logFormat, logLevel)"
     ],
     # wrong types
-    "- pods": ["4: resources[0]: must be a mapping of keys (write - resource: pods)"],
+    "- pods": ["4: resources[0]: must be a mapping of keys (write {resource: pods})"],
     "- namespaces: [a]": [
         "4: resources[0].resource: is required (write the resource, such as resource: pods)"
+    ],
+    "- resource: pods\n  namespaces: '*'": [
+        "5: resources[0].namespaces: must be a list (leave the key out for all namespaces)"
+    ],
+    "- resource: pods\n  labelSelector: {app: on}": [
+        "5: resources[0].labelSelector: must be text, not a mapping"
     ],
     "- resource: pods\n  namespaces: a, b": [
         "5: resources[0].namespaces: must be a list (write [a, b])"
@@ -381,14 +387,29 @@ ENTRIES = {
     # duplicates
     "- resource: pods\n- resource: po": [
         (
-            '5: resources[1].resource: stream "pods" is a duplicate of that of resources[0] '
-            "(give one of the two an id, or remove it)"
+            '5: resources[1].resource: stream "pods" is a duplicate of that of resources[0]'
+            " (give one of the two an id and another topic, or remove it)"
         )
     ],
     "- resource: pods\n  namespaces: [a, b]\n- resource: Pod\n  namespaces: [b]": [
         (
-            '6: resources[1].resource: stream "pods@b" is a duplicate of that of resources[0] '
+            '6: resources[1].resource: stream "pods@b" is a duplicate of that of resources[0]'
+            " (give one of the two an id and another topic, or remove it)"
+        )
+    ],
+    "- resource: pods\n  topic: t\n- resource: pods": [
+        (
+            '6: resources[1].resource: stream "pods" is a duplicate of that of resources[0] '
             "(give one of the two an id, or remove it)"
+        )
+    ],
+    "- resource: nodes\n- resource: nodes\n  id: x": [
+        (
+            "5: resources[1].resource: can have the same objects as resources[0] on the same "
+            'topic "k8s.c.core.nodes"'
+            " (resources[0] is on line 4; give one of the two another `topic`; "
+            "label and field selectors do not separate them: an object that changes moves "
+            "from one to the other)"
         )
     ],
     "- resource: pods\n  id: x\n- resource: nodes\n  id: x": [
@@ -401,14 +422,14 @@ ENTRIES = {
         (
             '5: resources[1].resource: stream "widgets.example.com" is a duplicate of that '
             "of resources[0]"
-            " (give one of the two an id, or remove it)"
+            " (give one of the two an id and another topic, or remove it)"
         )
     ],
     '- resource: "*.apps"\n- resource: deploy': [
         (
             '5: resources[1].resource: stream "deployments.apps" is a duplicate of that of '
             "resources[0]"
-            " (give one of the two an id, or remove it)"
+            " (give one of the two an id and another topic, or remove it)"
         )
     ],
     "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 6}": [
@@ -429,8 +450,7 @@ ENTRIES = {
             'topic "k8s.c.core.pods"'
             " (resources[0] is on line 4; give one of the two another `topic`, or both "
             "disjoint `namespaces`; "
-            "label and field selectors do not separate them: an object that changes moves "
-            "from one to the other)"
+            "label and field selectors do not separate them: an object that changes moves from one to the other)"
         )
     ],
     "- resource: pods\n- resource: nodes\n  resource: nodes": [

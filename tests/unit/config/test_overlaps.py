@@ -162,10 +162,8 @@ def test_one_resource_twice_on_a_topic_is_refused_with_both_lines_and_the_cure(
     assert problem.line == 6
     assert str(problem).partition("resources[2]")[2]
     assert "can have the same objects as resources[0] on the same topic" in problem.message
-    assert problem.hint.startswith(
-        "resources[0] is on line 4; give one of the two another `topic`, or both disjoint "
-        "`namespaces`"
-    )
+    assert problem.hint.startswith("resources[0] is on line 4; give one of the two another `topic`")
+    assert ("or both disjoint `namespaces`" in problem.hint) == ("nodes" not in one)
 
 
 @pytest.mark.parametrize(("one", "two"), APART)

@@ -138,12 +138,12 @@ def test_what_has_no_certain_meaning_is_not_guessed(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ("[pods]", "3: resources[0]: must be a mapping of keys (write - resource: pods)"),
+        ("[pods]", "3: resources[0]: must be a mapping of keys (write {resource: pods})"),
         (
             "[no]",
             (
-                "3: resources[0]: must be a mapping of keys, not true or false (write - resource: "
-                '"no")'
+                "3: resources[0]: must be a mapping of keys, not true or false (write {resource: "
+                '"no"})'
             ),
         ),
         (

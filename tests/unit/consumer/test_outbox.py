@@ -6,8 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchrelay.consumer.changes import Saved, Why
+from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
+from watchrelay.consumer.partitions import Lane
+from watchrelay.consumer.pending import Pending
 from watchrelay.consumer.replica import Changed, Held
+from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.wire import Position
 
 
@@ -174,6 +178,36 @@ def test_what_nobody_takes_never_outgrows_the_state() -> None:
         b"k%d" % (n % 10): n for n in range(5 * FOLD_CHANGES - 10, 5 * FOLD_CHANGES)
     }
     assert partition.outbox.passed == place(partition.offset + 1)
+
+
+def test_many_partitions_share_the_bound() -> None:
+    pending = Pending()
+    lanes = [Lane("pods", number, Origin()) for number in range(50)]
+    for lane in lanes:
+        lane.replica.apply(
+            MarkerRecord("pods", 1, 1, "heartbeat", lane.partition, "", "c", 50, "9")
+        )
+        pending.begin("t", lane, 0)
+    for number in range(FOLD_CHANGES // 2):
+        for lane in lanes:
+            former = lane.replica.held.get(b"a")
+            lane.replica.held[b"a"] = held(number)
+            pending.add("t", lane, Changed(b"a", former, held(number)), "watch", number)
+    given = list(iter(pending.take, None))
+    assert len(lanes) <= len(given) <= FOLD_CHANGES
+
+
+def test_an_older_place_does_not_take_back_a_newer_one() -> None:
+    partition = Partition([])
+    partition.proven = False
+    partition.put(b"a", 1)
+    partition.outbox.reach(place(5))
+    partition.put(b"a", None)  # given is nothing, and nothing is left to give
+    partition.proven = True
+    partition.put(b"b", 1)
+    partition.outbox.reach(place(10))
+    assert len(partition.given()) == 1
+    assert partition.outbox.passed == place(10)
 
 
 def test_a_partition_that_goes_away_ends_with_a_delete_of_all_that_was_given() -> None:

@@ -112,6 +112,19 @@ def test_a_marker_that_disagrees_asks_to_read_again_from_the_last_snapshot_once(
     assert replica.apply(writer.mark("heartbeat", **beat)) == Unproven()
 
 
+def test_a_heartbeat_behind_an_end_that_names_the_snapshot_before_it_does_not_have_both_read_in_turn_for_ever() -> (
+    None
+):
+    """A heartbeat that was handed over with an end names the snapshot before it."""
+    writer, replica = Writer(), Replica()
+    writer.say("added", b"a")
+    end = writer.mark("end", snapshot="1-2", begin_sequence=50, begin_offset=42)
+    beat = writer.mark("heartbeat", last_snapshot="1-1", last_snapshot_offset=7)
+    assert replica.apply(end) == ReadAgain(42)
+    assert [replica.apply(record) for record in (end, beat)] == [Unproven(), ReadAgain(7)]
+    assert [replica.apply(record) for record in (end, beat)] == [Unproven(), Unproven()]
+
+
 def test_with_no_snapshot_yet_it_reads_again_from_the_start() -> None:
     writer, replica = Writer(), Replica()
     writer.say("added", b"a")

@@ -15,11 +15,14 @@ from aiohttp import web
 from aiokafka import AIOKafkaProducer
 
 from tests.unit.daemon.conftest import Relay, World, running, until
+from watchrelay.core.errors import EpochAhead, EpochSpoiled
 from watchrelay.daemon.context import Rooms
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
+from watchrelay.kube.discovery.resolve import Found, Resolution
 from watchrelay.model.resources import Resource
+from watchrelay.observe.verdicts import cards, judge
 
 TOPIC = "k8s.test.core.pods"
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -28,13 +31,13 @@ PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 class Broken:
     """Whether the next call for stream pods raises, and how often one did."""
 
-    def __init__(self) -> None:
-        self.on, self.times = False, 0
+    def __init__(self, error: Exception | None = None) -> None:
+        self.on, self.times, self.error = False, 0, error or IndexError("odd input")
 
     def fail(self) -> None:
         if self.on:
             self.times += 1
-            raise IndexError("odd input")
+            raise self.error
 
 
 class Faulty:
@@ -168,6 +171,7 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
         assert not relay.task.done()
         assert row.state in {"backoff", "waiting", "resuming", "listing", "stopped"}
         assert "internal error: IndexError: odd input" in row.last_error
+        assert judge(row, 0).cause == "internal"
         broken.on = False
         await whole(relay, "pods")
         assert (relay.row("configmaps").epoch, relay.row("configmaps").last_error) == (epoch, None)
@@ -203,6 +207,30 @@ async def test_delays_between_restarts_grow_and_reach_the_status(world: World) -
             await until("it fails again", lambda: failures(relay, "pods") > len(waits))
             waits.append(relay.row("pods").next_attempt_ms - relay.row("pods").last_error_ms)
         assert [round(wait / 1000) for wait in waits] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EpochSpoiled("pods", 0, 2, 9), EpochAhead("pods", 9, 2), IndexError("odd input")],
+    ids=type,
+)
+async def test_a_drain_that_an_error_ends_is_not_called_complete(
+    error: Exception, world: World
+) -> None:
+    world.make_topic("core.pods")
+    broken = Broken(error)
+
+    class FaultyDaemon(Daemon):
+        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+            rooms, discovery = super()._rooms(client)
+            return part("sink", "deliver")(rooms, broken), discovery
+
+    async with running(world.settings("pods"), make=FaultyDaemon) as relay:
+        await whole(relay, "pods")
+        broken.on = True
+        relay.daemon.stop()
+        assert await relay.ended() == 1
+    assert broken.times == 1
 
 
 HEADERS = [
@@ -245,7 +273,11 @@ def heartbeat(*, cluster: str, epoch: int) -> list[tuple[str, bytes]]:
     ids=["a higher epoch", "another cluster"],
 )
 async def test_records_that_no_claim_explains_stop_their_stream_alone(
-    headers: list[tuple[str, bytes]], reason: str, restarted: bool, world: World
+    headers: list[tuple[str, bytes]],
+    reason: str,
+    restarted: bool,
+    world: World,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for name in ("core.pods", "core.configmaps"):
         world.make_topic(name)
@@ -268,6 +300,8 @@ async def test_records_that_no_claim_explains_stop_their_stream_alone(
         status, body = await relay.get("/readyz")
         assert (status, body["streams"]["pods"]["reason"]) == (200, relay.row("pods").waits_for)
         assert not relay.task.done()
+    refused = {record.message for record in caplog.records if record.message.endswith(" refused")}
+    assert refused == {"topic refused" if "cluster other" in reason else "stream refused"}
 
 
 async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: World) -> None:
@@ -298,6 +332,81 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
         await until("it is over", lambda: "kubernetes" not in relay.daemon.board.problems)
         assert relay.row("pods").state == "watching"
         assert not relay.task.done()
+
+
+class OddResource(Resource):
+    """One that no stream can be planned of."""
+
+    @property
+    def namespaced(self) -> bool:
+        raise IndexError("odd input")
+
+    @namespaced.setter
+    def namespaced(self, value: bool) -> None:
+        pass
+
+
+async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_is(
+    world: World,
+) -> None:
+    world.make_topic("core.pods")
+    odd = asyncio.Event()
+
+    class OddDiscovery(Discovery):
+        def resolve(self, written: str) -> Resolution:
+            return (
+                Found((OddResource("", "v1", "pods", "Pod", True),))
+                if odd.is_set()
+                else super().resolve(written)
+            )
+
+    class OddDaemon(Daemon):
+        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+            rooms, _ = super()._rooms(client)
+            return rooms, OddDiscovery(client)
+
+    settings = world.settings({"resource": "pods", "namespaces": ["shop"]})
+    async with running(settings, make=OddDaemon) as relay:
+        await whole(relay, "pods@shop")
+        row = relay.row("pods@shop")
+        odd.set()
+        relay.daemon.adopt(settings)
+        assert (row.last_error, row.state) == ("internal error: IndexError: odd input", "watching")
+        assert judge(row, 0).cause == "internal"
+        odd.clear()
+        relay.daemon.adopt(settings)
+        assert (row.last_error, row.state) == (None, "watching")
+
+
+async def test_an_unexpected_error_while_an_edit_is_put_in_force_ends_nothing_and_is_tried_again(
+    world: World,
+) -> None:
+    world.make_topic("core.pods")
+    world.make_topic("core.configmaps")
+    odd = asyncio.Event()
+
+    class OddDiscovery(Discovery):
+        def resolve(self, written: str) -> Resolution:
+            if odd.is_set():
+                raise IndexError("odd input")
+            return super().resolve(written)
+
+    class OddDaemon(Daemon):
+        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+            rooms, _ = super()._rooms(client)
+            return rooms, OddDiscovery(client)
+
+    async with running(world.settings("pods"), make=OddDaemon) as relay:
+        await whole(relay, "pods")
+        odd.set()
+        relay.daemon.adopt(world.settings("pods", "configmaps"))
+        assert relay.daemon.board.problems["kubernetes"] == "internal error: IndexError: odd input"
+        (card,) = cards(relay.daemon.board, {})
+        assert card.cause == "internal"
+        odd.clear()
+        await whole(relay, "configmaps")
+        assert "kubernetes" not in relay.daemon.board.problems
+        assert relay.row("pods").state == "watching"
 
 
 async def test_series_of_a_row_that_is_gone_are_gone(world: World) -> None:

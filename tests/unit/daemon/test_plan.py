@@ -358,6 +358,8 @@ def test_what_only_discovery_shows_to_be_impossible_is_refused_in_one_line() -> 
         ({}, SECRETS, {}, True),
         ({}, Resource("apps", "v1", "controllerrevisions", "ControllerRevision", True), {}, True),
         ({}, Resource("example.com", "v1", "widgets", "Widget", True), {}, True),
+        # of an aggregated server: its group needs no dot
+        ({}, Resource("custom", "v1", "widgets", "Widget", True), {}, True),
         ({}, PODS, {"kafka": {"format": "structured"}}, True),
         ({}, PODS, {"kafka": {"format": "debezium"}}, True),
     ],

@@ -51,8 +51,11 @@ class Remembers:
         self.connected = True
         self.adopted: list[list[str]] = []
         self.objects: list[Objection] = []
+        self.odd = False
 
     def objections(self, settings: Settings) -> list[Objection]:
+        if self.odd:
+            raise IndexError("odd input")
         return self.objects
 
     def adopt(self, settings: Settings) -> None:
@@ -255,6 +258,17 @@ def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) 
             rig.relay.objects = [(1, "cannot be", "keep it")]
             await rig.edited("pods", "nodes")
             assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.board.problems["reload"]
+            assert rig.relay.adopted == []
+
+    virtually(body)
+
+
+def test_an_edit_that_cannot_be_checked_is_refused(file: Path) -> None:
+    async def body() -> None:
+        async with reloading(file) as rig:
+            rig.relay.odd = True
+            await rig.edited("pods", "nodes")
+            assert "IndexError" in rig.board.problems["reload"]
             assert rig.relay.adopted == []
 
     virtually(body)

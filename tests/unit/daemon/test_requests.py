@@ -94,15 +94,15 @@ def test_what_an_earlier_relay_answered_is_not_asked_again(late: bool) -> None:
 
 
 def test_a_request_much_older_than_the_newest_snapshot_was_answered_by_an_earlier_one() -> None:
-    assert answered(index(), "x", NOW_MS - SNAPSHOT_MS_MAX - 1)
-    assert not answered(index(), "x", NOW_MS - SNAPSHOT_MS_MAX)
-    assert answered(index("x"), "x", NOW_MS + 1)
+    assert answered(index(), "x", NOW_MS - SNAPSHOT_MS_MAX - 1, NOW_MS)
+    assert not answered(index(), "x", NOW_MS - SNAPSHOT_MS_MAX, NOW_MS)
+    assert answered(index("x"), "x", NOW_MS + 1, NOW_MS)
 
 
 def test_without_an_index_record_or_with_a_strange_one_a_request_is_open() -> None:
-    assert not answered(None, "x", 0)
+    assert not answered(None, "x", 0, NOW_MS)
     for strange in ({}, {"requests": "x"}, {"time": 7}, {"time": "noon"}):
-        assert not answered(strange, "x", 0)
+        assert not answered(strange, "x", 0, NOW_MS)
 
 
 def test_a_stream_that_nobody_published_is_named_in_the_log(

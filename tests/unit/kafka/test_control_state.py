@@ -172,3 +172,16 @@ def test_of_two_lost_topics_the_newer_word_counts_where_it_names_a_claim() -> No
     claimed = read(described(12), claim_from("b", None))
     assert remembered(first, claimed).of("pods").next_base == 14
     assert remembered(ControlState(), restored).of("pods").description is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "overwritten"),
+    [(b"stream/pods", True), (b"pods", False), (b"other/pods", False), (None, False)],
+)
+def test_only_a_record_under_the_key_of_the_description_overwrites_it(
+    key: bytes | None, overwritten: bool
+) -> None:
+    state = read(described(1), claim("a"))
+    with pytest.raises(RecordRefused):
+        state.read(2, key, b"{")
+    assert state.of("pods").overwritten == overwritten

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.virtualtime import run
-from watchrelay.contract.control import control_value, parse_control_value
+from watchrelay.contract.control import EPOCH_BASE_MAX, control_value, parse_control_value
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core.errors import TopicLost
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_state import Value
 from watchrelay.kafka.control_topic import ControlTopic
+from watchrelay.kafka.log_scan import no_epoch_left
 
 DESCRIBED: Value = {"topic": "t", "partitions": 1}
 INDEX: Value = {"snapshot": "9-1", "epoch": 0, "partitions": [{"partition": 0, "begin": 7}]}
@@ -133,6 +134,23 @@ def test_a_stream_that_was_retired_is_not_brought_back() -> None:
         topic.begin()
         assert await topic.control.restore()
         assert topic.records == []
+
+    run(body())
+
+
+def test_a_stream_without_epochs_above_its_last_is_not_described_under_a_base_that_is_refused() -> (
+    None
+):
+    async def body() -> None:
+        topic = Topic()
+        await topic.control.write("stream", "pods", {**DESCRIBED, "epochBase": EPOCH_BASE_MAX})
+        assert await topic.claim() > EPOCH_BASE_MAX
+        topic.lose()
+        topic.begin()
+        assert await topic.control.restore()
+        assert topic.records == []
+        assert no_epoch_left("t", "pods", EPOCH_BASE_MAX)
+        assert not no_epoch_left("t", "pods", EPOCH_BASE_MAX - 1)
 
     run(body())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -382,3 +384,12 @@ async def test_connections_notice_a_dead_peer() -> None:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
+
+def test_a_system_without_the_options_of_linux_is_connected_from_too() -> None:
+    missing = "import socket; del socket.TCP_USER_TIMEOUT, socket.TCP_KEEPIDLE"
+    opened = (
+        "from watchrelay.kube.auth.transport import open_socket; "
+        "open_socket((socket.AF_INET, socket.SOCK_STREAM, 0, '', ()))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", f"{missing}; {opened}"], check=True)

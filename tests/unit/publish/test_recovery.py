@@ -272,6 +272,28 @@ def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be
     )
 
 
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "watched"),
+    [(1, 6, True), (1, 7, False), (1, 500, False), (2, 1, False), (2, 2, False), (2, 500, False)],
+)
+def test_a_record_behind_the_newest_marker_that_does_not_follow_is_listed_for(
+    epoch: int, sequence: int, watched: bool
+) -> None:
+    log = Log().mark("claim").mark("begin", "0").say("a", 1).mark("end", "2").say("b", 3)
+    assert decided(log) == WatchFrom("2")
+    log.say("a", 4, "modified", epoch=epoch, sequence=sequence)
+    log.records += Log(3).mark("claim").records
+    assert isinstance(decided(log), WatchFrom if watched else ListAndDiff)
+
+
+def test_a_record_that_does_not_follow_is_no_matter_once_a_marker_agrees_with_it() -> None:
+    log = Log().mark("claim").say("a", 1).mark("heartbeat", "1")
+    log.sequence += 5
+    log.say("b", 2).mark("heartbeat", "2")
+    assert decided(log) == WatchFrom("2")
+    assert isinstance(decide(folded(log), config=OURS, whole=(), foreign=True), ListAndDiff)
+
+
 def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> None:
     log = (
         Log()

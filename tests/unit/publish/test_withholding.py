@@ -129,6 +129,104 @@ def test_a_snapshot_tries_again_what_was_withheld() -> None:
     run_virtually(body())
 
 
+def test_a_limit_that_is_raised_is_noticed_by_the_next_snapshot() -> None:
+    """As on a real topic: the sink refuses by the limit that was read last."""
+    whole = {name: large(name) for name in ("withheld", "part", "later")}
+
+    async def body() -> None:
+        sink = Strict()
+        topic_limit = sink.most_bytes = 3500
+
+        async def read() -> int:
+            sink.most_bytes = topic_limit
+            return topic_limit
+
+        rig = Rig(
+            partitions=1,
+            sink=sink,
+            snapshot_interval_s=60,
+            max_message_bytes=topic_limit,
+            limit_again=read,
+        )
+        long = b"shop/" + b"n" * 3000  # its key and the stub together are over the limit
+        rig.store.put(long, whole["withheld"])
+        rig.store.put(b"shop/part", whole["part"])
+        async with rig.running():
+            rig.sync()
+            await asyncio.sleep(300)
+            assert (withheld(rig) >= 4, list(rig.rebuilt())) == (True, [b"shop/part"])
+            topic_limit = 1 << 20
+            await asyncio.sleep(300)
+            assert rig.rebuilt()[long] == whole["withheld"]
+            rig.say(rig.store.put(b"shop/part", whole["later"]))
+            await asyncio.sleep(300)
+        assert rig.rebuilt() == {long: whole["withheld"], b"shop/part": whole["later"]}
+        assert [record.verb for record in rig.objects() if record.key == long][:2] == [
+            "added",
+            "read",
+        ]
+        of_part = [
+            (record.verb, record.trimmed) for record in rig.objects() if record.key == b"shop/part"
+        ]
+        assert list(dict.fromkeys(of_part)) == [
+            ("added", "stub"),
+            ("read", "stub"),
+            ("modified", ""),
+            ("read", ""),
+        ]
+        assert rig.replicas()[0].proven
+        rig.assert_hashes()
+
+    run_virtually(body())
+
+
+def large(name: str) -> bytes:
+    """An object that no compressor makes smaller than 4000 bytes, and whose stub is small."""
+    return json.dumps(
+        {
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": random.Random(name).randbytes(4000).hex(),
+        }
+    ).encode()
+
+
+class OnePartition(Strict):
+    """Takes nothing on one partition."""
+
+    stuck = False
+
+    async def deliver(self, batch: Batch) -> Receipt:
+        if self.stuck and batch.partition == 0:
+            raise RecordTooLarge(f"record {batch.records[0].key.decode()} is too large", index=0)
+        return await super().deliver(batch)
+
+
+def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        sink = OnePartition()
+        rig = Rig(partitions=2, sink=sink)
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            sink.stuck = True
+            await until(lambda: bool(rig.status.waits_for))
+            assert rig.status.waits_for.startswith("partition 0 waits: record ")
+            for _ in range(600):
+                await asyncio.sleep(1)
+                assert rig.status.waits_for
+            sink.stuck = False
+            await asyncio.sleep(60)
+            assert rig.status.waits_for == ""
+
+    with caplog.at_level(logging.ERROR):
+        run_virtually(body())
+    (line,) = caplog.records
+    assert line.__dict__["partition"] == 0
+
+
 def test_an_object_whose_key_alone_does_not_fit_comes_and_goes_and_holds_up_nothing() -> None:
     async def body() -> None:
         rig, _ = strict(FITS)
@@ -148,6 +246,29 @@ def test_an_object_whose_key_alone_does_not_fit_comes_and_goes_and_holds_up_noth
         assert rig.replicas()[0].proven
 
     run_virtually(body())
+
+
+def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        rig, _ = strict(FITS)
+        stale = b"shop/" + b"x" * 3000
+        async with rig.running():
+            rig.sync()
+            await until(lambda: rig.status.complete)
+            rig.relay._heal({stale: 0}, unless_said=False)
+            rig.say(rig.store.put(b"shop/a", pod("a")))
+            await asyncio.sleep(30)
+        assert rig.rebuilt() == {b"shop/a": pod("a")}
+        assert withheld(rig) == 1
+
+    with caplog.at_level(logging.ERROR):
+        run_virtually(body())
+    (line,) = [
+        record for record in caplog.records if "its delete is not published" in record.message
+    ]
+    assert "shop/xxx" in vars(line)["object"]
 
 
 def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_is_raised(
@@ -179,9 +300,7 @@ def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_i
 
     with caplog.at_level(logging.ERROR):
         run_virtually(body())
-    assert [
-        record.message for record in caplog.records if "takes no record" in record.message
-    ] != []
+    assert [record.message for record in caplog.records if "does not fit" in record.message] != []
     assert len(caplog.records) < 10
 
 

@@ -394,6 +394,17 @@ def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_other
     assert told(relisted(store, [frame("a", 1)]).changes) == [("inferred", "n/b", "77")]
 
 
+def test_of_doubtful_objects_nothing_is_kept_once_the_watch_shows_what_became_of_them() -> None:
+    store = listing(widgets(), [frame("a", 1), frame("b", 1), frame("c", 1)])
+    relisted(store, [frame("a", 1)], unreadable=1)
+    assert list(store._doubtful) == [b"n/b", b"n/c"]
+    store.apply([frame("b", 2, "DELETED"), frame("c", 3, body=1)])
+    assert store._doubtful == {}
+    relisted(store, [frame("a", 1)], unreadable=1)
+    store.clear("9")
+    assert store._doubtful == {}
+
+
 def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_second() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 2), frame("c", 3)])
     assert relisted(store, [frame("a", 1)], unreadable=1).changes == []

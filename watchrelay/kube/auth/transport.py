@@ -21,14 +21,13 @@ from watchrelay.kube.port import Endpoint
 
 JSON = "application/json"
 
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-)
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 60_000,
+    "TCP_NODELAY": 1,
+}
 """aiohttp leaves keepalive off; a NAT that dropped the flow would never be noticed. Source: WATCH
 2.14."""
 
@@ -89,6 +88,8 @@ def open_socket(
     """A socket for one connection, with keepalive on."""
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
-    for level, option, value in _KEEPALIVE:
-        made.setsockopt(level, option, value)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if hasattr(socket, option):  # Linux has them all
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
