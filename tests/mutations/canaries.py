@@ -285,7 +285,7 @@ _OF_CONFIG = (
                 'f"{event.anchor} begins with *, which',
             ),
             "an alias in itself is not named": (
-                '"an alias (*) stands inside',
+                '"an alias (*) is inside',
                 'f"{event.anchor} stands inside',
             ),
             "a tag of a value is not named": (

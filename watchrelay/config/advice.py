@@ -1,8 +1,4 @@
-"""What is legal and yet worth a word before it surprises somebody.
-
-Room: config. In: settings, defaults merged. Out: warnings, one line each, with the path they are
-about.
-"""
+"""What is legal and yet worth a word before it surprises somebody."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ def _kafka(settings: Settings) -> Iterator[Warned]:
     if security.password is not None:
         yield (
             ("kafka", "security", "password"),
-            "the password stands in the config",
+            "the password is written in the config",
             "passwordFile keeps it out",
         )
     if settings.kafka.replication_factor == 1:
@@ -75,7 +71,7 @@ def _entry(stream: Planned) -> Iterator[Warned]:
     ):
         yield (
             (*at, "namespaces"),
-            f"{found[0].resource.qualified} is cluster-scoped: the stream would wait for ever",
+            f"{found[0].resource.qualified} is cluster-scoped: the stream would never start",
             "remove namespaces",
         )
     if (
@@ -101,13 +97,13 @@ def _entry(stream: Planned) -> Iterator[Warned]:
         else:
             yield (
                 (*at, "resource"),
-                f"{stream.what} is not built into Kubernetes: only a cluster can say what it means",
+                f"{stream.what} is not built into Kubernetes: only a cluster can resolve it",
                 _near(stream),
             )
     if stream.entry.include_secret_data:
         yield (
             (*at, "includeSecretData"),
-            "the payload of Secrets will stand on the topic in clear",
+            "the payload of Secrets will be on the topic in clear text",
             "",
         )
 

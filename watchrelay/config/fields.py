@@ -1,8 +1,5 @@
 """The types of the config's values: each says what it accepts, how it reads in the JSON Schema, and
-what an operator is told.
-
-Room: config. In: raw values out of YAML or the environment. Out: annotated types for `settings.py`.
-"""
+what an operator is told."""
 
 from __future__ import annotations
 
@@ -157,7 +154,7 @@ def _listen(value: str) -> None:
 def _no_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise _refuse(f'"{value}" stands in the list twice')
+            raise _refuse(f'"{value}" is in the list twice')
     return values
 
 

@@ -1,8 +1,4 @@
-"""What single values of the config must look like.
-
-Room: config. In: text as an operator wrote it. Out: nothing, or a ValueError with one line that
-says what is wrong and what to write.
-"""
+"""What single values of the config must look like."""
 
 from __future__ import annotations
 
@@ -215,7 +211,7 @@ _BARE_TERM = re.compile(r"!?\s*(?P<key>[^\s(),=!<>]+)\Z")
 
 def _check_label_term(term: str) -> None:
     if not term:
-        raise ValueError("has an empty part: a comma stands at an end, or two in a row")
+        raise ValueError("has an empty term: a comma at an end, or two in a row")
     match = _SET_TERM.match(term) or _PAIR_TERM.match(term) or _BARE_TERM.match(term)
     if colon := re.fullmatch(r"([^\s(),=!<>:]+)\s*:\s*([^\s(),=!<>:]+)", term):
         raise ValueError(f'"{term}" has a colon: write {colon[1]}={colon[2]}')
@@ -245,7 +241,7 @@ def _check_label_key(key: str) -> None:
         len(prefix) > _DNS_SUBDOMAIN_MAX or not all(_DNS_LABEL.match(label) for label in labels)
     ):
         raise ValueError(
-            f'"{key}" is not a label: what stands before the slash is a domain name, such as '
+            f'"{key}" is not a label: the part before the slash is a domain name, such as '
             "app.kubernetes.io"
         )
     if not _QUALIFIED_NAME.match(name) or len(name) > _DNS_LABEL_MAX:

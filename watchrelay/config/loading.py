@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 
@@ -16,7 +16,7 @@ from watchrelay.config.refusals import Refusal, refusals
 from watchrelay.config.settings import Settings, with_defaults
 from watchrelay.config.sources import Given
 from watchrelay.config.translate import explain
-from watchrelay.config.tree import Path, Unreadable, read_yaml, show
+from watchrelay.config.tree import Path, read_yaml, show
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
 
@@ -106,63 +106,40 @@ def load(
 
 def _take_file(given: Given, file: FilePath) -> None:
     source = str(file)
-    text = _read_text(file)
-    try:
-        tree = read_yaml(text, source)
-    except Unreadable as error:
-        raise ConfigError(error.problems) from error
+    tree = read_yaml(_read_text(file), source)
+
+    def refuse(message: str, hint: str) -> NoReturn:
+        raise ConfigError([Problem(message, source=source, line=1, hint=hint)])
+
     if tree.value is None:
-        raise ConfigError(
-            [
-                Problem(
-                    "the file is empty",
-                    source=source,
-                    line=1,
-                    hint="it needs at least cluster, kafka and resources",
-                )
-            ]
-        )
+        refuse("the file is empty", "it needs at least cluster, kafka and resources")
     if not isinstance(tree.value, dict):
         kind = "a list" if isinstance(tree.value, list) else "a single value"
-        message = f"the top of the file must be a mapping of keys, not {kind}"
-        raise ConfigError(
-            [
-                Problem(
-                    message,
-                    source=source,
-                    line=1,
-                    hint="cluster:, kafka:, resources: stand at the left edge",
-                )
-            ]
+        refuse(
+            f"the top of the file must be a mapping of keys, not {kind}",
+            "cluster:, kafka:, resources: are not indented",
         )
     given.take_tree(tree, source)
 
 
 def _read_text(file: FilePath) -> str:
-    source = str(file)
+    source, line = str(file), None
     try:
         raw = read_bounded(file, FILE_BYTES_MAX + 1)
-    except IsADirectoryError as error:
-        raise ConfigError([Problem("is a directory, not a file", source=source)]) from error
+        if len(raw) <= FILE_BYTES_MAX:
+            return raw.decode("utf-8-sig")
+        message, hint = "is larger than 1 MiB", "is this the config file?"
+    except IsADirectoryError:
+        message, hint = "is a directory, not a file", ""
     except OSError as error:
-        raise ConfigError(
-            [Problem(f"cannot be read: {error.strerror or error}", source=source)]
-        ) from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(
-            [Problem("is larger than 1 MiB", source=source, hint="is this the config file?")]
-        )
-    try:
-        return raw.decode("utf-8-sig")
+        message, hint = f"cannot be read: {error.strerror or error}", ""
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        problem = Problem(
-            f"not UTF-8: byte 0x{raw[error.start]:02x}",
-            source=source,
-            line=line,
-            hint="save the file as UTF-8",
+        line = error.object.count(b"\n", 0, error.start) + 1
+        message, hint = (
+            f"not UTF-8: byte 0x{error.object[error.start]:02x}",
+            "save the file as UTF-8",
         )
-        raise ConfigError([problem]) from error
+    raise ConfigError([Problem(message, source=source, line=line, hint=hint)])
 
 
 def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]]]:

@@ -109,36 +109,40 @@ def _entry(index: int, entry: ResourceEntry) -> Iterator[Refusal]:
     if entry.namespaces and entry.exclude_namespaces:
         yield Refusal(
             at("excludeNamespaces", "namespaces"),
-            "excludeNamespaces cannot stand with namespaces",
+            "excludeNamespaces cannot be combined with namespaces",
             "keep one of the two",
         )
     if entry.name and len(entry.namespaces) > 1:
         yield Refusal(
             at("name", "namespaces"),
-            "name cannot stand with more than one namespace",
+            "name cannot be combined with more than one namespace",
             "write an entry for each namespace",
         )
     if entry.name and re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector):
         yield Refusal(
             at("fieldSelector", "name"),
-            "a field selector on metadata.name cannot stand with name",
+            "a field selector on metadata.name cannot be combined with name",
             "keep one of the two",
         )
     if entry.name and name.wildcard:
         yield Refusal(
-            at("name"), "name cannot stand with a wildcard: it names one object of one resource"
+            at("name"),
+            "name cannot be combined with a wildcard: it names one object of one resource",
         )
     if entry.id and name.wildcard:
-        yield Refusal(at("id"), "id cannot stand with a wildcard: it would name several streams")
+        yield Refusal(
+            at("id"), "id cannot be combined with a wildcard: it would name several streams"
+        )
     if entry.initial_list == "streaming" and not entry.bookmarks:
         yield Refusal(
             at("bookmarks", "initialList"),
-            "bookmarks: false cannot stand with initialList: streaming, which ends in a bookmark",
+            "bookmarks: false cannot be combined with initialList: streaming, which ends in a "
+            "bookmark",
         )
     if entry.initial_list == "streaming" and entry.list_semantic == "any":
         yield Refusal(
             at("listSemantic", "initialList"),
-            "listSemantic: any cannot stand with initialList: streaming, always the newest",
+            "listSemantic: any cannot be combined with initialList: streaming, always the newest",
         )
     if entry.include_secret_data and not is_secrets(entry):
         yield Refusal(
@@ -246,7 +250,7 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
                 ),
                 f"{stream.partitions} here, but {other.partitions} in resources[{other.index}] "
                 f'for the same topic "{topic}"',
-                "say the same number in both",
+                "set the same number in both",
             )
         if found:
             refused.add((stream.index, topic))
@@ -378,7 +382,9 @@ def _mechanism(security: KafkaSecurity, given: set[str]) -> Iterator[Refusal]:
 def _one_of(given: set[str], one: str, other: str, needs: str) -> Iterator[Refusal]:
     if one in given and other in given:
         yield Refusal(
-            _security_keys(other, one), f"{other} cannot stand with {one}", "keep one of the two"
+            _security_keys(other, one),
+            f"{other} cannot be combined with {one}",
+            "keep one of the two",
         )
     elif one not in given and other not in given:
         yield Refusal(_security_keys("mechanism", one, other), f"{needs} {one} or {other}")

@@ -1,9 +1,5 @@
 """The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing
-else.
-
-Room: config. In: settings. Out: `Rights`, and the RBAC manifests that grant them. Discovery needs
-no grant: every service account has it through system:discovery.
-"""
+else."""
 
 from __future__ import annotations
 
@@ -79,7 +75,7 @@ def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
         grant = (group, plural, entry.name)
         if not scoped and entry.namespaces:
             message = (
-                f"{plural} is cluster-scoped: its entry waits for ever as long as it has namespaces"
+                f"{plural} is cluster-scoped: its entry stays pending as long as it has namespaces"
             )
             unresolved.append(Unresolved(index, message, "remove namespaces from the entry"))
             continue

@@ -169,7 +169,7 @@ class KafkaSettings(Section):
 
 
 class Defaults(Section):
-    """Keys that hold for every entry of `resources` that does not say otherwise."""
+    """Keys that apply to every entry of `resources` that does not set them itself."""
 
     namespaces: Namespaces = ()
     """Namespaces to watch. Default: all of them. Each is a watch and a stream of its own, unless
@@ -217,7 +217,7 @@ class Defaults(Section):
 
     keep_managed_fields: Flag = False
     """Whether metadata.managedFields is published. Default: false: it is a third of many objects
-    and says little."""
+    and carries little information."""
 
     keep_last_applied: Flag = False
     """Whether the annotation kubectl.kubernetes.io/last-applied-configuration is published.
@@ -239,7 +239,7 @@ class Defaults(Section):
     start."""
 
     snapshot_interval_s: Annotated[float, Period("5s", zero=True)] = _written("1h")
-    """How often the full state is said again, so that new consumers need not read far back; 0: only
+    """How often a full snapshot is published, so that new consumers need not read far back; 0: only
     at first start and when a stream's config changes. Default: 1h; least: 5s."""
 
     relist_interval_s: Annotated[float, Period("1s", zero=True)] = _written("6h")
@@ -266,7 +266,7 @@ class ResourceEntry(Defaults):
 
 
 class ObserveSettings(Section):
-    """The window: metrics, health, status page, logs."""
+    """Metrics, health, status page, logs."""
 
     listen: Listen = "0.0.0.0:8080"
     """Address of /metrics, /livez, /readyz and the status page, as host:port. Default:
@@ -283,8 +283,8 @@ class ShutdownSettings(Section):
     """What happens between SIGTERM and the end."""
 
     drain_timeout_s: Annotated[float, Period("100ms")] = _written("20s")
-    """How long what is held may take to reach Kafka before the process ends anyway, with exit code
-    1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
+    """How long queued records may take to reach Kafka before the process exits anyway, with exit
+    code 1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
 
 
 class ShardingSettings(Section):
@@ -313,19 +313,20 @@ class Settings(Section):
     """The Kafka side. Required."""
 
     overload: Overload = "conflate"
-    """What happens past `queueBytes` when Kafka is slow or away: conflate skips states in between,
-    never the last one, and goes on watching; block stops reading the watch, so that every
+    """What happens past `queueBytes` when Kafka is slow or unavailable: conflate skips intermediate
+    states, never the last one, and goes on watching; block stops reading the watch, so that every
     transition is kept as long as the API server waits. Default: conflate."""
 
     queue_bytes: Annotated[int, Size("1KiB")] = _written("64MiB")
-    """Records that a stream may hold for Kafka, in bytes of memory, about. Default: 64MiB."""
+    """Approximate memory for the records that a stream queues for Kafka, in bytes. Default:
+    64MiB."""
 
     heartbeat_interval_s: Annotated[float, Period("1s")] = _written("10s")
-    """How often each partition says count and digest of the state. Default: 10s; least: 1s; it
+    """How often each partition publishes count and digest of the state. Default: 10s; least: 1s; it
     cannot be turned off."""
 
     defaults: Defaults = Defaults()
-    """Keys that hold for every entry of `resources` that does not say otherwise."""
+    """Keys that apply to every entry of `resources` that does not set them itself."""
 
     resources: tuple[ResourceEntry, ...] = Field(min_length=1)
     """What to watch. Required, at least one entry."""

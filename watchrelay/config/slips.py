@@ -1,7 +1,4 @@
-"""What was probably meant by a value of the wrong form: the line to write instead, or "".
-
-Room: config. In: a value as it was read. Out: text for a hint. Pure.
-"""
+"""What was probably meant by a value of the wrong form: the line to write instead, or ""."""
 
 from __future__ import annotations
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import yaml
-
 from watchrelay.config.keys import ENV_PREFIX, Key, env_path, find, nearest_env
-from watchrelay.config.tree import Path, Tree, Unreadable, read_yaml, scalar, show
-from watchrelay.core.errors import Problem
+from watchrelay.config.tree import Path, Tree, read_yaml, scalar, show
+from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
@@ -253,7 +251,7 @@ def _structured(text: str, *, yaml_values: bool) -> Any:
         raise ValueError("is nested too deeply") from None
     try:
         tree = read_yaml(text, "")
-    except (Unreadable, yaml.YAMLError):
+    except ConfigError:
         raise ValueError("is neither JSON nor YAML") from None
     if tree.problems:
         raise ValueError(str(replace(tree.problems[0], line=None)))

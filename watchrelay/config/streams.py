@@ -1,9 +1,5 @@
 """The streams and topics of a config, as far as they follow from it alone, without asking an API
-server.
-
-Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with what is known of
-its id and topic.
-"""
+server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """Validation errors -> what an operator reads: what is wrong and what to write instead, never the
-library's own words.
-
-Room: config. In: one error of pydantic, where it stands, and the text as written. Out: message and
-hint.
-"""
+library's own words."""
 
 from __future__ import annotations
 

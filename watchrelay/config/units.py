@@ -1,7 +1,4 @@
-"""Durations and sizes as people write them.
-
-Room: config. In: `1h30m`, `64MiB`, or a number. Out: seconds, bytes, and the way back.
-"""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
