@@ -3,30 +3,13 @@ its line and cure, out. It decides what a config means without asking a cluster 
 knows nothing of what runs by it."""
 
 from watchrelay.config.loading import Loaded, find_file, load, load_settings
-from watchrelay.config.settings import (
-    Defaults,
-    KafkaSecurity,
-    KafkaSettings,
-    KubernetesSettings,
-    ObserveSettings,
-    ResourceEntry,
-    Settings,
-    ShardingSettings,
-    ShutdownSettings,
-)
+from watchrelay.config.settings import ResourceEntry, Settings
 from watchrelay.config.sources import parse_set
 
 __all__ = [
-    "Defaults",
-    "KafkaSecurity",
-    "KafkaSettings",
-    "KubernetesSettings",
     "Loaded",
-    "ObserveSettings",
     "ResourceEntry",
     "Settings",
-    "ShardingSettings",
-    "ShutdownSettings",
     "find_file",
     "load",
     "load_settings",

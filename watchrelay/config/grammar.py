@@ -1,4 +1,5 @@
-"""What single values of the config must look like."""
+"""The syntax of single values. Each check raises ValueError with one line: the mistake and its
+cure."""
 
 from __future__ import annotations
 
@@ -93,8 +94,8 @@ def check_namespace(text: str) -> None:
 
 
 def check_object_name(text: str) -> None:
-    """The name of one object. Source: what Kubernetes lets stand in a URL path, the loosest rule
-    any resource has."""
+    """The name of one object. Source: what Kubernetes permits in a URL path, the loosest rule of
+    any resource."""
     if not text:
         raise ValueError("must not be empty: name an object, or leave the key out")
     if (
@@ -110,7 +111,7 @@ def check_object_name(text: str) -> None:
 def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     """`host:port`, an IPv6 address in brackets; the parts."""
     example = "kafka-0:9092" if host_needed else "0.0.0.0:8080"
-    if "@" in text:  # not repeated: what stands before it is a password, as in URLs
+    if "@" in text:  # not repeated: before it may be a password, as in URLs
         raise ValueError(
             f"has an @: write host:port alone, such as {example}; users and passwords have keys "
             "of their own"

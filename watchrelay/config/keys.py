@@ -126,14 +126,14 @@ def env_path(name: str) -> Path | None:
 
 
 def nearest_env(name: str) -> str:
-    """The variable that was probably meant, or ""."""
+    """The variable that `name` probably means, or ""."""
     indexed = re.sub(r"__\d+(?=__|$)", "__0", name)
     return _closest(indexed, [env_name(path) for path in every_key()])
 
 
 def nearest_key(path: Path) -> str:
-    """The key that was probably meant by `path`, as people write it, or "": a sibling first, else
-    the same key elsewhere."""
+    """The key that `path` probably means, as people write it, or "": a sibling first, else the same
+    key in another section."""
     *parents, wrong = path
     if not isinstance(wrong, str):
         return ""
