@@ -71,6 +71,20 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("? [a]\n: b", "w.yaml:1: a key must be text"),
+        ("<<: x", "w.yaml:1: << needs a mapping"),
+        ("<<: [x, y]", "w.yaml:1: << needs a mapping"),
+    ],
+)
+def test_a_key_or_a_merge_of_the_wrong_kind_is_refused_with_its_line(
+    tmp_path: Path, line: str, problem: str
+) -> None:
+    assert problem in problems(tmp_path, f"{line}\ncluster: c\n")
+
+
 def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Path) -> None:
     lines = [
         "a0: &a0 [x,x,x,x,x,x,x,x,x]",
