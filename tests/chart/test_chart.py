@@ -188,7 +188,7 @@ def test_several_replicas_share_by_the_group_and_roll(tmp_path: Path) -> None:
         values_file(tmp_path, {**config, "sharding": {"enabled": False}}, replicas=2),
         "--skip-schema-validation",
     )
-    assert "cannot stand with more than one replica" in refused.stderr
+    assert "cannot be combined with more than one replica" in refused.stderr
 
 
 def _checksum(directory: Path, config: Mapping[str, Any], **more: Any) -> str:

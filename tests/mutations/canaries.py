@@ -285,7 +285,7 @@ _OF_CONFIG = (
                 'f"{event.anchor} begins with *, which',
             ),
             "an alias in itself is not named": (
-                '"an alias (*) stands inside',
+                '"an alias (*) is inside',
                 'f"{event.anchor} stands inside',
             ),
             "a tag of a value is not named": (
@@ -309,11 +309,11 @@ _OF_CONFIG = (
     ),
     *_of(
         _CONFIG,
-        "watchrelay/config/overrides.py",
+        "watchrelay/config/sources.py",
         {
-            "a --set without =": ("""f'"{_shown(text)}" has""", """f'"{text}" has"""),
+            "a --set without =": ("""f'"{_path_only(text)}" has""", """f'"{text}" has"""),
             "a --set whose path is none": (
-                """f'"{_shown(name)}" is not""",
+                """f'"{_path_only(name)}" is not""",
                 """f'"{name}" is not""",
             ),
         },
@@ -347,16 +347,6 @@ _OF_CONFIG = (
         _CREDENTIALS,
         "watchrelay/config/fields.py",
         {"pydantic hides what it was given": ("        hide_input_in_errors=True,\n", "")},
-    ),
-    *_of(
-        _CREDENTIALS,
-        "watchrelay/config/subprocess_loader.py",
-        {
-            "the daemon's own form in repr": (
-                "return \"Secret('**********')\"",
-                "return self._value",
-            )
-        },
     ),
 )
 

@@ -176,22 +176,25 @@ _CONFIGS = (
         "watchrelay/config/tree.py",
         {
             "an alias that nobody made": (
-                '        if node is None:\n            self._refuse(\n                event,\n                "a word',
-                '        if False:\n            self._refuse(\n                event,\n                "a word',
+                "        elif isinstance(event, AliasEvent) and event.anchor not in anchors:",
+                "        elif False:",
             ),
             "an alias in itself": (
-                "        if any(node is open_node for open_node, _ in stack):",
-                "        if False:",
+                "            if any(node is open_node for open_node in stack):",
+                "            if False:",
             ),
             "no measure of values": ("        if self._count > NODES_MAX:", "        if False:"),
             "no measure of depth": (
                 "                if len(stack) > DEPTH_MAX:",
                 "                if False:",
             ),
-            "several documents": ("                if documents > 1:", "                if False:"),
+            "several documents": (
+                "        elif isinstance(event, DocumentStartEvent) and roots:",
+                "        elif False:",
+            ),
             "a key that is no text": (
-                "            if name is None:\n",
-                "            if name == 0:\n",
+                '            if key.kind != "scalar":\n',
+                "            if False:\n",
             ),
             "a merge of what is no mapping": (
                 '            if source.kind != "mapping":',

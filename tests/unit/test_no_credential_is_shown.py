@@ -26,7 +26,6 @@ from tests.unit.kube.auth.kubeconfigs import b64, write_kubeconfig
 from tests.unit.kube.auth.pki import Ca, tls_server
 from tests.unit.kube.served import PODS, STREAM, watch_from
 from watchrelay.config import Settings, load_settings
-from watchrelay.config.subprocess_loader import plain
 from watchrelay.core.errors import (
     ConfigError,
     KubeError,
@@ -326,9 +325,8 @@ def test_no_secret_of_the_config_is_in_its_repr(tmp_path: Path) -> None:
     )
     settings = load_settings(str(file), environ={})
     assert shows(repr(settings) + str(settings) + settings.model_dump_json()) == []
-    held = plain(settings)  # as the daemon has them
-    assert held.kafka.security.password.get_secret_value() == CANARY
-    assert shows(repr(held) + str(held)) == []
+    assert settings.kafka.security.password is not None
+    assert settings.kafka.security.password.get_secret_value() == CANARY
 
 
 @pytest.mark.parametrize("password", [f"[{CANARY}]", f"{{a: {CANARY}}}"])

@@ -453,7 +453,7 @@ def _broker(text: str) -> str:
 
 def _set(text: str) -> str:
     # here, so that --help needs no part of the config
-    from watchrelay.config.overrides import parse_set
+    from watchrelay.config import parse_set
 
     try:
         parse_set(text)

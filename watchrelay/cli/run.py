@@ -13,7 +13,6 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from watchrelay.config.subprocess_loader import Asked, ConfigReader
 from watchrelay.daemon.memory import lean_import
 from watchrelay.observe import logs
 
@@ -27,7 +26,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class _Begun:
     """How far the start has come."""
 
-    reader: ConfigReader | None = None
     daemon: Daemon | None = None
 
 
@@ -37,12 +35,11 @@ def run(args: argparse.Namespace) -> int:
     Raises: ConfigError with every problem; AddressRefused.
     """
     with _told_early() as begun:
-        begun.reader = ConfigReader.start(Asked(args.config, args.sets))
         with lean_import():
-            # the rooms are imported while another process reads the config
+            from watchrelay.config import load_settings
             from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
-        settings = begun.reader.settings()
+        settings = load_settings(args.config, args.sets)
         logs.configure(settings.observe.log_format, settings.observe.log_level)
         begun.daemon = Daemon(settings, source=ConfigSource(args.config, args.sets))
         return asyncio.run(_run(begun.daemon))
@@ -64,8 +61,6 @@ def _told_early() -> Iterator[_Begun]:
     def leave(_number: int, _frame: object) -> None:
         if begun.daemon is not None and begun.daemon.started.is_set():
             return
-        if begun.reader is not None:
-            begun.reader.close()
         with contextlib.suppress(OSError):
             os.write(2, b"watchrelay: told to stop before anything was begun\n")
         os._exit(0)

@@ -1,8 +1,4 @@
-"""What is legal and yet worth a word before it surprises somebody.
-
-Room: config. In: settings, defaults merged. Out: warnings, one line each, with the path they are
-about.
-"""
+"""Warnings about a valid config."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ def _kafka(settings: Settings) -> Iterator[Warned]:
     if security.password is not None:
         yield (
             ("kafka", "security", "password"),
-            "the password stands in the config",
+            "the password is written in the config",
             "passwordFile keeps it out",
         )
     if settings.kafka.replication_factor == 1:
@@ -67,28 +63,14 @@ def _entry(stream: Planned) -> Iterator[Warned]:
             f"{stream.entry.resource} means {found[0].resource.qualified} here, as for kubectl",
             f"not {others}",
         )
-    if (
-        found
-        and stream.entry.namespaces
-        and not stream.name.wildcard
-        and not found[0].resource.namespaced
-    ):
-        yield (
-            (*at, "namespaces"),
-            f"{found[0].resource.qualified} is cluster-scoped: the stream would wait for ever",
-            "remove namespaces",
-        )
-    if (
-        found
-        and stream.entry.exclude_namespaces
-        and not stream.name.wildcard
-        and not found[0].resource.namespaced
-    ):
-        yield (
-            (*at, "excludeNamespaces"),
-            f"{found[0].resource.qualified} is cluster-scoped: the server refuses that selector",
-            "remove it",
-        )
+    if found and not stream.name.wildcard and not found[0].resource.namespaced:
+        cluster_scoped = f"{found[0].resource.qualified} is cluster-scoped"
+        if stream.entry.namespaces:
+            message = f"{cluster_scoped}: the stream would never start"
+            yield (*at, "namespaces"), message, "remove namespaces"
+        if stream.entry.exclude_namespaces:
+            message = f"{cluster_scoped}: the server refuses that selector"
+            yield (*at, "excludeNamespaces"), message, "remove it"
     if not found and stream.name.group in GROUPS and not stream.name.wildcard:
         yield (*at, "resource"), f"Kubernetes 1.36 has no {stream.what}", _near(stream)
     elif not found and stream.name.group is None:
@@ -101,13 +83,13 @@ def _entry(stream: Planned) -> Iterator[Warned]:
         else:
             yield (
                 (*at, "resource"),
-                f"{stream.what} is not built into Kubernetes: only a cluster can say what it means",
+                f"{stream.what} is not built into Kubernetes: only a cluster can resolve it",
                 _near(stream),
             )
     if stream.entry.include_secret_data:
         yield (
             (*at, "includeSecretData"),
-            "the payload of Secrets will stand on the topic in clear",
+            "the payload of Secrets will be on the topic in clear text",
             "",
         )
 
@@ -127,19 +109,19 @@ def _near(stream: Planned) -> str:
 
 
 def _same_stream(planned: list[Planned]) -> Iterator[Warned]:
-    """Of entries of which one names a resource by its plural, the other maybe by its kind or
-    singular."""
+    """Entries that may be one stream: one names a resource by its plural, another one perhaps by
+    kind or singular."""
     by_name: dict[tuple[str, str | None, str | None], Planned] = {}
     for stream in planned:
         if stream.certain and stream.builtin is None and not stream.entry.id:
             for name in called(stream.name.name):
                 by_name.setdefault((name, stream.name.group, stream.namespace), stream)
                 by_name.setdefault((name, None, stream.namespace), stream)
-    said: set[int] = set()
+    warned: set[int] = set()
     for stream in planned:
         other = by_name.get((stream.name.name.lower(), stream.name.group, stream.namespace))
-        if other is not None and not stream.certain and stream.index not in said:
-            said.add(stream.index)
+        if other is not None and not stream.certain and stream.index not in warned:
+            warned.add(stream.index)
             message = (
                 f"{stream.entry.resource} may mean stream {other.id} of "
                 f"resources[{other.index}]: of the two the later is left out"

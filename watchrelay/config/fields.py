@@ -1,14 +1,10 @@
-"""The types of the config's values: each says what it accepts, how it reads in the JSON Schema, and
-what an operator is told.
-
-Room: config. In: raw values out of YAML or the environment. Out: annotated types for `settings.py`.
-"""
+"""The types of the config's values: what each accepts, its JSON Schema, and its error messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -41,19 +37,26 @@ from watchrelay.model.names import parse_name
 from watchrelay.model.paths import parse_path
 
 REFUSED = "watchrelay"
-"""The pydantic error type of our own messages: they reach the operator as they are."""
+"""The pydantic error type of our own messages, which are reported unchanged."""
+
+
+_T = TypeVar("_T")
 
 
 def _refuse(message: str) -> PydanticCustomError:
     return PydanticCustomError(REFUSED, "{message}", {"message": message})
 
 
+def _parsed(parse: Callable[[Any], _T], value: object) -> _T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise _refuse(str(error)) from error
+
+
 def _checked(check: Callable[[str], Any]) -> AfterValidator:
     def validate(value: str) -> str:
-        try:
-            check(value)
-        except ValueError as error:
-            raise _refuse(str(error)) from error
+        _parsed(check, value)
         return value
 
     return AfterValidator(validate)
@@ -61,8 +64,8 @@ def _checked(check: Callable[[str], Any]) -> AfterValidator:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A duration in seconds of at least `least`; `zero`: 0 is legal too, and turns the thing
-    off."""
+    """A duration in seconds of at least `least`; `zero`: 0 is legal too, and disables what it
+    times."""
 
     least: str
     zero: bool = False
@@ -91,10 +94,7 @@ class Period:
 
     def validate(self, value: object) -> float:
         """The seconds."""
-        try:
-            found_s = duration_s(value)
-        except ValueError as error:
-            raise _refuse(str(error)) from error
+        found_s = _parsed(duration_s, value)
         if found_s == 0 and not self.zero:
             raise _refuse(f"cannot be 0: the least is {self.least}")
         if 0 < found_s < duration_s(self.least):
@@ -126,20 +126,14 @@ class Size:
 
     def validate(self, value: object) -> int:
         """The bytes."""
-        try:
-            found = size_bytes(value)
-        except ValueError as error:
-            raise _refuse(str(error)) from error
+        found = _parsed(size_bytes, value)
         if found < size_bytes(self.least):
             raise _refuse(f"must be at least {self.least}, not {size_text(found)}")
         return found
 
 
 def _command(value: object) -> tuple[str, ...]:
-    try:
-        return grammar.check_command(value)
-    except ValueError as error:
-        raise _refuse(str(error)) from error
+    return _parsed(grammar.check_command, value)
 
 
 def _resource(value: str) -> None:
@@ -157,7 +151,7 @@ def _listen(value: str) -> None:
 def _no_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise _refuse(f'"{value}" stands in the list twice')
+            raise _refuse(f'"{value}" is in the list twice')
     return values
 
 

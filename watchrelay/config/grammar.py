@@ -1,8 +1,5 @@
-"""What single values of the config must look like.
-
-Room: config. In: text as an operator wrote it. Out: nothing, or a ValueError with one line that
-says what is wrong and what to write.
-"""
+"""The syntax of single values. Each check raises ValueError with one line: the mistake and its
+cure."""
 
 from __future__ import annotations
 
@@ -97,8 +94,8 @@ def check_namespace(text: str) -> None:
 
 
 def check_object_name(text: str) -> None:
-    """The name of one object. Source: what Kubernetes lets stand in a URL path, the loosest rule
-    any resource has."""
+    """The name of one object. Source: what Kubernetes permits in a URL path, the loosest rule of
+    any resource."""
     if not text:
         raise ValueError("must not be empty: name an object, or leave the key out")
     if (
@@ -114,7 +111,7 @@ def check_object_name(text: str) -> None:
 def check_address(text: str, *, host_needed: bool) -> tuple[str, int]:
     """`host:port`, an IPv6 address in brackets; the parts."""
     example = "kafka-0:9092" if host_needed else "0.0.0.0:8080"
-    if "@" in text:  # not repeated: what stands before it is a password, as in URLs
+    if "@" in text:  # not repeated: before it may be a password, as in URLs
         raise ValueError(
             f"has an @: write host:port alone, such as {example}; users and passwords have keys "
             "of their own"
@@ -215,7 +212,7 @@ _BARE_TERM = re.compile(r"!?\s*(?P<key>[^\s(),=!<>]+)\Z")
 
 def _check_label_term(term: str) -> None:
     if not term:
-        raise ValueError("has an empty part: a comma stands at an end, or two in a row")
+        raise ValueError("has an empty term: a comma at an end, or two in a row")
     match = _SET_TERM.match(term) or _PAIR_TERM.match(term) or _BARE_TERM.match(term)
     if colon := re.fullmatch(r"([^\s(),=!<>:]+)\s*:\s*([^\s(),=!<>:]+)", term):
         raise ValueError(f'"{term}" has a colon: write {colon[1]}={colon[2]}')
@@ -245,7 +242,7 @@ def _check_label_key(key: str) -> None:
         len(prefix) > _DNS_SUBDOMAIN_MAX or not all(_DNS_LABEL.match(label) for label in labels)
     ):
         raise ValueError(
-            f'"{key}" is not a label: what stands before the slash is a domain name, such as '
+            f'"{key}" is not a label: the part before the slash is a domain name, such as '
             "app.kubernetes.io"
         )
     if not _QUALIFIED_NAME.match(name) or len(name) > _DNS_LABEL_MAX:

@@ -1,8 +1,5 @@
-"""The keys that exist: what kind each is, how it is called in the environment, which one was
-probably meant.
-
-Room: config. In: the settings' classes. Out: look-ups by path for `sources.py` and `loading.py`.
-"""
+"""The keys of the config: the kind of each, its name in the environment, and the key that a wrong
+name probably means."""
 
 from __future__ import annotations
 
@@ -27,12 +24,22 @@ ENV_PREFIX: Final = "WATCHRELAY_"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the config. `section`: its class, or that of its items, where the kind says so.
-    `secret`: no message shows its value."""
+    """One key of the config.
+
+    Attributes:
+        kind: what it holds; "sections" is a list of sections.
+        section: the class of the section, or of the items of the list.
+        secret: no message shows its value.
+    """
 
     kind: Kind
     section: type[Section] | None = None
     secret: bool = False
+
+
+def field_name(section: Section, key: str | int) -> str:
+    """The attribute of `section` that a file writes as `key`."""
+    return next(name for name, info in type(section).model_fields.items() if info.alias == key)
 
 
 @cache
@@ -119,14 +126,14 @@ def env_path(name: str) -> Path | None:
 
 
 def nearest_env(name: str) -> str:
-    """The variable that was probably meant, or ""."""
+    """The variable that `name` probably means, or ""."""
     indexed = re.sub(r"__\d+(?=__|$)", "__0", name)
     return _closest(indexed, [env_name(path) for path in every_key()])
 
 
 def nearest_key(path: Path) -> str:
-    """The key that was probably meant by `path`, as people write it, or "": a sibling first, else
-    the same key elsewhere."""
+    """The key that `path` probably means, as people write it, or "": a sibling first, else the same
+    key in another section."""
     *parents, wrong = path
     if not isinstance(wrong, str):
         return ""

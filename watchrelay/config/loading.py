@@ -1,9 +1,5 @@
-"""The config, whole: found, read, overlaid, checked; or every reason why not, together and in file
-order.
-
-Room: config. In: the command line's `-c` and `--set`, the environment, the file. Out: `Settings`
-with defaults merged, or `ConfigError`. This is the only reader of the environment.
-"""
+"""Finds, reads and checks the config: `Settings` with `defaults` merged, or `ConfigError` with
+every problem in file order. The only reader of the environment."""
 
 from __future__ import annotations
 
@@ -12,20 +8,20 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 
-from watchrelay.config.locate import CONFIG_VARIABLE
-from watchrelay.config.locate import find_file as find_file
-from watchrelay.config.refusals import refusals
+from watchrelay.config.refusals import Refusal, refusals
 from watchrelay.config.settings import Settings, with_defaults
-from watchrelay.config.sources import Given, Overlaid, Source
+from watchrelay.config.sources import Given
 from watchrelay.config.translate import explain
-from watchrelay.config.tree import Path, Unreadable, read_yaml, show
-from watchrelay.config.verdicts import Refusal
+from watchrelay.config.tree import Path, read_yaml, show
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
+
+CONFIG_VARIABLE: Final = "WATCHRELAY_CONFIG"
+DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
 
 FILE_BYTES_MAX: Final = 1 << 20
 """What fits in a ConfigMap; no config comes near it."""
@@ -45,32 +41,43 @@ checked in the same run."""
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A good config and where it came from. Shape: `file` is None when environment and `--set` said
-    everything."""
+    """A valid config and where it came from.
+
+    Attributes:
+        settings: with `defaults` merged.
+        file: None when all is from the environment and `--set`.
+        given: the values as written, with their lines.
+    """
 
     settings: Settings
     file: FilePath | None
     given: Given
 
     def problem(self, path: Path, message: str, hint: str = "") -> Problem:
-        """A problem with the value at `path`, said with its file and line."""
+        """A problem with the value at `path`, with its file and line."""
         return _located(self.given, (path,), message, hint)[1]
 
     def problems_of(self, settings: Settings) -> list[Problem]:
-        """What cannot stand together in `settings`, which are these but for some values; said with
-        this file's lines."""
-        found = [_refused(self.given, said) for said in refusals(settings, self.given.says)]
+        """The conflicts within `settings`, a variant of these settings; with the lines of this
+        file."""
+        found = [_refused(self.given, refusal) for refusal in refusals(settings, self.given.has)]
         return [problem for _, problem in sorted(found, key=lambda item: item[0])]
 
 
 def load_settings(
     config: str | None = None, sets: Sequence[str] = (), *, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """The settings that file, environment and `--set` give together; the later wins. Entries of
-    `resources` have `defaults` merged in.
+    """The settings of file, environment and `--set`; the later wins. Entries of `resources` have
+    `defaults` merged in.
 
-    Raises: ConfigError with every problem found (exit code 78); ValueError when a `--set` is not
-    path=value at all (exit code 2).
+    Args:
+        config: the value of `-c`.
+        sets: the values of `--set`.
+        environ: default: the environment of the process.
+
+    Raises:
+        ConfigError: with every problem found (exit code 78).
+        ValueError: when a `--set` is not path=value at all (exit code 2).
     """
     return load(config, sets, environ=environ).settings
 
@@ -87,9 +94,7 @@ def load(
     given.take_environment(environ)
     given.take_sets(sets)
     if missing is not None and (
-        config is not None
-        or environ.get(CONFIG_VARIABLE)
-        or not any(source.said for source in given.sources)
+        config is not None or environ.get(CONFIG_VARIABLE) or not given.value
     ):
         raise ConfigError([missing, *(problem for _, problem in given.problems)])
     settings, found = _check(given)
@@ -101,77 +106,52 @@ def load(
 
 def _take_file(given: Given, file: FilePath) -> None:
     source = str(file)
-    text = _read_text(file)
-    try:
-        tree = read_yaml(text, source)
-    except Unreadable as error:
-        raise ConfigError(error.problems) from error
+    tree = read_yaml(_read_text(file), source)
+
+    def refuse(message: str, hint: str) -> NoReturn:
+        raise ConfigError([Problem(message, source=source, line=1, hint=hint)])
+
     if tree.value is None:
-        raise ConfigError(
-            [
-                Problem(
-                    "the file is empty",
-                    source=source,
-                    line=1,
-                    hint="it needs at least cluster, kafka and resources",
-                )
-            ]
-        )
+        refuse("the file is empty", "it needs at least cluster, kafka and resources")
     if not isinstance(tree.value, dict):
         kind = "a list" if isinstance(tree.value, list) else "a single value"
-        message = f"the top of the file must be a mapping of keys, not {kind}"
-        raise ConfigError(
-            [
-                Problem(
-                    message,
-                    source=source,
-                    line=1,
-                    hint="cluster:, kafka:, resources: stand at the left edge",
-                )
-            ]
+        refuse(
+            f"the top of the file must be a mapping of keys, not {kind}",
+            "cluster:, kafka:, resources: are not indented",
         )
     given.take_tree(tree, source)
 
 
 def _read_text(file: FilePath) -> str:
-    source = str(file)
+    source, line = str(file), None
     try:
         raw = read_bounded(file, FILE_BYTES_MAX + 1)
-    except IsADirectoryError as error:
-        raise ConfigError([Problem("is a directory, not a file", source=source)]) from error
+        if len(raw) <= FILE_BYTES_MAX:
+            return raw.decode("utf-8-sig")
+        message, hint = "is larger than 1 MiB", "is this the config file?"
+    except IsADirectoryError:
+        message, hint = "is a directory, not a file", ""
     except OSError as error:
-        raise ConfigError(
-            [Problem(f"cannot be read: {error.strerror or error}", source=source)]
-        ) from error
-    if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(
-            [Problem("is larger than 1 MiB", source=source, hint="is this the config file?")]
-        )
-    try:
-        return raw.decode("utf-8-sig")
+        message, hint = f"cannot be read: {error.strerror or error}", ""
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        problem = Problem(
-            f"not UTF-8: byte 0x{raw[error.start]:02x}",
-            source=source,
-            line=line,
-            hint="save the file as UTF-8",
+        line = error.object.count(b"\n", 0, error.start) + 1
+        message, hint = (
+            f"not UTF-8: byte 0x{error.object[error.start]:02x}",
+            "save the file as UTF-8",
         )
-        raise ConfigError([problem]) from error
+    raise ConfigError([Problem(message, source=source, line=line, hint=hint)])
 
 
 def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]]]:
-    """The settings, and every problem; the settings mean something only when there is none."""
+    """The settings, and every problem; the settings are valid only when there is none."""
     found = list(given.problems)
-    sources, overlaid = tuple(given.sources), Overlaid()
+    raw = copy.deepcopy(given.value)
     broken: set[Path] = set()
     for _ in range(_ROUNDS_MAX):
         try:
-            settings = Settings(sources=(*sources, overlaid))  # type: ignore[call-arg] # see settings_customise_sources
+            settings = with_defaults(Settings.model_validate(raw))
             break
         except ValidationError as error:
-            raw = overlaid.value
-            given.value = given.value or copy.deepcopy(raw)
             void: set[Path] = set()
             for detail in error.errors(include_url=False):
                 path = tuple(detail["loc"])
@@ -182,14 +162,11 @@ def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]
                     found.append(_located(given, (path,), message, hint))
                 void.add(_set_aside(raw, path))
             broken |= void
-            sources = (Source(raw),)
     else:
         raise AssertionError("a config was set aside piece by piece and still does not validate")
-    given.value = given.value or overlaid.value
-    settings = with_defaults(settings)
     found.extend(
         _refused(given, refusal)
-        for refusal in refusals(settings, given.says)
+        for refusal in refusals(settings, given.has)
         if not any(
             _touches(concerned, broken)
             for path in refusal.paths
@@ -204,7 +181,7 @@ def _touches(path: Path, broken: set[Path]) -> bool:
 
 
 def _with_default(path: Path) -> list[Path]:
-    """`path`, and the key of `defaults` that stands in for it."""
+    """`path`, and the key of `defaults` that can set it."""
     return [path, ("defaults", path[2])] if len(path) == 3 and path[0] == "resources" else [path]
 
 
@@ -232,10 +209,10 @@ def _set_aside(raw: Any, path: Path) -> Path:
 def _located(
     given: Given, paths: tuple[Path, ...], message: str, hint: str
 ) -> tuple[tuple[int, int], Problem]:
-    """The problem at the first of `paths` that was given, itself or by `defaults`; else at what
-    stands around the first."""
+    """The problem at the first of `paths` that was given, itself or in `defaults`; else at the
+    section around the first."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
-    path = next((candidate for candidate in candidates if given.says(candidate)), paths[0])
+    path = next((candidate for candidate in candidates if given.has(candidate)), paths[0])
     origin = given.origin(path)
     problem = Problem(message, path=show(path), source=origin.source, line=origin.line, hint=hint)
     return origin.order, problem
@@ -255,3 +232,59 @@ def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
 def _once(problems: list[Problem]) -> list[Problem]:
     """Each problem once, whichever of several entries led to it."""
     return [replace(problem) for problem in dict.fromkeys(problems)]
+
+
+def find_file(
+    config: str | None, environ: Mapping[str, str]
+) -> tuple[FilePath | None, Problem | None]:
+    """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG,
+    else `DEFAULT_PATHS`.
+
+    An empty variable counts as not set, as with $KUBECONFIG; an empty `-c` is an error: a script's
+    variable was not set.
+    """
+    named = environ.get(CONFIG_VARIABLE, "") if config is None else config
+    source = CONFIG_VARIABLE if config is None else "-c"
+    if (config is not None and not config.strip()) or named.isspace():
+        return None, Problem(
+            "the path is empty",
+            source=source,
+            hint="name the config file, or leave it out for the usual places",
+        )
+    if named:
+        path = FilePath(named)
+        if _exists(path):
+            return path, None
+        return None, _absent(named, source)
+    for usual in DEFAULT_PATHS:
+        if _exists(FilePath(usual)):
+            return FilePath(usual), None
+    looked = " and ".join(DEFAULT_PATHS)
+    return None, Problem(
+        "no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}"
+    )
+
+
+def _absent(named: str, source: str) -> Problem:
+    """Why `named` cannot be read; a dangling link is reported as one, for `ls` shows a file."""
+    path = FilePath(named)
+    try:
+        if path.is_symlink():
+            return Problem(
+                f"is a link to {path.readlink()}, which is not there",
+                source=named,
+                hint=f"named by {source}",
+            )
+    except OSError:
+        pass
+    if named == "-":
+        return Problem("there is no such file", source=named, hint="/dev/stdin is standard input")
+    return Problem("there is no such file", source=named, hint=f"named by {source}")
+
+
+def _exists(path: FilePath) -> bool:
+    """False when there is no such file; where that cannot be determined, reading it reports why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True

@@ -1,8 +1,4 @@
-"""What no single value shows: combinations that cannot work, and keys whose time has not come.
-
-Room: config. In: settings, defaults merged, and which keys were given. Out: refusals, each with the
-keys it is about.
-"""
+"""Checks over several keys: combinations that cannot work, and keys of a later release."""
 
 from __future__ import annotations
 
@@ -11,21 +7,41 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pydantic import SecretStr
+
 from watchrelay.config.grammar import TOPIC_MAX
-from watchrelay.config.security import security_refusals
-from watchrelay.config.settings import ResourceEntry, Settings
+from watchrelay.config.keys import field_name
+from watchrelay.config.settings import KafkaSecurity, ResourceEntry, Settings
 from watchrelay.config.streams import Planned, is_secrets, own_topics, plan, reach_of, separate
-from watchrelay.config.tree import Path, show
-from watchrelay.config.verdicts import Refusal
+from watchrelay.config.tree import Path
 from watchrelay.model.builtin import resolve
 from watchrelay.model.names import parse_name
 from watchrelay.model.reach import Overlaps
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A combination that cannot work.
+
+    Attributes:
+        paths: the keys it is about; it is shown at the first of them that was given.
+        other: a second place, whose line is shown too.
+    """
+
+    paths: tuple[Path, ...]
+    message: str
+    hint: str = ""
+    other: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Later:
-    """A key of the design that this release has only in part. Shape: `only` are the values it takes
-    here; none: it may not be given."""
+    """A key that this release supports only in part.
+
+    Attributes:
+        only: the values it accepts; none: it must not be given.
+        written: those values as a file has them.
+    """
 
     path: tuple[str, ...]
     only: tuple[object, ...] = ()
@@ -37,17 +53,18 @@ LATER: Final = (
     Later(("sharding", "enabled"), only=(False,), written="false"),
     Later(("sharding", "sessionTimeout")),
 )
-"""What comes with a later release. When a behaviour arrives, its row goes, and the default in
-settings.py becomes the design's."""
-
-Says = Callable[[Path], bool]
+"""What comes with a later release; remove the row when the behaviour arrives."""
 
 
-def refusals(settings: Settings, says: Says) -> Iterator[Refusal]:
-    """Everything that is wrong about `settings` as a whole. `says(path)` tells whether a key was
-    given, by whatever source."""
-    yield from _later(settings, says)
-    yield from security_refusals(settings.kafka.security)
+def refusals(settings: Settings, given: Callable[[Path], bool]) -> Iterator[Refusal]:
+    """Everything that is wrong about `settings` as a whole.
+
+    Args:
+        settings: with `defaults` merged.
+        given: whether a source sets the key at a path.
+    """
+    yield from _later(settings, given)
+    yield from _security(settings.kafka.security)
     kafka = settings.kafka
     if kafka.min_insync_replicas > kafka.replication_factor:
         yield Refusal(
@@ -65,35 +82,20 @@ def refusals(settings: Settings, says: Says) -> Iterator[Refusal]:
     yield from _same_objects(planned, {refusal.paths[0][1] for refusal in duplicates})
 
 
-def _later(settings: Settings, says: Says) -> Iterator[Refusal]:
+def _later(settings: Settings, given: Callable[[Path], bool]) -> Iterator[Refusal]:
     for row in LATER:
-        paths: list[Path] = [row.path]
-        if "*" in row.path:
-            paths = [
-                tuple(index if part == "*" else part for part in row.path)
-                for index in range(len(settings.resources))
-            ]
-        for path in paths:
-            if not says(path):
-                continue
-            if not row.only:
-                yield Refusal((path,), "comes with a later release", "leave the key out")
-            elif (value := _value(settings, path)) not in row.only:
-                said = f"{value} " if isinstance(value, str) else ""
-                yield Refusal(
-                    (path,), f"{said}comes with a later release", f"in this one: {row.written}"
-                )
-
-
-def _value(settings: Settings, path: Path) -> object:
-    here: Any = settings
-    for part in path:
-        if isinstance(part, int):
-            here = here[part]
+        value: Any = settings
+        for key in row.path:
+            value = getattr(value, field_name(value, key))
+        if not given(row.path) or value in row.only:
+            continue
+        if not row.only:
+            yield Refusal((row.path,), "comes with a later release", "leave the key out")
         else:
-            fields = type(here).model_fields
-            here = getattr(here, next(name for name, info in fields.items() if info.alias == part))
-    return here
+            shown = f"{value} " if isinstance(value, str) else ""
+            yield Refusal(
+                (row.path,), f"{shown}comes with a later release", f"in this one: {row.written}"
+            )
 
 
 def _entry(index: int, entry: ResourceEntry) -> Iterator[Refusal]:
@@ -107,36 +109,40 @@ def _entry(index: int, entry: ResourceEntry) -> Iterator[Refusal]:
     if entry.namespaces and entry.exclude_namespaces:
         yield Refusal(
             at("excludeNamespaces", "namespaces"),
-            "excludeNamespaces cannot stand with namespaces",
+            "excludeNamespaces cannot be combined with namespaces",
             "keep one of the two",
         )
     if entry.name and len(entry.namespaces) > 1:
         yield Refusal(
             at("name", "namespaces"),
-            "name cannot stand with more than one namespace",
+            "name cannot be combined with more than one namespace",
             "write an entry for each namespace",
         )
     if entry.name and re.search(r"(^|,)\s*metadata\.name\s*(=|!=)", entry.field_selector):
         yield Refusal(
             at("fieldSelector", "name"),
-            "a field selector on metadata.name cannot stand with name",
+            "a field selector on metadata.name cannot be combined with name",
             "keep one of the two",
         )
     if entry.name and name.wildcard:
         yield Refusal(
-            at("name"), "name cannot stand with a wildcard: it names one object of one resource"
+            at("name"),
+            "name cannot be combined with a wildcard: it names one object of one resource",
         )
     if entry.id and name.wildcard:
-        yield Refusal(at("id"), "id cannot stand with a wildcard: it would name several streams")
+        yield Refusal(
+            at("id"), "id cannot be combined with a wildcard: it would name several streams"
+        )
     if entry.initial_list == "streaming" and not entry.bookmarks:
         yield Refusal(
             at("bookmarks", "initialList"),
-            "bookmarks: false cannot stand with initialList: streaming, which ends in a bookmark",
+            "bookmarks: false cannot be combined with initialList: streaming, which ends in a "
+            "bookmark",
         )
     if entry.initial_list == "streaming" and entry.list_semantic == "any":
         yield Refusal(
             at("listSemantic", "initialList"),
-            "listSemantic: any cannot stand with initialList: streaming, always the newest",
+            "listSemantic: any cannot be combined with initialList: streaming, always the newest",
         )
     if entry.include_secret_data and not is_secrets(entry):
         yield Refusal(
@@ -184,8 +190,8 @@ def _same_ids(planned: list[Planned]) -> Iterator[Refusal]:
 
 
 def _about(*streams: Planned) -> tuple[Path, ...]:
-    """What decides the ids, topics and objects of `streams`: with one of these keys in doubt, so is
-    what is said of them."""
+    """The keys that decide ids, topics and objects of `streams`: where one of them is wrong itself,
+    the refusal is not reported."""
     keys = (
         "resource",
         "id",
@@ -244,7 +250,7 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
                 ),
                 f"{stream.partitions} here, but {other.partitions} in resources[{other.index}] "
                 f'for the same topic "{topic}"',
-                "say the same number in both",
+                "set the same number in both",
             )
         if found:
             refused.add((stream.index, topic))
@@ -252,8 +258,8 @@ def _topics(settings: Settings, planned: list[Planned]) -> Iterator[Refusal]:
 
 
 def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> Iterator[Refusal]:
-    """Streams of one resource on one topic have disjoint keys: what one of them deletes would be
-    deleted for the other too.
+    """Streams of one resource on one topic must have disjoint objects: a tombstone of one would
+    delete the object of the other.
 
     Args:
         planned: the streams of the config.
@@ -300,6 +306,99 @@ def _same_objects(planned: list[Planned], duplicates: Collection[int | str]) -> 
             )
 
 
-def later_paths() -> list[str]:
-    """The keys of `LATER`, as people write them: for the documentation and its test."""
-    return [show(row.path).replace(".*", "[]") for row in LATER]
+# ---- kafka.security: what is missing, and what would be ignored (a forgotten `protocol` must not
+# send secrets in clear)
+
+_TLS_KEYS = ("caFile", "certFile", "keyFile", "keyPasswordFile")
+_LOGIN_KEYS = ("username", "usernameFile", "password", "passwordFile")
+_TOKEN_KEYS = ("tokenFile", "tokenCommand")
+
+
+def _security(security: KafkaSecurity) -> Iterator[Refusal]:
+    given = _given(security)
+    sasl = security.protocol.startswith("SASL_")
+    if security.protocol not in ("SSL", "SASL_SSL"):
+        for key in _TLS_KEYS:
+            if key in given:
+                cure = "SASL_SSL" if sasl else "SSL"
+                yield Refusal(
+                    _security_keys(key, "protocol"),
+                    f"means nothing with protocol {security.protocol}",
+                    f"set protocol to {cure}",
+                )
+    if ("certFile" in given) != ("keyFile" in given):
+        missing, there = ("keyFile", "certFile") if "certFile" in given else ("certFile", "keyFile")
+        yield Refusal(_security_keys(there, missing), f"needs {missing} too")
+    elif "keyPasswordFile" in given and "keyFile" not in given:
+        yield Refusal(_security_keys("keyPasswordFile", "keyFile"), "needs keyFile too")
+    if sasl and security.mechanism is None:
+        yield Refusal(
+            _security_keys("protocol", "mechanism"),
+            f"{security.protocol} needs a mechanism",
+            "set mechanism, such as SCRAM-SHA-512",
+        )
+    elif not sasl and (
+        keys := [
+            key for key in ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS, "awsRegion") if key in given
+        ]
+    ):
+        yield Refusal(
+            _security_keys(keys[0], "protocol"),
+            f"means nothing with protocol {security.protocol}",
+            "set protocol to SASL_SSL",
+        )
+    elif sasl:
+        yield from _mechanism(security, given)
+
+
+def _mechanism(security: KafkaSecurity, given: set[str]) -> Iterator[Refusal]:
+    mechanism = security.mechanism
+    login = mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    allowed = (
+        _LOGIN_KEYS if login else _TOKEN_KEYS if mechanism == "OAUTHBEARER" else ("awsRegion",)
+    )
+    for key in (*_LOGIN_KEYS, *_TOKEN_KEYS, "awsRegion"):
+        if key in given and key not in allowed:
+            yield Refusal(
+                _security_keys(key, "mechanism"), f"means nothing with mechanism {mechanism}"
+            )
+    if login:
+        yield from _one_of(given, "username", "usernameFile", f"mechanism {mechanism} needs")
+        yield from _one_of(given, "password", "passwordFile", f"mechanism {mechanism} needs")
+    elif mechanism == "OAUTHBEARER":
+        yield from _one_of(given, "tokenFile", "tokenCommand", "mechanism OAUTHBEARER needs")
+    elif mechanism == "AWS_MSK_IAM":
+        if "awsRegion" not in given:
+            yield Refusal(
+                _security_keys("mechanism", "awsRegion"), "mechanism AWS_MSK_IAM needs awsRegion"
+            )
+        if security.protocol != "SASL_SSL":
+            yield Refusal(
+                _security_keys("protocol", "mechanism"),
+                "mechanism AWS_MSK_IAM needs protocol SASL_SSL",
+            )
+
+
+def _one_of(given: set[str], one: str, other: str, needs: str) -> Iterator[Refusal]:
+    if one in given and other in given:
+        yield Refusal(
+            _security_keys(other, one),
+            f"{other} cannot be combined with {one}",
+            "keep one of the two",
+        )
+    elif one not in given and other not in given:
+        yield Refusal(_security_keys("mechanism", one, other), f"{needs} {one} or {other}")
+
+
+def _given(security: KafkaSecurity) -> set[str]:
+    """The keys that hold something, as the file writes them."""
+    fields = type(security).model_fields
+    return {
+        str(info.alias)
+        for name, info in fields.items()
+        if getattr(security, name) not in ("", None, (), SecretStr(""))
+    }
+
+
+def _security_keys(*keys: str) -> tuple[Path, ...]:
+    return tuple(("kafka", "security", key) for key in keys)

@@ -1,13 +1,9 @@
 """The rights that a config needs in the cluster: `list` and `watch`, of what it names and nothing
-else.
-
-Room: config. In: settings. Out: `Rights`, and the RBAC manifests that grant them. Discovery needs
-no grant: every service account has it through system:discovery.
-"""
+else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,15 +17,19 @@ VERBS: Final = ("list", "watch")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """One RBAC rule. Shape: resources are plurals, sorted, or ("*",); `names` not empty: only these
-    objects."""
+    """One RBAC rule.
+
+    Attributes:
+        resources: plurals, sorted; or ("*",).
+        names: when not empty, only these objects.
+    """
 
     group: str
     resources: tuple[str, ...]
     names: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """As it stands in a Role."""
+        """The rule as a Role has it."""
         rule: dict[str, Any] = {"apiGroups": [self.group], "resources": list(self.resources)}
         if self.names:
             rule["resourceNames"] = list(self.names)
@@ -38,8 +38,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What must be granted. Shape: rules are sorted by group; what the cluster-wide ones grant is
-    not repeated in a namespace."""
+    """What must be granted. Rules are sorted by group; what the cluster-wide rules grant is not
+    repeated in a namespace."""
 
     cluster: tuple[Rule, ...]
     namespaced: Mapping[str, tuple[Rule, ...]]
@@ -58,10 +58,9 @@ _Grant = tuple[str, str, str]  # group, plural or "*", object name or ""
 
 
 def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
-    """The rights of all entries, and those entries whose resource has no name that RBAC
-    understands.
+    """The rights of all entries, and the entries that cannot be granted offline.
 
-    Source: RBAC knows plurals and groups only; a list or watch with a field selector on
+    RBAC knows plurals and groups only; a list or watch with a field selector on
     metadata.name is matched against resourceNames (Kubernetes docs, "Using RBAC authorization:
     referring to resources").
     """
@@ -79,7 +78,7 @@ def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
         grant = (group, plural, entry.name)
         if not scoped and entry.namespaces:
             message = (
-                f"{plural} is cluster-scoped: its entry waits for ever as long as it has namespaces"
+                f"{plural} is cluster-scoped: its entry stays pending as long as it has namespaces"
             )
             unresolved.append(Unresolved(index, message, "remove namespaces from the entry"))
             continue
@@ -87,13 +86,13 @@ def rights(settings: Settings) -> tuple[Rights, list[Unresolved]]:
             (cluster if namespace is None else namespaced.setdefault(namespace, set())).add(grant)
     whole = {namespace: _rules(grants, cluster) for namespace, grants in sorted(namespaced.items())}
     return Rights(
-        _rules(cluster, ()), {namespace: rules for namespace, rules in whole.items() if rules}
+        _rules(cluster, set()), {namespace: rules for namespace, rules in whole.items() if rules}
     ), unresolved
 
 
 def _plural(text: str) -> tuple[str, str, bool] | str:
-    """Group, plural and whether it is namespaced; or why that cannot be said. What is not built in
-    counts as namespaced."""
+    """Group, plural and whether it is namespaced; or why that is unknown. Custom resources count as
+    namespaced."""
     name = parse_name(text)
     if name.wildcard:
         return name.group or "", "*", True
@@ -111,20 +110,16 @@ def _plural(text: str) -> tuple[str, str, bool] | str:
     return name.group, name.name, True
 
 
-def _rules(grants: Iterable[_Grant], already: Iterable[_Grant]) -> tuple[Rule, ...]:
-    """`grants` without what `already`, or a wider one of them, gives; one rule per group and set of
-    object names."""
-    wanted = set(grants)
-    held = wanted | set(already)
+def _rules(wanted: set[_Grant], already: set[_Grant]) -> tuple[Rule, ...]:
+    """`wanted` without what `already` or a wider grant gives; one rule per group and set of object
+    names."""
+    granted = wanted | already
     merged: dict[tuple[str, tuple[str, ...]], set[str]] = {}
     names: dict[tuple[str, str], set[str]] = {}
     for group, plural, name in wanted:
-        wider = {(group, "*", ""), (group, plural, ""), (group, plural, name)} - {
-            (group, plural, name)
-        }
-        if wider & held or (group, plural, name) in set(already):
-            continue
-        names.setdefault((group, plural), set()).add(name)
+        wider = {(group, "*", ""), (group, plural, "")} - {(group, plural, name)}
+        if not wider & granted and (group, plural, name) not in already:
+            names.setdefault((group, plural), set()).add(name)
     for (group, plural), objects in names.items():
         merged.setdefault((group, tuple(sorted(objects - {""}))), set()).add(plural)
     return tuple(
@@ -139,7 +134,7 @@ def manifests(granted: Rights, *, namespace: str, name: str) -> list[dict[str, A
     """ServiceAccount, roles and bindings that give the service account `namespace`/`name` these
     rights, and no others.
 
-    Shape: objects ready for `kubectl apply`; a ClusterRole when anything is cluster-wide, a Role
+    Returns objects ready for `kubectl apply`: a ClusterRole when anything is cluster-wide, a Role
     per namespace for the rest. Roles are named for the service account, so that two relays in one
     cluster do not overwrite each other's.
     """

@@ -1,7 +1,5 @@
-"""The JSON Schema of the config file: for editors, for the chart's values, for the reference page.
-
-Room: config. In: the settings' classes. Out: JSON Schema, draft 2020-12, keys in camelCase.
-"""
+"""The JSON Schema of the config file (draft 2020-12), for editors, the chart's values and the
+reference page."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of a whole config file. Law: equal at every call; a default that cannot be written
-    in a file is not in it."""
+    """The schema of a whole config file. A default that cannot be written in a file is not in
+    it."""
     raw = Settings.model_json_schema(by_alias=True, mode="validation")
     return {
         "$schema": DRAFT,

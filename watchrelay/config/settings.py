@@ -1,21 +1,11 @@
-"""Everything that can be configured, as frozen values.
-
-Room: config. In: plain values that `loading.py` gathered from file, environment and `--set`. Out:
-`Settings`, whose sections are handed to the rooms. Each field's docstring (unit, default, reason)
-is its description in the JSON Schema and the reference page.
-"""
+"""Everything that can be configured, as frozen values. Each field's docstring (unit, default,
+reason) is its description in the JSON Schema and in docs/reference/config.md."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from watchrelay.config.fields import (
     ClusterName,
@@ -40,7 +30,6 @@ from watchrelay.config.fields import (
     TopicPart,
     TopicTemplate,
 )
-from watchrelay.config.streams import DEFAULT_PARTITIONS
 from watchrelay.model.streams import Format, InitialList, ListSemantic
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -52,14 +41,17 @@ LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+DEFAULT_PARTITIONS: Final = 1
+"""Of a topic where the config does not set `partitions`."""
+
+
 def _unset() -> Any:
     """The default of an optional text: "" in the code, which may not be written in a file."""
     return Field(default="", validate_default=False)
 
 
 def _written(default: str | int) -> Any:
-    """A default as it would be written in the file; its field's validator makes the number of
-    it."""
+    """A default as a file would have it; the field's validator converts it."""
     return Field(default=default)
 
 
@@ -177,7 +169,7 @@ class KafkaSettings(Section):
 
 
 class Defaults(Section):
-    """Keys that hold for every entry of `resources` that does not say otherwise."""
+    """Keys that apply to every entry of `resources` that does not set them itself."""
 
     namespaces: Namespaces = ()
     """Namespaces to watch. Default: all of them. Each is a watch and a stream of its own, unless
@@ -225,7 +217,7 @@ class Defaults(Section):
 
     keep_managed_fields: Flag = False
     """Whether metadata.managedFields is published. Default: false: it is a third of many objects
-    and says little."""
+    and carries little information."""
 
     keep_last_applied: Flag = False
     """Whether the annotation kubectl.kubernetes.io/last-applied-configuration is published.
@@ -247,7 +239,7 @@ class Defaults(Section):
     start."""
 
     snapshot_interval_s: Annotated[float, Period("5s", zero=True)] = _written("1h")
-    """How often the full state is said again, so that new consumers need not read far back; 0: only
+    """How often a full snapshot is published, so that new consumers need not read far back; 0: only
     at first start and when a stream's config changes. Default: 1h; least: 5s."""
 
     relist_interval_s: Annotated[float, Period("1s", zero=True)] = _written("6h")
@@ -274,7 +266,7 @@ class ResourceEntry(Defaults):
 
 
 class ObserveSettings(Section):
-    """The window: metrics, health, status page, logs."""
+    """Metrics, health, status page, logs."""
 
     listen: Listen = "0.0.0.0:8080"
     """Address of /metrics, /livez, /readyz and the status page, as host:port. Default:
@@ -291,8 +283,8 @@ class ShutdownSettings(Section):
     """What happens between SIGTERM and the end."""
 
     drain_timeout_s: Annotated[float, Period("100ms")] = _written("20s")
-    """How long what is held may take to reach Kafka before the process ends anyway, with exit code
-    1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
+    """How long queued records may take to reach Kafka before the process exits anyway, with exit
+    code 1. Default: 20s; keep it under the pod's terminationGracePeriodSeconds."""
 
 
 class ShardingSettings(Section):
@@ -307,10 +299,8 @@ class ShardingSettings(Section):
     on."""
 
 
-class Settings(Section, BaseSettings):
+class Settings(Section):
     """The configuration of watchrelay."""
-
-    model_config = SettingsConfigDict(extra="forbid")
 
     cluster: ClusterName
     """Name of the source in topics and events, such as prod-eu-1. Required; another name makes
@@ -323,19 +313,20 @@ class Settings(Section, BaseSettings):
     """The Kafka side. Required."""
 
     overload: Overload = "conflate"
-    """What happens past `queueBytes` when Kafka is slow or away: conflate skips states in between,
-    never the last one, and goes on watching; block stops reading the watch, so that every
+    """What happens past `queueBytes` when Kafka is slow or unavailable: conflate skips intermediate
+    states, never the last one, and goes on watching; block stops reading the watch, so that every
     transition is kept as long as the API server waits. Default: conflate."""
 
     queue_bytes: Annotated[int, Size("1KiB")] = _written("64MiB")
-    """Records that a stream may hold for Kafka, in bytes of memory, about. Default: 64MiB."""
+    """Approximate memory for the records that a stream queues for Kafka, in bytes. Default:
+    64MiB."""
 
     heartbeat_interval_s: Annotated[float, Period("1s")] = _written("10s")
-    """How often each partition says count and digest of the state. Default: 10s; least: 1s; it
+    """How often each partition publishes count and digest of the state. Default: 10s; least: 1s; it
     cannot be turned off."""
 
     defaults: Defaults = Defaults()
-    """Keys that hold for every entry of `resources` that does not say otherwise."""
+    """Keys that apply to every entry of `resources` that does not set them itself."""
 
     resources: tuple[ResourceEntry, ...] = Field(min_length=1)
     """What to watch. Required, at least one entry."""
@@ -349,35 +340,10 @@ class Settings(Section, BaseSettings):
     sharding: ShardingSettings = ShardingSettings()
     """Several replicas that share the streams."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 (the library's signature)
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the library's signature)
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`Settings(sources=...)` overlays what these say, the first wins; `Settings(**values)` is
-        these values alone.
-
-        The library's own sources are not asked: they can tell neither which line a value stands on,
-        nor the nearest name of a wrong one.
-        """
-        assert isinstance(init_settings, InitSettingsSource), (
-            "the library hands in what the constructor was given"
-        )
-        sources: tuple[PydanticBaseSettingsSource, ...] = init_settings.init_kwargs.get(
-            "sources", (init_settings,)
-        )
-        return sources
-
 
 def with_defaults(settings: Settings) -> Settings:
     """`settings` with each entry of `resources` complete: its own keys, else those of `defaults`,
     else the built-in ones.
-
-    Law: with_defaults(with_defaults(s)) == with_defaults(s).
     """
     given = {name: getattr(settings.defaults, name) for name in settings.defaults.model_fields_set}
     merged = tuple(

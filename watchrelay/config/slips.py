@@ -1,7 +1,4 @@
-"""What was probably meant by a value of the wrong form: the line to write instead, or "".
-
-Room: config. In: a value as it was read. Out: text for a hint. Pure.
-"""
+"""Guesses what a value of the wrong form means: the line to write instead, or ""."""
 
 from __future__ import annotations
 
@@ -24,20 +21,12 @@ _KEYS: Final = {
     "hosts": "bootstrapServers", "username": "security.username", "address": "listen",
     "level": "logLevel", "format": "logFormat", "port": "listen",
 }  # fmt: skip
-"""Other names that keys go by; a name that is the key of another section is not among those of that
-section."""
+"""Names of keys in other tools, and the keys they mean here."""
 _LONGEST: Final = 60
-"""Characters of a text that can be a slip of something else."""
-_FLAGS: Final = {
-    "true": "true",
-    "yes": "true",
-    "on": "true",
-    "1": "true",
-    "false": "false",
-    "no": "false",
-    "off": "false",
-    "0": "false",
-}
+"""Longer texts, in characters, are not guessed at."""
+_FLAGS: Final = dict.fromkeys(("true", "yes", "on", "1"), "true") | dict.fromkeys(
+    ("false", "no", "off", "0"), "false"
+)
 
 
 def choice(value: object, choices: Sequence[str]) -> str:
@@ -54,7 +43,7 @@ def choice(value: object, choices: Sequence[str]) -> str:
 
 
 def other_name(key: str, siblings: Sequence[str]) -> str:
-    """The key of `siblings` that goes by the name `key` elsewhere."""
+    """The key of `siblings` that other tools call `key`."""
     meant = _KEYS.get(_plain(key[:_LONGEST]), "")
     return meant if meant in siblings else ""
 

@@ -1,28 +1,17 @@
-"""Where values come from: the file, the environment, `--set`; the later wins. Each value remembers
-who said it.
-
-Room: config. In: a YAML tree, environment variables, `path=value` texts. Out: sources for
-pydantic-settings, which overlays them, and the origin of every path in them.
-"""
+"""Where values come from: the file, the environment, `--set`; the later wins. The source and line
+of each value are kept for messages."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import yaml
-from pydantic.fields import FieldInfo
-from pydantic_settings import PydanticBaseSettingsSource
-
 from watchrelay.config.keys import ENV_PREFIX, Key, env_path, find, nearest_env
-from watchrelay.config.overrides import parse_set
-from watchrelay.config.settings import Settings
-from watchrelay.config.tree import Path, Tree, Unreadable, read_yaml, scalar, show
-from watchrelay.core.errors import Problem
+from watchrelay.config.tree import Path, Tree, read_yaml, scalar, show
+from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
@@ -36,92 +25,99 @@ _SERVICE_LINK = re.compile(
 watchrelay-*.
 Source: Kubernetes docs, "Service: discovering services, environment variables"."""
 
-_NOTHING: Final = object()
-
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Who said a value. Shape: `line` counts from 1, None where there are no lines; `order` sorts
-    problems as people read."""
+class ValueOrigin:
+    """Where a value was written.
+
+    Attributes:
+        source: the file, the variable, or `--set`.
+        line: counts from 1; None where there are no lines.
+        order: sorts problems as people read.
+    """
 
     source: str
     line: int | None
     order: tuple[int, int]
 
 
-class Source(PydanticBaseSettingsSource):
-    """What one place said, with the keys of the file. The library overlays sources: mappings key by
-    key, all else as a whole."""
-
-    def __init__(self, said: dict[str, Any]) -> None:
-        super().__init__(Settings)
-        self.said = said
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The library's question for one field; `__call__` answers for all at once."""
-        key = field.alias or field_name
-        return self.said.get(key), key, False
-
-    def __call__(self) -> dict[str, Any]:
-        return self.said
+_KEY = r"[A-Za-z][A-Za-z0-9]*"
+_PART = rf"(?:\.{_KEY}|\.[0-9]{{1,9}}|\[[0-9]{{1,9}}\])"
+_PATH = re.compile(rf"{_KEY}{_PART}{{0,20}}")
+"""At most 21 parts: no key of the config is deeper, and values are read by recursion."""
 
 
-class FileSource(Source):
-    """The config file."""
+def parse_set(text: str) -> tuple[Path, str]:
+    """Path and value of `kafka.partitions=3` or `resources[0].labelSelector=app=web`.
+
+    Raises:
+        ValueError: when it has another form (exit code 2). Whether the key exists is not checked.
+    """
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals:
+        raise ValueError(f'"{_path_only(text)}" has no "=": write path.to.key=VALUE')
+    if not _PATH.fullmatch(name):
+        raise ValueError(
+            f'"{_path_only(name)}" is not a path: write path.to.key=VALUE, as in '
+            "kafka.partitions=3 or resources[0].name=web"
+        )
+    parts = re.findall(rf"{_KEY}|[0-9]+", name)
+    return tuple(int(part) if part.isdecimal() else part for part in parts), value
 
 
-class EnvironmentSource(Source):
-    """The variables WATCHRELAY_A__B."""
-
-
-class SetSource(Source):
-    """The `--set path=value` of the command line."""
-
-
-class Overlaid(Source):
-    """Asked last: adds nothing, and keeps what the sources before it gave together."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.value: dict[str, Any] = {}
-
-    def __call__(self) -> dict[str, Any]:
-        self.value = copy.deepcopy(self.current_state)
-        return {}
+def _path_only(text: str) -> str:
+    """As much of `text` as is a path: what follows `kafka.security.password:` must not be shown."""
+    found = _PATH.match(text)
+    path = found[0] if found else ""
+    return text if path == text else f"{path}..."
 
 
 @dataclass(slots=True)
 class Given:
-    """All that was said. Shape: `sources`: the one that wins first; `value`: all of them overlaid;
-    `written`: see `Tree`."""
+    """The values of all sources, one laid over the other: mappings are merged key by key, all else
+    is replaced.
 
-    sources: list[Source] = field(default_factory=list)
+    Attributes:
+        value: the result, with the keys of the file.
+        origins: where each path was written.
+        written: see `Tree`.
+        problems: each with its place in reading order.
+    """
+
     value: dict[str, Any] = field(default_factory=dict)
-    origins: dict[Path, Origin] = field(default_factory=dict)
+    origins: dict[Path, ValueOrigin] = field(default_factory=dict)
     written: dict[Path, str] = field(default_factory=dict)
     problems: list[tuple[tuple[int, int], Problem]] = field(default_factory=list)
 
-    def says(self, path: Path) -> bool:
-        """True when this path itself was given, by whatever source."""
-        return _at(self.value, path) is not _NOTHING
+    def has(self, path: Path) -> bool:
+        """Whether a source sets exactly this path."""
+        here: Any = self.value
+        for part in path:
+            indexes = range(len(here)) if isinstance(here, list) else here
+            if not isinstance(here, (dict, list)) or part not in indexes:
+                return False
+            here = here[part]  # type: ignore[index]  # a key of a mapping or an index of a list
+        return True
 
-    def origin(self, path: Path) -> Origin:
-        """Who said `path`, or the nearest thing around it."""
+    def origin(self, path: Path) -> ValueOrigin:
+        """Where `path` was written, or the nearest section around it."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.origins:
                 return self.origins[path[:length]]
-        return Origin("", None, (0, 0))
+        return ValueOrigin("", None, (0, 0))
 
     def take_tree(self, tree: Tree, source: str) -> None:
-        """The file, first of all sources. `tree.value` must be a mapping."""
-        self.sources.insert(0, FileSource(tree.value))
-        self.origins = {path: Origin(source, line, (0, line)) for path, line in tree.lines.items()}
+        """Start from the file. `tree.value` must be a mapping."""
+        self.value = tree.value
+        self.origins = {
+            path: ValueOrigin(source, line, (0, line)) for path, line in tree.lines.items()
+        }
         self.written = dict(tree.written)
         self.problems.extend(((0, problem.line or 0), problem) for problem in tree.problems)
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
         """Every WATCHRELAY_* variable; unknown ones become problems."""
-        self.sources.insert(0, EnvironmentSource({}))
         found: list[tuple[Path, str]] = []
         for name in sorted(environ):
             if not name.startswith(ENV_PREFIX) or name in NOT_SETTINGS or _SERVICE_LINK.match(name):
@@ -134,83 +130,57 @@ class Given:
                     if near
                     else "see `watchrelay schema` for the keys; WATCHRELAY_A__B sets a.b"
                 )
-                self._problem(Problem("is not a setting", source=name, hint=hint), (1, 0))
+                self._problem("is not a setting", (), ValueOrigin(name, None, (1, 0)), hint=hint)
             else:
                 found.append((path, name))
         for number, (path, name) in enumerate(
             sorted(found, key=lambda item: [(isinstance(p, int), str(p).zfill(6)) for p in item[0]])
         ):
-            self._put(path, environ[name], Origin(name, None, (1, number)))
+            self._put(path, environ[name], ValueOrigin(name, None, (1, number)))
 
     def take_sets(self, sets: Iterable[str]) -> None:
         """Each `--set path=value`, in order. Their form was checked by `parse_set`."""
-        self.sources.insert(0, SetSource({}))
         for number, text in enumerate(sets):
             path, value = parse_set(text)
-            self._put(path, value, Origin("--set", None, (2, number)), yaml_values=True)
+            self._put(path, value, ValueOrigin("--set", None, (2, number)), yaml_values=True)
 
-    def _put(self, path: Path, text: str, origin: Origin, *, yaml_values: bool = False) -> None:
-        if not _is_text(text):
-            self._problem(
-                Problem("is not UTF-8", path=show(path), source=origin.source), origin.order
-            )
-            return
+    def _put(
+        self, path: Path, text: str, origin: ValueOrigin, *, yaml_values: bool = False
+    ) -> None:
         key = find(path)
         try:
+            text.encode()  # bytes of the operating system that are not UTF-8 are surrogates here
             value: Any = text if key is None else _read(text, key, yaml_values=yaml_values)
-        except ValueError as error:
-            self._problem(Problem(str(error), path=show(path), source=origin.source), origin.order)
+        except UnicodeEncodeError:
+            self._problem("is not UTF-8", path, origin)
             return
-        here: Any = self.sources[0].said
+        except ValueError as error:
+            self._problem(str(error), path, origin)
+            return
+        here: Any = self.value
         for depth, (part, following) in enumerate(zip(path, (*path[1:], None), strict=True)):
             if isinstance(here, list) and isinstance(part, int):
                 if part > len(here):
-                    message = (
-                        f"there is no [{part}]: the list has "
-                        f"{counted(len(here), 'entry', 'entries')}"
-                    )
-                    self._problem(
-                        Problem(
-                            message, path=show(path), source=origin.source, hint="the first is 0"
-                        ),
-                        origin.order,
-                    )
+                    entries = counted(len(here), "entry", "entries")
+                    message = f"there is no [{part}]: the list has {entries}"
+                    self._problem(message, path, origin, hint="the first is 0")
                     return
                 if part == len(here):
                     here.append(None)
             elif not (isinstance(here, dict) and isinstance(part, str)):
                 self._not_a_container(path, depth, origin)
                 return
+            under = here.get(part) if isinstance(here, dict) else here[part]
             if following is None:
-                here[part] = value
-            elif (here.get(part) if isinstance(here, dict) else here[part]) is None:
-                here[part] = self._begun(
-                    path[: depth + 1], [] if isinstance(following, int) else {}
-                )
+                here[part] = value if _in_list(path) else _overlaid(under, value)
+            elif under is None:
+                here[part] = [] if isinstance(following, int) else {}
             here = here[part]
         self._record(path, value, origin)
 
-    def _begun(self, path: Path, empty: Any) -> Any:
-        """What a source that says something inside `path` starts from: mappings are overlaid key by
-        key, so from an empty one; a list is taken as a whole, so from the one beneath; likewise
-        from a value of the wrong type, which is then told to whoever said it."""
-        beneath = next(
-            (
-                said
-                for source in self.sources[1:]
-                if (said := _at(source.said, path)) is not _NOTHING
-            ),
-            None,
-        )
-        return (
-            empty
-            if beneath is None or (isinstance(empty, dict) and isinstance(beneath, dict))
-            else copy.deepcopy(beneath)
-        )
-
-    def _record(self, path: Path, value: Any, origin: Origin) -> None:
-        """`origin` said `value`: what was known of the values that it hides is forgotten."""
-        if isinstance(value, dict) and not any(isinstance(part, int) for part in path):
+    def _record(self, path: Path, value: Any, origin: ValueOrigin) -> None:
+        """`value` is from `origin`, and the origins of the values that it replaces are dropped."""
+        if isinstance(value, dict) and not _in_list(path):
             for key, inner in value.items():
                 self._record((*path, key), inner, origin)
         else:
@@ -218,54 +188,39 @@ class Given:
                 del self.origins[known]
                 self.written.pop(known, None)
         for depth in range(1, len(path)):
-            # what stands around it, if nobody else said that
+            # the sections around it, unless another source has them too
             self.origins.setdefault(path[:depth], origin)
         self.origins[path] = origin
 
-    def _not_a_container(self, path: Path, depth: int, origin: Origin) -> None:
-        """Tell that `path` goes on behind a single value; where a section has a wrong type in the
-        file, the file is told so instead."""
-        parent = find(path[:depth])
+    def _not_a_container(self, path: Path, depth: int, origin: ValueOrigin) -> None:
+        """Report that `path` goes on below a single value. A section that has a wrong type in the
+        file is reported there instead."""
+        parent, above = find(path[:depth]), show(path[:depth])
         if parent is None or parent.kind not in ("section", "sections"):
-            message = f"{show(path[:depth])} is a single value: it has no keys"
-            self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
-        elif isinstance(path[depth], int) != (parent.kind == "sections"):
-            message = (
-                f"{show(path[:depth])} is a list: write {show(path[:depth])}[0]"
-                if parent.kind == "sections"
-                else "is no list"
-            )
-            self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
+            self._problem(f"{above} is a single value: it has no keys", path, origin)
+        elif parent.kind == "sections" and not isinstance(path[depth], int):
+            self._problem(f"{above} is a list: write {above}[0]", path, origin)
+        elif parent.kind == "section" and isinstance(path[depth], int):
+            self._problem("is no list", path, origin)
 
-    def _problem(self, problem: Problem, order: tuple[int, int]) -> None:
-        self.problems.append((order, problem))
+    def _problem(self, message: str, path: Path, origin: ValueOrigin, *, hint: str = "") -> None:
+        problem = Problem(message, path=show(path), source=origin.source, hint=hint)
+        self.problems.append((origin.order, problem))
 
 
-def _at(value: Any, path: Path) -> Any:
-    """The value at `path`, or _NOTHING."""
-    for part in path:
-        if (isinstance(value, dict) and part in value) or (
-            isinstance(value, list) and isinstance(part, int) and part < len(value)
-        ):
-            value = value[part]  # type: ignore[index]  # a key in a mapping, an index in a list
-        else:
-            return _NOTHING
-    return value
+def _in_list(path: Path) -> bool:
+    return any(isinstance(part, int) for part in path)
 
 
-def _is_text(said: str) -> bool:
-    """False where the operating system gave bytes that are none; Python keeps them as signs that
-    nothing can write."""
-    try:
-        said.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _overlaid(under: Any, over: Any) -> Any:
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    return under | {key: _overlaid(under.get(key), value) for key, value in over.items()}
 
 
 def _read(text: str, key: Key, *, yaml_values: bool) -> Any:
     """The value that `text` means for a key of this kind; text that does not fit stays text, and is
-    refused with its path."""
+    refused with its path later."""
     stripped = text.strip()
     if key.kind == "flag":
         return {"true": True, "false": False}.get(stripped.lower(), text)
@@ -296,7 +251,7 @@ def _structured(text: str, *, yaml_values: bool) -> Any:
         raise ValueError("is nested too deeply") from None
     try:
         tree = read_yaml(text, "")
-    except (Unreadable, yaml.YAMLError):
+    except ConfigError:
         raise ValueError("is neither JSON nor YAML") from None
     if tree.problems:
         raise ValueError(str(replace(tree.problems[0], line=None)))

@@ -1,29 +1,18 @@
-"""The streams and topics of a config, as far as they follow from it alone, without asking an API
-server.
-
-Room: config. In: settings, defaults merged. Out: one `Planned` per stream, with what is known of
-its id and topic.
-"""
+"""The streams and topics of a config, as far as they are known without an API server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
 
+from watchrelay.config.settings import DEFAULT_PARTITIONS, ResourceEntry, Settings
 from watchrelay.model.builtin import GROUPS, Builtin, resolve
 from watchrelay.model.names import ResourceName, parse_name
 from watchrelay.model.reach import Reach
 from watchrelay.model.resources import Resource
 
-if TYPE_CHECKING:
-    from watchrelay.config.settings import ResourceEntry, Settings
-
 CORE = "core"
-"""What stands for the core group in a topic's name."""
-
-DEFAULT_PARTITIONS: Final = 1
-"""Of a topic where the config does not set `partitions`."""
+"""The core group in a topic's name."""
 
 
 def separate(*, namespaced: bool) -> str:
@@ -40,9 +29,13 @@ def separate(*, namespaced: bool) -> str:
 class Planned:
     """One stream of one entry.
 
-    Shape: `index` is the entry's place in `resources`; `what` is the qualified resource
-    (`deployments.apps`), or the name as written where only discovery knows it (then `builtin` is
-    None); `topic` is None where it cannot be known; `namespace` None: all, or filtered.
+    Attributes:
+        index: the entry's place in `resources`.
+        builtin: None where only discovery knows the resource.
+        what: the qualified resource (`deployments.apps`); the name as written where `builtin` is
+            None.
+        namespace: None: all, or filtered.
+        topic: None where only discovery can decide it.
     """
 
     index: int
@@ -150,15 +143,18 @@ def _from_template(settings: Settings, group: str, resource: str) -> str:
 def shared_topics(
     settings: Settings, found: Iterable[tuple[ResourceEntry, Sequence[Resource]]]
 ) -> set[str]:
-    """The topics on which several resources stand or may come to stand: keys begin with the
-    resource there.
+    """The topics that several resources share or may come to share; their keys begin with the
+    resource.
 
-    Shape: `found` are entries with the resources that discovery knows them to mean; none: it cannot
-    say (now). An entry counts whether or not what it names is served, so that no stream's keys
-    depend on another's resource; a wildcard counts as several.
+    An entry counts whether or not its resource is served, so that no stream's keys depend on
+    another's resource; a wildcard counts as several.
+
+    Args:
+        settings: of the topics.
+        found: entries with the resources that discovery resolved them to; none: not resolved (yet).
     """
     by_name = "{resource}" in settings.kafka.topic_template
-    held: dict[str, set[str]] = {}
+    shared: dict[str, set[str]] = {}
     custom: set[str] = set()
     anywhere: set[str] = set()
     for entry, resources in found:
@@ -176,7 +172,7 @@ def shared_topics(
         groups = {each.group for each in resources} or {name.group or ""}
         for topic, what in places:
             if topic is not None:
-                held.setdefault(topic, set()).add(what)
+                shared.setdefault(topic, set()).add(what)
                 if not entry.topic and groups - GROUPS:
                     custom.add(topic)
             elif not by_name:
@@ -185,7 +181,7 @@ def shared_topics(
                 anywhere.add(what)
     return {
         topic
-        for topic, names in held.items()
+        for topic, names in shared.items()
         if len(names | anywhere if topic in custom else names) > 1
     }
 
@@ -209,7 +205,7 @@ def is_secrets(entry: ResourceEntry) -> bool:
 
 
 def may_mean(planned: Planned, stream: str) -> bool:
-    """Whether an entry of the config means `stream`, or may mean it as far as can be told without a
+    """Whether an entry of the config means `stream`, or may mean it as far as is known without a
     cluster."""
     if planned.id == stream:
         return True

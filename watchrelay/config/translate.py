@@ -1,9 +1,4 @@
-"""Validation errors -> what an operator reads: what is wrong and what to write instead, never the
-library's own words.
-
-Room: config. In: one error of pydantic, where it stands, and the text as written. Out: message and
-hint.
-"""
+"""Turns the validation errors of pydantic into messages: what is wrong and what to write."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from watchrelay.config.fields import REFUSED
 from watchrelay.config.keys import find, keys_of, nearest_key
 from watchrelay.config.tree import Path
 
-Said = tuple[str, str]
+MessageHint = tuple[str, str]
 
 _NEEDS: Final[dict[Path, str]] = {
     ("cluster",): "name the source, such as cluster: prod-eu-1",
@@ -26,7 +21,7 @@ _NEEDS: Final[dict[Path, str]] = {
 }
 
 
-def explain(detail: Any, path: Path, written: str | None) -> Said:
+def explain(detail: Any, path: Path, written: str | None) -> MessageHint:
     """Message and hint for one error. `written`: the text in the file, where YAML read a plain
     scalar as something else than text."""
     value = detail.get("input")
@@ -50,7 +45,7 @@ def explain(detail: Any, path: Path, written: str | None) -> Said:
     return known(detail, value, written) if known else ("is not a legal value", "")
 
 
-def _unknown(path: Path, value: Any) -> Said:
+def _unknown(path: Path, value: Any) -> MessageHint:
     if path[0] == "defaults" and path[1:] in {("resource",), ("id",), ("name",)}:
         return f"{path[1]} belongs to one entry of resources, not to defaults", ""
     name = re.match(r"[^:\s]*(?=[:\s])", str(path[-1]))
@@ -95,7 +90,7 @@ def _line(path: Path, near: str, value: Any) -> str:
 _SELECTORS: Final = ("labelSelector", "fieldSelector")
 
 
-def _text(detail: Any, value: Any, written: str | None) -> Said:
+def _text(detail: Any, value: Any, written: str | None) -> MessageHint:
     if isinstance(value, (list, dict)):
         last = detail["loc"][-1]
         meant = slips.selector(value) if last in _SELECTORS else ""
@@ -116,7 +111,7 @@ def _text(detail: Any, value: Any, written: str | None) -> Said:
     return f"must be text, and YAML reads {shown} as {_kind(value)}", f'write "{shown}"'
 
 
-def _number(_detail: Any, value: Any, _written: str | None) -> Said:
+def _number(_detail: Any, value: Any, _written: str | None) -> MessageHint:
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal():
         hint = f"write {value.strip()} without quotes"
     else:
@@ -124,7 +119,7 @@ def _number(_detail: Any, value: Any, _written: str | None) -> Said:
     return f"must be a whole number, not {_shown(value)}", hint
 
 
-def _flag(_detail: Any, value: Any, _written: str | None) -> Said:
+def _flag(_detail: Any, value: Any, _written: str | None) -> MessageHint:
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         hint = f"write {value.strip().lower()} without quotes"
     else:
@@ -132,12 +127,14 @@ def _flag(_detail: Any, value: Any, _written: str | None) -> Said:
     return f"must be true or false, not {_shown(value)}", hint
 
 
-def _list(detail: Any, value: Any, _written: str | None) -> Said:
+def _list(detail: Any, value: Any, _written: str | None) -> MessageHint:
     if tuple(detail["loc"]) == ("resources",):
-        said = "must be a list" if isinstance(value, str) else f"must be a list, not {_kind(value)}"
+        message = (
+            "must be a list" if isinstance(value, str) else f"must be a list, not {_kind(value)}"
+        )
         meant = slips.entries(value)
         return (
-            said,
+            message,
             f"write {'resources: ' if isinstance(value, str) else ''}{meant}" if meant else "",
         )
     if value == "*" and detail["loc"][-1] == "namespaces":
@@ -147,7 +144,7 @@ def _list(detail: Any, value: Any, _written: str | None) -> Said:
     return f"must be a list, not {_kind(value)}", ""
 
 
-def _section(detail: Any, value: Any, written: str | None) -> Said:
+def _section(detail: Any, value: Any, written: str | None) -> MessageHint:
     if len(detail["loc"]) == 2 and detail["loc"][0] == "resources":
         if isinstance(value, str):
             return "must be a mapping of keys", f"write {{resource: {value}}}"
@@ -160,7 +157,7 @@ def _section(detail: Any, value: Any, written: str | None) -> Said:
     return f"must be a mapping of keys, not {_kind(value)}", f"write {meant}" if meant else ""
 
 
-def _choice(detail: Any, value: Any, _written: str | None) -> Said:
+def _choice(detail: Any, value: Any, _written: str | None) -> MessageHint:
     choices = str(detail["ctx"]["expected"]).replace("'", "").replace(" or ", ", ")
     meant = slips.choice(value, choices.split(", "))
     return (
@@ -169,19 +166,19 @@ def _choice(detail: Any, value: Any, _written: str | None) -> Said:
     )
 
 
-def _least(detail: Any, value: Any, _written: str | None) -> Said:
+def _least(detail: Any, value: Any, _written: str | None) -> MessageHint:
     return f"must be at least {detail['ctx']['ge']}, not {value}", ""
 
 
-def _most(detail: Any, value: Any, _written: str | None) -> Said:
+def _most(detail: Any, value: Any, _written: str | None) -> MessageHint:
     return f"must be at most {detail['ctx']['le']}, not {value}", ""
 
 
-def _empty(_detail: Any, _value: Any, _written: str | None) -> Said:
+def _empty(_detail: Any, _value: Any, _written: str | None) -> MessageHint:
     return "must not be empty", "write at least one item"
 
 
-_EXPLAINED: Final[dict[str, Callable[[Any, Any, str | None], Said]]] = {
+_EXPLAINED: Final[dict[str, Callable[[Any, Any, str | None], MessageHint]]] = {
     "string_type": _text,
     "int_type": _number,
     "int_from_float": _number,

@@ -1,34 +1,31 @@
-"""YAML text -> plain values that know the line each of them stands on.
-
-Room: config. In: the text of a config file. Out: mappings, lists and scalars, with a line for every
-path; or the problems that keep it from being read. Aliases are expanded under a limit, so that a
-few lines cannot grow into gigabytes.
-"""
+"""Reads YAML into plain values with the line of each. Aliases are expanded under a limit, so that a
+few lines cannot grow into gigabytes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import yaml
 from yaml.events import (
     AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
     DocumentStartEvent,
-    MappingEndEvent,
     MappingStartEvent,
+    NodeEvent,
     ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
 )
 
-from watchrelay.core.errors import Problem
+from watchrelay.core.errors import ConfigError, Problem
 
 Path = tuple[str | int, ...]
-"""Where a value stands: keys as written, list items by index."""
+"""The place of a value: keys as written, list items by index."""
 
 NODES_MAX: Final = 100_000
-"""More values than any config has; an "alias bomb" reaches it at once."""
+"""More values than any config has; an "alias bomb" exceeds it at once."""
 
 DEPTH_MAX: Final = 50
 """The deepest legal config is 5 levels deep."""
@@ -36,130 +33,105 @@ DEPTH_MAX: Final = 50
 _TAG: Final = "tag:yaml.org,2002:"
 _TAGGED: Final = "begins with !, which makes it a YAML tag, and no tag is used here"
 _QUOTE: Final = "put the value in quotes"
-"""Neither names the word: a password may begin so."""
+"""Neither shows the word: it may be a password."""
 
 _KEY_END: Final = re.compile(r"[:\s]")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.SafeLoader.yaml_implicit_resolvers
 
 
-class Unreadable(Exception):
-    """The text is no usable YAML: carries the problems found up to there."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
-        self.problems = problems
-
-
 @dataclass(slots=True)
 class Tree:
-    """A document. Shape: `lines[path]` counts from 1 and is that of the key, or of the item's first
-    line in a list."""
+    """A document.
+
+    Attributes:
+        lines: of every path, counted from 1: the line of the key, or the first line of a list's
+            item.
+        problems: mistakes that leave the rest readable.
+        written: the text of plain scalars that YAML does not read as text (`no`, `1.10`, `0x1`).
+    """
 
     value: Any
     lines: dict[Path, int]
     problems: list[Problem] = field(default_factory=list)
     written: dict[Path, str] = field(default_factory=dict)
-    """The text of plain scalars that YAML reads as something else than text (`no`, `1.10`,
-    `0x1`)."""
 
 
 @dataclass(slots=True)
-class _Node:
+class _YamlNode:
     line: int
-    value: Any  # str for a scalar, list[_Node], or list[tuple[_Node, _Node]] for a mapping
-    kind: str  # "scalar", "list", "mapping"
-    tag: str = ""
+    kind: Literal["scalar", "list", "mapping"]
+    value: Any  # the text of a scalar; the items of a list; keys and values in turn of a mapping
+    tag: str
     plain: bool = False
 
 
 def read_yaml(text: str, source: str) -> Tree:
-    """The one document in `text`. Keys that stand twice are among `problems`; the first one counts.
+    """The one document in `text`. Duplicate keys are among `problems`; the first one counts.
 
-    Raises: Unreadable when the text is not one document of legal YAML, or is beyond the limits.
+    Args:
+        text: YAML 1.1.
+        source: names the text in problems.
+
+    Raises:
+        ConfigError: when the text is not one document of legal YAML, or exceeds the limits.
     """
-    reader = _Reader(source)
     try:
-        root = reader.compose(yaml.parse(text, Loader=_LOADER))
+        root = _compose(yaml.parse(text, Loader=_LOADER), source)
     except yaml.YAMLError as error:
-        raise Unreadable([_syntax_problem(error, text, source)]) from error
-    if root is None:
-        return Tree(None, {(): 1})
-    tree = Tree(None, {})
-    tree.value = _Builder(source, tree).build(root, ())
+        raise ConfigError([_syntax_problem(error, text, source)]) from error
+    tree = Tree(None, {(): 1})
+    if root is not None:
+        tree.lines.clear()
+        tree.value = _Builder(source, tree).build(root, ())
     return tree
 
 
-class _Reader:
-    """Events -> nodes, without recursion, so that no input can exhaust the stack."""
+def _compose(events: Iterable[Any], source: str) -> _YamlNode | None:
+    """The nodes of the document, without recursion: libyaml's own composer overflows the stack on
+    deep nesting (PyYAML 6.0.3)."""
+    roots: list[_YamlNode] = []
+    stack: list[_YamlNode] = []
+    anchors: dict[str, _YamlNode] = {}
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._anchors: dict[str, _Node] = {}
+    def refuse(event: Any, message: str, hint: str = "") -> NoReturn:
+        raise ConfigError([Problem(message, source=source, line=_line(event), hint=hint)])
 
-    def compose(self, events: Any) -> _Node | None:
-        root: _Node | None = None
-        documents = 0
-        stack: list[tuple[_Node, list[_Node]]] = []  # an open collection and its children so far
-        for event in events:
-            if isinstance(event, DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    self._refuse(
-                        event,
-                        "a second document starts here: a config file is one document",
-                        "remove what follows this ---",
-                    )
-            elif isinstance(event, (SequenceStartEvent, MappingStartEvent)):
-                kind = "list" if isinstance(event, SequenceStartEvent) else "mapping"
-                node = _Node(_line(event), [], kind, event.tag or "")
-                self._remember(event, node)
-                stack.append((node, []))
-                if len(stack) > DEPTH_MAX:
-                    self._refuse(event, f"nested deeper than {DEPTH_MAX} levels")
-            elif isinstance(event, (SequenceEndEvent, MappingEndEvent)):
-                node, children = stack.pop()
-                node.value = (
-                    children
-                    if node.kind == "list"
-                    else list(zip(children[::2], children[1::2], strict=True))
-                )
-                root = self._place(node, stack, root)
-            elif isinstance(event, ScalarEvent):
-                plain = bool(event.implicit[0]) and not event.style
-                node = _Node(_line(event), event.value, "scalar", event.tag or "", plain)
-                self._remember(event, node)
-                root = self._place(node, stack, root)
-            elif isinstance(event, AliasEvent):
-                root = self._place(self._aliased(event, stack), stack, root)
-        return root
-
-    def _place(
-        self, node: _Node, stack: list[tuple[_Node, list[_Node]]], root: _Node | None
-    ) -> _Node | None:
-        if not stack:
-            return node
-        stack[-1][1].append(node)
-        return root
-
-    def _remember(self, event: Any, node: _Node) -> None:
-        if event.anchor:
-            self._anchors[event.anchor] = node
-
-    def _aliased(self, event: Any, stack: list[tuple[_Node, list[_Node]]]) -> _Node:
-        node = self._anchors.get(event.anchor)
-        if node is None:
-            self._refuse(
+    for event in events:
+        if isinstance(event, CollectionEndEvent):
+            stack.pop()
+        elif isinstance(event, DocumentStartEvent) and roots:
+            refuse(
                 event,
-                "a word begins with *, which makes it an alias, and its & stands nowhere before",
+                "a second document starts here: a config file is one document",
+                "remove what follows this ---",
+            )
+        elif isinstance(event, AliasEvent) and event.anchor not in anchors:
+            refuse(
+                event,
+                "a word begins with *, which makes it an alias, and no & defines it before",
                 _QUOTE,
             )
-        if any(node is open_node for open_node, _ in stack):
-            self._refuse(event, "an alias (*) stands inside what it stands for", "write it out")
-        return node
+        elif isinstance(event, NodeEvent):
+            node = anchors[str(event.anchor)] if isinstance(event, AliasEvent) else _node(event)
+            if any(node is open_node for open_node in stack):
+                refuse(event, "an alias (*) is inside its own anchor (&)", "write it out")
+            (stack[-1].value if stack else roots).append(node)
+            if event.anchor:
+                anchors[event.anchor] = node
+            if isinstance(event, CollectionStartEvent):
+                stack.append(node)
+                if len(stack) > DEPTH_MAX:
+                    refuse(event, f"nested deeper than {DEPTH_MAX} levels")
+    return roots[0] if roots else None
 
-    def _refuse(self, event: Any, message: str, hint: str = "") -> NoReturn:
-        raise Unreadable([Problem(message, source=self._source, line=_line(event), hint=hint)])
+
+def _node(event: Any) -> _YamlNode:
+    if isinstance(event, ScalarEvent):
+        plain = bool(event.implicit[0]) and not event.style
+        return _YamlNode(_line(event), "scalar", event.value, event.tag or "", plain)
+    kind: Literal["mapping", "list"] = "mapping" if isinstance(event, MappingStartEvent) else "list"
+    return _YamlNode(_line(event), kind, [], event.tag or "")
 
 
 def _line(event: Any) -> int:
@@ -167,15 +139,15 @@ def _line(event: Any) -> int:
 
 
 class _Builder:
-    """Nodes -> values and lines. Recursion is bounded by the depth of the text, aliases included,
-    and the number of values."""
+    """Makes values of nodes. Recursion is bounded by depth, aliases included, and by the number of
+    values."""
 
     def __init__(self, source: str, tree: Tree) -> None:
         self._source = source
         self._tree = tree
         self._count = 0
 
-    def build(self, node: _Node, path: Path, line: int | None = None) -> Any:
+    def build(self, node: _YamlNode, path: Path, line: int | None = None) -> Any:
         self._tick(node)
         if len(path) > DEPTH_MAX:
             self._stop(node.line, f"nested deeper than {DEPTH_MAX} levels")
@@ -188,18 +160,18 @@ class _Builder:
             return [self.build(child, (*path, index)) for index, child in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _mapping(self, node: _Node, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: _YamlNode, path: Path) -> dict[str, Any]:
         built: dict[str, Any] = {}
         at: dict[str, int] = {}
-        merged: list[_Node] = []
-        for key, value in node.value:
+        merged: list[_YamlNode] = []
+        for key, value in zip(node.value[::2], node.value[1::2], strict=True):
             if key.kind == "scalar" and key.plain and key.value == "<<":
                 merged.extend(value.value if value.kind == "list" else [value])
                 continue
-            name = key.value if key.kind == "scalar" else None
-            if name is None:
+            if key.kind != "scalar":
                 self._note("a key must be text", key.line, path)
                 continue
+            name = key.value
             if name in at:
                 self._note(
                     f"is given twice, first on line {at[name]}",
@@ -213,13 +185,13 @@ class _Builder:
         for source in merged:
             self._tick(source)
             if source.kind != "mapping":
-                self._note("<< must stand before a mapping", source.line, path)
+                self._note("<< needs a mapping", source.line, path)
                 continue
             for name, value in self._mapping(source, path).items():
                 built.setdefault(name, value)
         return built
 
-    def _scalar(self, node: _Node, path: Path) -> Any:
+    def _scalar(self, node: _YamlNode, path: Path) -> Any:
         tag = node.tag.removeprefix(_TAG)
         if tag in ("", "!") and node.plain:
             tag = _implicit(node.value)
@@ -234,12 +206,12 @@ class _Builder:
                 self._note(_TAGGED, node.line, path, _QUOTE)
             return node.value
 
-    def _tick(self, node: _Node) -> None:
+    def _tick(self, node: _YamlNode) -> None:
         self._count += 1
         if self._count > NODES_MAX:
             self._stop(
                 node.line,
-                f"the file unfolds to more than {NODES_MAX} values: too many, or aliases of "
+                f"the file expands to more than {NODES_MAX} values: too many, or aliases of "
                 "aliases",
             )
 
@@ -249,7 +221,7 @@ class _Builder:
         )
 
     def _stop(self, line: int, message: str) -> NoReturn:
-        raise Unreadable([Problem(message, source=self._source, line=line)])
+        raise ConfigError([Problem(message, source=self._source, line=line)])
 
 
 def show(path: Path) -> str:
@@ -263,14 +235,14 @@ def show(path: Path) -> str:
 
 
 def _named(key: str) -> str:
-    """`key` up to where it is none: of `{password:x}` and `{password x}` YAML takes all for the
+    """`key` up to a colon or blank: YAML takes all of `{password:x}` and `{password x}` for the
     key."""
     found = _KEY_END.search(key)
     return f"{key[: found.start()]}..." if found else key
 
 
 def scalar(text: str) -> Any:
-    """What YAML reads in one plain scalar: a number, true or false, null, or text."""
+    """The value of one plain scalar: a number, true or false, null, or text."""
     try:
         return _convert(_implicit(text), text)
     except (ValueError, KeyError):
@@ -287,8 +259,7 @@ def _implicit(text: str) -> str:
 
 
 def _convert(tag: str, text: str) -> Any:
-    """A scalar's value. Dates, octal and sexagesimal numbers stay text: nothing in a config means
-    them."""
+    """A scalar's value. Dates, octal and sexagesimal numbers stay text: no key takes them."""
     if tag == "null":
         return None
     if tag == "bool":
@@ -304,9 +275,9 @@ def _convert(tag: str, text: str) -> Any:
     raise KeyError(tag)
 
 
-_PLAIN_WORDS: Final = {
+_CURES: Final = {
     "mapping values are not allowed": (
-        "a colon stands where no key can: quote the text, or start a new line"
+        "a colon is not allowed here: quote the text, or start a new line"
     ),
     "found character that cannot start any token": (
         "this character cannot start a value: put the value in quotes"
@@ -315,7 +286,7 @@ _PLAIN_WORDS: Final = {
     "did not find expected ',' or ']'": "a [ is opened and never closed, or a comma is missing",
     "did not find expected ',' or '}'": "a { is opened and never closed, or a comma is missing",
     "did not find expected '-' indicator": (
-        "a key stands where a list item (- ...) should: check the indentation"
+        "expected a list item (- ...), not a key: check the indentation"
     ),
     "did not find expected key": "check the indentation here",
     "expected <block end>": "check the indentation here",
@@ -328,7 +299,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
         return Problem(
-            "not YAML: a control character stands here",
+            "not YAML: a control character",
             source=source,
             line=line,
             hint="is this a text file?",
@@ -338,12 +309,12 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1] and not written[: mark.column].strip():
         return Problem(
-            "not YAML: a tab stands in the indentation",
+            "not YAML: a tab in the indentation",
             source=source,
             line=mark.line + 1,
             hint="indent with spaces",
         )
-    hint = next((said for known, said in _PLAIN_WORDS.items() if detail.startswith(known)), "")
+    hint = next((cure for known, cure in _CURES.items() if detail.startswith(known)), "")
     at = min(mark.line + 1, max(len(lines), 1))
     return Problem(
         f"not YAML: {detail}, at column {mark.column + 1}", source=source, line=at, hint=hint

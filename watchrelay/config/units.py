@@ -1,7 +1,4 @@
-"""Durations and sizes as people write them.
-
-Room: config. In: `1h30m`, `64MiB`, or a number. Out: seconds, bytes, and the way back.
-"""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -50,9 +47,10 @@ _SIZE_MAX_BYTES: Final = 1 << 40
 
 
 def duration_s(value: object) -> float:
-    """The seconds that a duration says. Only 0 needs no unit.
+    """The seconds of a duration. Only 0 needs no unit.
 
-    Raises: ValueError with one line for the operator.
+    Raises:
+        ValueError: with one line for the operator.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError("must be a duration, such as 500ms, 10s, 5m or 1h30m")  # noqa: TRY004 (one error type for operators)
@@ -83,10 +81,11 @@ def duration_s(value: object) -> float:
 
 
 def size_bytes(value: object) -> int:
-    """The bytes that a size says: `64MiB`, `64Mi` (1024), `64MB`, `64M` (1000), or a plain number
+    """The bytes of a size: `64MiB`, `64Mi` (1024), `64MB`, `64M` (1000), or a plain number
     of bytes.
 
-    Raises: ValueError with one line for the operator.
+    Raises:
+        ValueError: with one line for the operator.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("must be a size, such as 512KiB or 64MiB")  # noqa: TRY004 (one error type for operators)
@@ -103,7 +102,7 @@ def size_bytes(value: object) -> int:
 
 
 def duration_text(seconds: float) -> str:
-    """`seconds` as a duration. Law: duration_s(duration_text(s)) == s, to the millisecond."""
+    """`seconds` as a duration, to the millisecond."""
     left_ms = round(seconds * 1000)
     if left_ms == 0:
         return "0"
@@ -116,8 +115,7 @@ def duration_text(seconds: float) -> str:
 
 
 def size_text(count: int) -> str:
-    """`count` bytes in the largest binary unit that divides it. Law: size_bytes(size_text(n)) ==
-    n."""
+    """`count` bytes in the largest binary unit that divides it."""
     for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count and count % unit_bytes == 0:
             return f"{count // unit_bytes}{unit}"
@@ -129,9 +127,9 @@ def _meant_duration(text: str) -> str:
     are in the way; else ""."""
     if len(text) > _SPOKEN_MAX:
         return ""
-    said = text.lower().removeprefix("pt")
-    parts = _SPOKEN_PART.findall(said)
-    if not parts or _SPOKEN_PART.sub("", said).strip(" ,"):
+    spoken = text.lower().removeprefix("pt")
+    parts = _SPOKEN_PART.findall(spoken)
+    if not parts or _SPOKEN_PART.sub("", spoken).strip(" ,"):
         return ""
     return "".join(
         number + next(unit for unit, words in _SPOKEN_UNITS.items() if word in words)

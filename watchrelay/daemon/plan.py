@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from watchrelay.config.settings import DEFAULT_PARTITIONS
 from watchrelay.config.streams import (
-    DEFAULT_PARTITIONS,
     asked_partitions,
     field_selector,
     resource_topic,

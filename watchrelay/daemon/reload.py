@@ -11,19 +11,16 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from watchrelay.config.locate import find_file
-from watchrelay.config.subprocess_loader import Asked, ConfigReader, Edit
+from watchrelay.config import Settings, find_file
+from watchrelay.config.edits import Edit, read_edit
 from watchrelay.core import clock
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-
-if TYPE_CHECKING:
-    from watchrelay.config import Settings
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +50,9 @@ class ConfigSource:
 
     async def read(self, held: Settings, *, connected: bool) -> Edit:
         """The config as it is now, compared with `held`. Raises: ConfigError with every problem."""
-        reader = ConfigReader.start(Asked(self._config, self._sets, self._environ, held, connected))
-        return await asyncio.to_thread(reader.edit)
+        return await asyncio.to_thread(
+            read_edit, self._config, self._sets, held, connected=connected, environ=self._environ
+        )
 
 
 class InForce(Protocol):

@@ -113,7 +113,7 @@ app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- if gt (int .Values.replicas) 1 -}}
 {{- $sharding := default dict $config.sharding -}}
 {{- if eq (toString (dig "enabled" true $sharding)) "false" -}}
-{{- fail "config.sharding.enabled: false cannot stand with more than one replica: the newest would claim all streams from the others" -}}
+{{- fail "config.sharding.enabled: false cannot be combined with more than one replica: the newest would claim all streams from the others" -}}
 {{- end -}}
 {{- $_ := set $config "sharding" (merge (dict "enabled" true) $sharding) -}}
 {{- end -}}

@@ -12,7 +12,7 @@ The rights that the config needs, as `watchrelay rbac` computes them (watchrelay
 {{- $namespaces := default list (ternary $entry.namespaces $defaults.namespaces (hasKey $entry "namespaces")) -}}
 {{- $scope := default "namespace" (ternary $entry.scope $defaults.scope (hasKey $entry "scope")) -}}
 {{- if and $namespaces (not $found.namespaced) -}}
-{{- fail (printf "config.resources[%d].namespaces: %s is cluster-scoped: its entry waits for ever as long as it has namespaces; remove namespaces from the entry" $index $found.plural) -}}
+{{- fail (printf "config.resources[%d].namespaces: %s is cluster-scoped: its entry stays pending as long as it has namespaces; remove namespaces from the entry" $index $found.plural) -}}
 {{- end -}}
 {{- $grant := printf "%s|%s|%s" $found.group $found.plural (default "" $entry.name) -}}
 {{- if and $namespaces (eq $scope "namespace") -}}

@@ -55,13 +55,14 @@ def done(code: str, *arguments: str) -> tuple[int, str, str]:
         ("version", "watchrelay.cli.main"),
         ("run", "argparse"),
         ("run", "watchrelay.daemon.memory"),
+        ("run", "pydantic"),
         ("run", "aiokafka"),
         ("demo", "watchrelay.core.errors"),
-        ("demo", "pydantic_settings"),
+        ("demo", "pydantic"),
         ("tail", "aiokafka"),
-        ("tail", "pydantic_settings"),
+        ("tail", "pydantic"),
         ("verify", "asyncio"),
-        ("validate", "pydantic_settings"),
+        ("validate", "pydantic"),
     ],
 )
 def test_a_signal_during_any_import_ends_in_silence(

@@ -1,5 +1,4 @@
-"""Room: cli.  In: `run`, told to stop while its config is still being read.  Out: exit 0, one line,
-and no child left behind."""
+"""`run` stopped by a signal while its config is still being read: exit 0 and one line."""
 
 import os
 import signal
@@ -24,7 +23,7 @@ def nobody_reads(end: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(
+def test_a_signal_before_the_config_is_read_is_exit_0(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     config = tmp_path / "config"
@@ -33,7 +32,7 @@ def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(
     with subprocess.Popen(
         argv, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        end = os.open(config, os.O_WRONLY)  # returns once the child has opened it
+        end = os.open(config, os.O_WRONLY)  # returns once the relay has opened it
         try:
             process.send_signal(number)
             out, err = process.communicate(timeout=30)

@@ -30,13 +30,13 @@ UNREADABLE = {
     "# nothing\n": "w.yaml:1: the file is empty (it needs at least cluster, kafka and resources)",
     "- a\n": (
         "w.yaml:1: the top of the file must be a mapping of keys, not a list (cluster:, "
-        "kafka:, resources: stand at the left edge)"
+        "kafka:, resources: are not indented)"
     ),
     "text\n": "w.yaml:1: the top of the file must be a mapping of keys, not a single value"
-    " (cluster:, kafka:, resources: stand at the left edge)",
-    "a:\n\t- b\n": "w.yaml:2: not YAML: a tab stands in the indentation (indent with spaces)",
+    " (cluster:, kafka:, resources: are not indented)",
+    "a:\n\t- b\n": "w.yaml:2: not YAML: a tab in the indentation (indent with spaces)",
     "a: b: c\n": "w.yaml:1: not YAML: mapping values are not allowed in this context, at column 5"
-    " (a colon stands where no key can: quote the text, or start a new line)",
+    " (a colon is not allowed here: quote the text, or start a new line)",
     'a: "b\n': (
         "w.yaml:1: not YAML: found unexpected end of stream, at column 1 (a quote is opened "
         "and never closed)"
@@ -50,11 +50,11 @@ UNREADABLE = {
         "follows this ---)"
     ),
     "a: *b\n": (
-        "w.yaml:1: a word begins with *, which makes it an alias, and its & stands nowhere "
-        "before (put the value in quotes)"
+        "w.yaml:1: a word begins with *, which makes it an alias, and no & defines "
+        "it before (put the value in quotes)"
     ),
-    "a: &b [*b]\n": "w.yaml:1: an alias (*) stands inside what it stands for (write it out)",
-    "a: \x01\n": "w.yaml:1: not YAML: a control character stands here (is this a text file?)",
+    "a: &b [*b]\n": "w.yaml:1: an alias (*) is inside its own anchor (&) (write it out)",
+    "a: \x01\n": "w.yaml:1: not YAML: a control character (is this a text file?)",
     "a: " + "[" * 5000: "w.yaml:1: nested deeper than 50 levels",
     "a: " + "x" * (1 << 20): "w.yaml: is larger than 1 MiB (is this the config file?)",
 }
@@ -71,17 +71,31 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("? [a]\n: b", "w.yaml:1: a key must be text"),
+        ("<<: x", "w.yaml:1: << needs a mapping"),
+        ("<<: [x, y]", "w.yaml:1: << needs a mapping"),
+    ],
+)
+def test_a_key_or_a_merge_of_the_wrong_kind_is_refused_with_its_line(
+    tmp_path: Path, line: str, problem: str
+) -> None:
+    assert problem in problems(tmp_path, f"{line}\ncluster: c\n")
+
+
 def test_aliases_of_aliases_are_stopped_before_they_fill_the_memory(tmp_path: Path) -> None:
     lines = [
         "a0: &a0 [x,x,x,x,x,x,x,x,x]",
         *(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)),
     ]
-    assert "unfolds to more than 100000 values" in problems(tmp_path, "\n".join(lines))[0]
+    assert "expands to more than 100000 values" in problems(tmp_path, "\n".join(lines))[0]
     merges = [
         "m0: &m0 {}",
         *(f"m{i}: &m{i} {{<<: [{','.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 30)),
     ]
-    assert "unfolds to more than 100000 values" in problems(tmp_path, "\n".join(merges))[0]
+    assert "expands to more than 100000 values" in problems(tmp_path, "\n".join(merges))[0]
 
 
 def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
@@ -266,7 +280,7 @@ ENTRIES = {
         )
     ],
     "- resource: pods\n  namespaces: [a, a]": [
-        '5: resources[0].namespaces: "a" stands in the list twice'
+        '5: resources[0].namespaces: "a" is in the list twice'
     ],
     "- resource: pods\n  id: Pods": [
         (
@@ -314,10 +328,7 @@ ENTRIES = {
         '5: resources[0].labelSelector: "a in (b" opens a bracket and never closes it'
     ],
     "- resource: pods\n  labelSelector: a=b,": [
-        (
-            "5: resources[0].labelSelector: has an empty part: a comma stands at an end, or two "
-            "in a row"
-        )
+        ("5: resources[0].labelSelector: has an empty term: a comma at an end, or two in a row")
     ],
     "- resource: pods\n  labelSelector: a in ()": [
         '5: resources[0].labelSelector: "a in ()" has no values in its brackets'
@@ -328,31 +339,31 @@ ENTRIES = {
     # combinations
     "- resource: pods\n  namespaces: [a]\n  excludeNamespaces: [b]": [
         (
-            "6: resources[0].excludeNamespaces: excludeNamespaces cannot stand with namespaces "
+            "6: resources[0].excludeNamespaces: excludeNamespaces cannot be combined with namespaces "
             "(keep one of the two)"
         )
     ],
     "- resource: pods\n  namespaces: [a, b]\n  name: x": [
         (
-            "6: resources[0].name: name cannot stand with more than one namespace (write an "
+            "6: resources[0].name: name cannot be combined with more than one namespace (write an "
             "entry for each namespace)"
         )
     ],
     "- resource: pods\n  name: x\n  fieldSelector: metadata.name=y": [
         (
-            "6: resources[0].fieldSelector: a field selector on metadata.name cannot stand with "
+            "6: resources[0].fieldSelector: a field selector on metadata.name cannot be combined with "
             "name (keep one of the two)"
         )
     ],
     "- resource: pods\n  initialList: streaming\n  bookmarks: false": [
         (
-            "6: resources[0].bookmarks: bookmarks: false cannot stand with initialList: "
+            "6: resources[0].bookmarks: bookmarks: false cannot be combined with initialList: "
             "streaming, which ends in a bookmark"
         )
     ],
     "- resource: pods\n  initialList: streaming\n  listSemantic: any": [
         (
-            "6: resources[0].listSemantic: listSemantic: any cannot stand with initialList: "
+            "6: resources[0].listSemantic: listSemantic: any cannot be combined with initialList: "
             "streaming, always the newest"
         )
     ],
@@ -367,15 +378,15 @@ ENTRIES = {
             "5: resources[0].includeSecretData: includeSecretData is legal for secrets alone, "
             "not for *.example.com (leave the key out)"
         ),
-        "6: resources[0].id: id cannot stand with a wildcard: it would name several streams",
+        "6: resources[0].id: id cannot be combined with a wildcard: it would name several streams",
         (
-            "7: resources[0].name: name cannot stand with a wildcard: it names one object of one "
+            "7: resources[0].name: name cannot be combined with a wildcard: it names one object of one "
             "resource"
         ),
     ],
     "- resource: pods\ndefaults: {excludeNamespaces: [a], namespaces: [b]}": [
         (
-            "5: defaults.excludeNamespaces: excludeNamespaces cannot stand with namespaces (keep "
+            "5: defaults.excludeNamespaces: excludeNamespaces cannot be combined with namespaces (keep "
             "one of the two)"
         )
     ],
@@ -435,7 +446,7 @@ ENTRIES = {
     "- {resource: pods, topic: t}\n- {resource: nodes, topic: t, partitions: 6}": [
         (
             '5: resources[1].partitions: 6 here, but 1 in resources[0] for the same topic "t" '
-            "(say the same number in both)"
+            "(set the same number in both)"
         )
     ],
     "- {resource: pods, topic: a.b}\n- {resource: nodes, topic: a_b}": [
@@ -525,7 +536,7 @@ KAFKA = {
     (
         "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, "
         "password: p, passwordFile: /p}}"
-    ): ["passwordFile cannot stand with password (keep one of the two)"],
+    ): ["passwordFile cannot be combined with password (keep one of the two)"],
     "{bootstrapServers: [a:1], security: {protocol: SASL_SSL, mechanism: OAUTHBEARER}}": [
         "mechanism OAUTHBEARER needs tokenFile or tokenCommand"
     ],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from watchrelay.config import Loaded, load
-from watchrelay.config.edits import LISTEN, take
+from watchrelay.config.edits import LISTEN, read_edit, take
 from watchrelay.core.errors import ConfigError
+from watchrelay.daemon.plan import config_hash
 
 _BASE: dict[str, Any] = {
     "cluster": "test",
@@ -109,3 +112,66 @@ def test_what_cannot_stand_with_a_kept_value_is_refused_with_its_line(
     assert f"{edited.file}:" in said
     assert "resources[1].partitions: 2 here, but 1 in resources[0]" in said
     assert "until a restart these keep their old values: kafka.topicTemplate" in said
+
+
+EVERYTHING = """\
+cluster: prod
+kubernetes: {context: there}
+kafka:
+  bootstrapServers: [a:9092, b:9092]
+  security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: hunter2}
+defaults: {pageSize: 100}
+resources:
+- resource: pods
+- {resource: secrets, namespaces: [a, b], drop: [data.extra], snapshotInterval: 10m}
+observe: {logLevel: debug}
+"""
+
+
+def test_an_edited_file_is_compared_with_the_settings_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "watchrelay.yaml"
+    file.write_text(EVERYTHING)
+    current = load(str(file), environ={}).settings
+    unchanged = read_edit(str(file), [], current, connected=True, environ={})
+    assert (unchanged.settings, unchanged.kept) == (current, ())
+    file.write_text(
+        EVERYTHING.replace("hunter2", "hunter3").replace("- resource: pods", "- resource: nodes")
+    )
+    edit = read_edit(str(file), [], current, connected=True, environ={})
+    assert [entry.resource for entry in edit.settings.resources] == ["nodes", "secrets"]
+    assert edit.kept == ("kafka.security.password",)
+    assert edit.settings.kafka == current.kafka
+    assert [
+        str(place).startswith(f"{file}:{line}: ")
+        for place, line in zip(edit.places, (8, 9), strict=True)
+    ] == [True, True]
+    file.write_text(EVERYTHING.replace("cluster:", "clustr:"))
+    with pytest.raises(ConfigError, match="clustr"):
+        read_edit(str(file), [], current, connected=True, environ={})
+
+
+def test_the_hash_of_a_config_changes_with_its_values_but_not_with_a_password(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "watchrelay.yaml"
+    file.write_text(EVERYTHING)
+    settings, *others = (
+        load(str(file), sets, environ={}).settings
+        for sets in ([], ["cluster=other"], ["resources[1].pageSize=7"])
+    )
+    assert len({config_hash(each) for each in (settings, *others)}) == 3
+    password = load(str(file), ["kafka.security.password=other"], environ={}).settings
+    assert config_hash(password) == config_hash(settings)
+
+
+def test_settings_are_frozen(read: Callable[..., Loaded]) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        read().settings.cluster = "other"
+
+
+def test_a_file_descriptor_of_a_process_substitution_is_read() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, EVERYTHING.encode())
+    os.close(writing)
+    assert load(f"/dev/fd/{reading}", environ={}).settings.cluster == "prod"
+    os.close(reading)

@@ -7,7 +7,7 @@ import sys
 
 import watchrelay.consumer
 
-_DAEMON = ("aiohttp", "pydantic", "pydantic_settings", "prometheus_client", "yaml", "zstandard")
+_DAEMON = ("aiohttp", "pydantic", "prometheus_client", "yaml", "zstandard")
 _ROOMS = (
     "app",
     "cli",

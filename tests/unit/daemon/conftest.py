@@ -8,14 +8,13 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
 
 from watchrelay.config import Settings
 from watchrelay.config.settings import with_defaults
-from watchrelay.config.subprocess_loader import plain
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.reload import ConfigSource
 from watchrelay.demo.apiserver import Behaviour
@@ -50,7 +49,7 @@ def settings_of(
         ],
         **more,
     }
-    return cast("Settings", plain(with_defaults(Settings.model_validate(raw))))
+    return with_defaults(Settings.model_validate(raw))
 
 
 async def until(claim: str, true: Callable[[], object]) -> None:

@@ -19,7 +19,6 @@ from aiohttp import web
 from tests.support.mount import Mount
 from tests.unit.daemon.conftest import GROUP, Relay, World, running, until
 from watchrelay.config import load
-from watchrelay.config.subprocess_loader import plain
 from watchrelay.daemon.reload import ConfigSource
 
 PLURALS = ("pods", "configmaps", "nodes")
@@ -287,7 +286,7 @@ async def test_a_wrong_edit_shows_in_readyz_and_metrics_and_changes_nothing(
     stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource]
 ) -> None:
     file = written(tmp_path / "watchrelay.yaml", stage, "pods")
-    async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
+    async with running(load(str(file), environ={}).settings, source=source(file)) as relay:
         await live(relay, "pods")
         asked = stage.asked("pods")
         written(file, stage, "pods", "secrets/all")
@@ -308,7 +307,7 @@ async def test_a_hangup_has_the_file_read_at_once(
     stage: World, tmp_path: Path, source: Callable[[Path], ConfigSource]
 ) -> None:
     file = written(tmp_path / "watchrelay.yaml", stage, "pods")
-    async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
+    async with running(load(str(file), environ={}).settings, source=source(file)) as relay:
         await live(relay, "pods")
         written(file, stage, "nodes")
         os.kill(os.getpid(), signal.SIGHUP)
@@ -324,7 +323,7 @@ async def test_an_edit_while_the_relay_drains_is_left_to_the_next_one(
     caplog.set_level(logging.INFO)
     drain = {"shutdown": {"drainTimeout": "2s"}}
     file = written(tmp_path / "watchrelay.yaml", stage, "pods", **drain)
-    async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
+    async with running(load(str(file), environ={}).settings, source=source(file)) as relay:
         await live(relay, "pods")
         stage.kafka.broker_down()
         relay.daemon.stop()
@@ -345,7 +344,7 @@ async def test_while_there_is_no_way_into_the_cluster_the_way_itself_can_be_edit
         "pods",
         kubernetes={"kubeconfig": str(tmp_path / "none")},
     )
-    async with running(plain(load(str(file), environ={}).settings), source=source(file)) as relay:
+    async with running(load(str(file), environ={}).settings, source=source(file)) as relay:
         await until("there is no way in", lambda: "kubernetes" in relay.daemon.board.problems)
         written(file, stage, "nodes")
         await live(relay, "nodes")

@@ -16,7 +16,6 @@ import yaml
 from tests.support import virtualtime
 from tests.support.mount import Mount
 from watchrelay.config import Settings, load
-from watchrelay.config.subprocess_loader import plain
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
@@ -70,7 +69,7 @@ class Rig:
     def __init__(self, file: Path) -> None:
         self.file = file
         loaded = load(str(file), environ={})
-        self.relay, self.metrics, self.board = Remembers(plain(loaded.settings)), Metrics(), Board()
+        self.relay, self.metrics, self.board = Remembers(loaded.settings), Metrics(), Board()
         describe(loaded.settings, self.metrics)
         self.reloader = Reloader(
             ConfigSource(str(file), (), environ={}),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, cast
 
 from watchrelay.config.tree import Path as Place
-from watchrelay.config.tree import Unreadable, read_yaml
+from watchrelay.config.tree import read_yaml
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.hostname import check_host
@@ -317,8 +317,6 @@ def _read(file: Path) -> _Section:
         )
     try:
         tree = read_yaml(raw.decode("utf-8-sig"), str(file))
-    except Unreadable as error:
-        raise ConfigError(error.problems) from None
     except UnicodeDecodeError:
         raise ConfigError([Problem("is not UTF-8", source=str(file))]) from None
     if tree.problems:
