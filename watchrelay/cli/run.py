@@ -1,16 +1,12 @@
-"""`watchrelay run`: the daemon.
-
-Room: commands. In: the parsed command line. Out: the exit code.
-"""
+"""`watchrelay run`: the daemon."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from watchrelay.config.subprocess_loader import Asked, ConfigReader
@@ -24,57 +20,59 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class _Begun:
-    """How far the start has come."""
+class _Startup:
+    """What exists so far."""
 
     reader: ConfigReader | None = None
     daemon: Daemon | None = None
 
 
-def run(args: argparse.Namespace) -> int:
-    """Relay until told to stop; the exit code of the drain.
+def run(config: str | None, sets: Sequence[str]) -> int:
+    """Relay until a signal stops it.
 
-    Raises: ConfigError with every problem; AddressRefused.
+    Args:
+        config: path of the config file, None for the default places.
+        sets: settings as `path=value`.
+
+    Returns:
+        the exit code of the drain.
+
+    Raises:
+        ConfigError: with every problem.
+        AddressRefused: `observe.listen` cannot be bound.
     """
-    with _told_early() as begun:
-        begun.reader = ConfigReader.start(Asked(args.config, args.sets))
+    with _exit_on_early_signal() as startup:
+        startup.reader = ConfigReader.start(Asked(config, sets))
         with lean_import():
-            # the rooms are imported while another process reads the config
+            # while another process reads the config
             from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
-        settings = begun.reader.settings()
+        settings = startup.reader.settings()
         logs.configure(settings.observe.log_format, settings.observe.log_level)
-        begun.daemon = Daemon(settings, source=ConfigSource(args.config, args.sets))
-        return asyncio.run(_run(begun.daemon))
-
-
-async def _run(daemon: Daemon) -> int:
-    return await daemon.run()
+        startup.daemon = Daemon(settings, source=ConfigSource(config, sets))
+        return asyncio.run(startup.daemon.run())
 
 
 @contextlib.contextmanager
-def _told_early() -> Iterator[_Begun]:
-    """SIGTERM and Ctrl-C before the daemon hears them itself: nothing was begun, so nothing is
-    drained. After its end they change nothing.
-
-    The first process of a container must do this itself: no signal ends it that it does not handle.
-    """
-    begun = _Begun()
+def _exit_on_early_signal() -> Iterator[_Startup]:
+    """Until the daemon handles SIGTERM and Ctrl-C itself, they exit with 0: nothing was published,
+    so there is nothing to drain. SIGHUP is ignored: the config is being read as it is."""
+    startup = _Startup()
 
     def leave(_number: int, _frame: object) -> None:
-        if begun.daemon is not None and begun.daemon.started.is_set():
+        if startup.daemon is not None and startup.daemon.started.is_set():
             return
-        if begun.reader is not None:
-            begun.reader.close()
+        if startup.reader is not None:
+            startup.reader.close()
         with contextlib.suppress(OSError):
-            os.write(2, b"watchrelay: told to stop before anything was begun\n")
+            os.write(2, b"watchrelay: stopped by a signal before startup was complete\n")
         os._exit(0)
 
     handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(_SIGNALS, leave)
-    handlers[signal.SIGHUP] = lambda _number, _frame: None  # the config is being read as it is
+    handlers[signal.SIGHUP] = lambda _number, _frame: None
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield begun
+        yield startup
     finally:
         for number, former in before.items():
             signal.signal(number, former)

@@ -40,7 +40,7 @@ def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(
             assert (process.returncode, out, err) == (
                 0,
                 "",
-                "watchrelay: told to stop before anything was begun\n",
+                "watchrelay: stopped by a signal before startup was complete\n",
             )
             wait_until(
                 "nobody reads the config any more", lambda: nobody_reads(end), deadline_s=10.0
