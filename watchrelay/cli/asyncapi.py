@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import yaml
 
 from watchrelay.admin.asyncapi import document
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.config import load_settings
 
 
-def asyncapi(config: str | None, sets: Sequence[str], *, as_yaml: bool) -> int:
+def asyncapi(config: ConfigOptions, *, as_yaml: bool) -> int:
     """Print the document.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         as_yaml: print YAML in place of JSON.
 
     Returns:
@@ -26,7 +25,7 @@ def asyncapi(config: str | None, sets: Sequence[str], *, as_yaml: bool) -> int:
     Raises:
         ConfigError: with every problem.
     """
-    text = json.dumps(document(load_settings(config, sets)), indent=2, ensure_ascii=False)
+    text = json.dumps(document(load_settings(*config)), indent=2, ensure_ascii=False)
     # through JSON, so that no part of the document is shared: YAML would write it as an alias
     if as_yaml:
         text = yaml.dump(

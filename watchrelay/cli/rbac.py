@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.config import load
 from watchrelay.config.rights import manifests, rights
 from watchrelay.core.errors import ConfigError
 
 
-def rbac(config: str | None, sets: Sequence[str], *, namespace: str, name: str) -> int:
+def rbac(config: ConfigOptions, *, namespace: str, name: str) -> int:
     """Print the manifests.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         namespace, name: the service account that gets the rights.
 
     Returns:
@@ -28,7 +27,7 @@ def rbac(config: str | None, sets: Sequence[str], *, namespace: str, name: str) 
         ConfigError: the config is wrong, or names a resource whose API group only the cluster
             knows.
     """
-    loaded = load(config, sets)
+    loaded = load(*config)
     granted, unresolved = rights(loaded.settings)
     if unresolved:
         raise ConfigError(

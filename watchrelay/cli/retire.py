@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from watchrelay.admin.retire import (
     RetirementPlan,
@@ -11,6 +10,7 @@ from watchrelay.admin.retire import (
     refuse_configured,
     retire_stream,
 )
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import load_settings
 from watchrelay.core.exit_codes import FAILED, OK, USAGE
@@ -18,12 +18,11 @@ from watchrelay.core.text import counted
 from watchrelay.observe import logs
 
 
-def retire(config: str | None, sets: Sequence[str], stream: str, *, yes: bool, force: bool) -> int:
+def retire(config: ConfigOptions, stream: str, *, yes: bool, force: bool) -> int:
     """Ask for confirmation, retire the stream, print what was done.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         stream: id of the stream.
         yes: do not ask.
         force: do not check whether a relay writes the stream.
@@ -36,7 +35,7 @@ def retire(config: str | None, sets: Sequence[str], stream: str, *, yes: bool, f
             TopicRefused: one line for the operator each.
         StoppedBySignal: a signal came first.
     """
-    settings = load_settings(config, sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "error")
     refuse_configured(settings, stream)
     if not yes and not sys.stdin.isatty():

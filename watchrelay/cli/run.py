@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.signals import SIGNALS
 from watchrelay.config.subprocess_loader import Asked, ConfigReader
 from watchrelay.daemon.memory import lean_import
 from watchrelay.observe import logs
 
 if TYPE_CHECKING:
     from watchrelay.daemon.daemon import Daemon
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Startup:
@@ -27,12 +26,8 @@ class _Startup:
     daemon: Daemon | None = None
 
 
-def run(config: str | None, sets: Sequence[str]) -> int:
+def run(config: ConfigOptions) -> int:
     """Relay until a signal stops it.
-
-    Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
 
     Returns:
         the exit code of the drain.
@@ -42,14 +37,14 @@ def run(config: str | None, sets: Sequence[str]) -> int:
         AddressRefused: `observe.listen` cannot be bound.
     """
     with _exit_on_early_signal() as startup:
-        startup.reader = ConfigReader.start(Asked(config, sets))
+        startup.reader = ConfigReader.start(Asked(*config))
         with lean_import():
             # while another process reads the config
             from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
         settings = startup.reader.settings()
         logs.configure(settings.observe.log_format, settings.observe.log_level)
-        startup.daemon = Daemon(settings, source=ConfigSource(config, sets))
+        startup.daemon = Daemon(settings, source=ConfigSource(*config))
         return asyncio.run(startup.daemon.run())
 
 
@@ -68,7 +63,7 @@ def _exit_on_early_signal() -> Iterator[_Startup]:
             os.write(2, b"watchrelay: stopped by a signal before startup was complete\n")
         os._exit(0)
 
-    handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(_SIGNALS, leave)
+    handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(SIGNALS, leave)
     handlers[signal.SIGHUP] = lambda _number, _frame: None
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

@@ -10,6 +10,7 @@ from typing import TextIO
 import msgspec
 
 from watchrelay.admin.snapshot_request import SnapshotAnswer, request_snapshots
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import load_settings
 from watchrelay.core.text import counted, printable
@@ -27,8 +28,7 @@ _FIELDS = {
 
 
 def snapshot(
-    config: str | None,
-    sets: Sequence[str],
+    config: ConfigOptions,
     streams: Sequence[str],
     *,
     as_json: bool,
@@ -37,8 +37,7 @@ def snapshot(
     """Request a snapshot of each stream, wait for all, and print a line for each.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         streams: stream ids; none: all published streams.
         as_json: print JSON.
         timeout_s: time limit for all of it.
@@ -51,7 +50,7 @@ def snapshot(
             operator each.
         StoppedBySignal: a signal came first.
     """
-    settings = load_settings(config, sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "error")
     progress = Progress(sys.stderr)
 

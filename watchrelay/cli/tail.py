@@ -14,6 +14,7 @@ import msgspec
 
 from watchrelay.cli.client_messages import short_client_log
 from watchrelay.cli.manifests import name_of, yaml_of
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
@@ -41,8 +42,7 @@ _BREAKS = frozenset(b"\n\r\t")
 
 
 def tail(
-    config: str | None,
-    sets: Sequence[str],
+    config: ConfigOptions,
     streams: Sequence[str],
     *,
     from_beginning: bool,
@@ -56,8 +56,7 @@ def tail(
     """Print records until a signal stops it, or with `until_end` up to the end at the start.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         streams: stream ids; none: all published streams.
         from_beginning: start with the oldest record.
         until_end: stop at the offsets that are the end now.
@@ -72,7 +71,7 @@ def tail(
         ConfigError, SinkUnavailable, NothingPublished: one line for the operator each.
         StoppedBySignal: a signal came first.
     """
-    settings = load_settings(config, sets)
+    settings = load_settings(*config)
     printer = PRINTERS[output]()
     wanted = RecordFilter(markers, tuple(keys), frozenset(types), frozenset(namespaces))
     shown: set[str] = set()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchrelay.admin.preflight import CheckResult, check_topics, resolve_streams, worst_exit_code
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.output import check_json, print_json
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Settings, load_settings
@@ -14,12 +15,11 @@ from watchrelay.observe import logs
 _LEVELS = ("ok", "warning", "error")
 
 
-def topics(config: str | None, sets: Sequence[str], *, create: bool, as_json: bool) -> int:
+def topics(config: ConfigOptions, *, create: bool, as_json: bool) -> int:
     """Check the topics and print the results, a line for each, or one JSON object.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         create: create missing topics.
         as_json: print JSON.
 
@@ -30,7 +30,7 @@ def topics(config: str | None, sets: Sequence[str], *, create: bool, as_json: bo
         ConfigError: with every problem.
         StoppedBySignal: a signal came first.
     """
-    settings = load_settings(config, sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "warning")
     results = run_until_signalled(_check(settings, create=create))
     if as_json:

@@ -4,9 +4,9 @@ it needs them."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.output import check_json, print_json, problem_json
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Loaded, Settings, load
@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from watchrelay.admin.preflight import CheckResult
 
 
-def validate(
-    config: str | None, sets: Sequence[str], *, connect: bool, account: str, as_json: bool
-) -> int:
+def validate(config: ConfigOptions, *, connect: bool, account: str, as_json: bool) -> int:
     """Print streams, topics and warnings, and with `connect` the results of the checks.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         connect: check cluster, rights, brokers and topics.
         account: the service account whose rights are checked, "" for the caller.
         as_json: print one JSON object.
@@ -49,7 +46,7 @@ def validate(
         )
         return USAGE
     try:
-        loaded = load(config, sets)
+        loaded = load(*config)
     except ConfigError as error:
         if as_json:
             print_json(

@@ -16,6 +16,7 @@ import msgspec
 from watchrelay.admin.compare import compare_with_cluster
 from watchrelay.admin.preflight import connected, worst_exit_code
 from watchrelay.cli.client_messages import short_client_log
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import may_mean, plan
@@ -42,8 +43,7 @@ Row = tuple[Audit, int, int]
 
 
 def verify(
-    config: str | None,
-    sets: Sequence[str],
+    config: ConfigOptions,
     streams: Sequence[str],
     *,
     cluster: bool,
@@ -53,8 +53,7 @@ def verify(
     """Check the streams and print the result.
 
     Args:
-        config: path of the config file, None for the default places.
-        sets: settings as `path=value`.
+        config: where the settings come from.
         streams: stream ids; none: all published streams.
         cluster: compare with what the API server lists, too.
         partitions: print a line for each partition in place of one for each stream.
@@ -67,7 +66,7 @@ def verify(
         ConfigError, SinkUnavailable, KubeError, NothingPublished: one line for the operator each.
         StoppedBySignal: a signal came first.
     """
-    settings = load_settings(config, sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "error")
     reduce_garbage_collection()
     with short_client_log(sys.stderr):
@@ -77,8 +76,7 @@ def verify(
 
 
 def reduce_garbage_collection() -> None:
-    """Let the collector run rarely: the records are not cyclic, and it would visit each of them
-    repeatedly."""
+    """Let the collector run rarely: it would visit every record again, and none is in a cycle."""
     gc.set_threshold(200_000, 50, 1000)
 
 

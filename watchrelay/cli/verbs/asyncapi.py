@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config
+from watchrelay.cli.options import Command, ConfigOptions, add_config
 
 _DESCRIPTION = """\
 Prints what a consumer can expect of this config: channels with topic settings, messages with
@@ -25,7 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.asyncapi import asyncapi
 
-    return asyncapi(args.config, args.sets, as_yaml=args.output == "yaml")
+    return asyncapi(ConfigOptions.of(args), as_yaml=args.output == "yaml")
 
 
 COMMAND = Command(

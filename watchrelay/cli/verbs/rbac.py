@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, service_account
+from watchrelay.cli.options import Command, ConfigOptions, add_config, service_account
 
 _DESCRIPTION = """\
 Prints ServiceAccount, roles and bindings: `list` and `watch` on the config's resources, nothing
@@ -27,7 +27,7 @@ def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.rbac import rbac
 
     namespace, name = args.service_account
-    return rbac(args.config, args.sets, namespace=namespace, name=name)
+    return rbac(ConfigOptions.of(args), namespace=namespace, name=name)
 
 
 COMMAND = Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, non_empty
+from watchrelay.cli.options import Command, ConfigOptions, add_config, non_empty
 
 _DESCRIPTION = """\
 For a stream that was removed from the config for good: claims it, publishes a delete for each of
@@ -38,7 +38,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.retire import retire
 
-    return retire(args.config, args.sets, args.stream, yes=args.yes, force=args.force)
+    return retire(ConfigOptions.of(args), args.stream, yes=args.yes, force=args.force)
 
 
 COMMAND = Command("remove a stream from its topic, for good", _DESCRIPTION, _run, _add_arguments)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config
+from watchrelay.cli.options import Command, ConfigOptions, add_config
 
 
 def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.run import run
 
-    return run(args.config, args.sets)
+    return run(ConfigOptions.of(args))
 
 
 COMMAND = Command(

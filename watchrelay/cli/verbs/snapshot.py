@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, add_output, add_streams, duration
+from watchrelay.cli.options import (
+    Command,
+    ConfigOptions,
+    add_config,
+    add_output,
+    add_streams,
+    duration,
+)
 
 _DESCRIPTION = """\
 Writes a request to the signal topic and waits until the relay has published a full snapshot of each
@@ -30,8 +37,7 @@ def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.snapshot import snapshot
 
     return snapshot(
-        args.config,
-        args.sets,
+        ConfigOptions.of(args),
         args.streams,
         as_json=args.output == "json",
         timeout_s=args.timeout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, add_streams, non_empty
+from watchrelay.cli.options import Command, ConfigOptions, add_config, add_streams, non_empty
 
 _TYPES = ("added", "modified", "deleted", "read", "claim", "begin", "end", "heartbeat")
 
@@ -59,8 +59,7 @@ def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.tail import tail
 
     return tail(
-        args.config,
-        args.sets,
+        ConfigOptions.of(args),
         args.streams,
         from_beginning=args.from_beginning,
         until_end=args.until_end,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, add_output
+from watchrelay.cli.options import Command, ConfigOptions, add_config, add_output
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.topics import topics
 
-    return topics(args.config, args.sets, create=args.create, as_json=args.output == "json")
+    return topics(ConfigOptions.of(args), create=args.create, as_json=args.output == "json")
 
 
 COMMAND = Command(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, add_output, service_account_user
+from watchrelay.cli.options import (
+    Command,
+    ConfigOptions,
+    add_config,
+    add_output,
+    service_account_user,
+)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +35,7 @@ def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.validate import validate
 
     return validate(
-        args.config,
-        args.sets,
+        ConfigOptions.of(args),
         connect=args.connect,
         account=args.account or "",
         as_json=args.output == "json",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from watchrelay.cli.options import Command, add_config, add_output, add_streams
+from watchrelay.cli.options import Command, ConfigOptions, add_config, add_output, add_streams
 
 _DESCRIPTION = """\
 Reads each partition of each stream from its last complete snapshot to its end, as a consumer would,
@@ -31,8 +31,7 @@ def _run(args: argparse.Namespace) -> int:
     from watchrelay.cli.verify import verify
 
     return verify(
-        args.config,
-        args.sets,
+        ConfigOptions.of(args),
         args.streams,
         cluster=args.cluster,
         partitions=args.partitions,
