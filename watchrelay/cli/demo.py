@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from pathlib import Path
 
 from watchrelay.cli.signals import run_until_signalled
@@ -57,16 +56,6 @@ _SHOP = (
 _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
 
-@dataclass(frozen=True, slots=True)
-class _Environment:
-    """What the relay connects."""
-
-    cluster: SyntheticCluster | None
-    """None when a real one is used."""
-    settings: Settings
-    config: str
-
-
 def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
     """Run until Ctrl-C.
 
@@ -91,9 +80,8 @@ def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
 async def _demo(kubeconfig: str | None, kafka: str | None) -> int:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(_temporary_directory()))
-        environment = await _start(kubeconfig, kafka, directory, stack)
-        cluster, settings = environment.cluster, environment.settings
-        indented = "".join(f"    {line}\n" for line in environment.config.splitlines())
+        cluster, config, settings = await _start(kubeconfig, kafka, directory, stack)
+        indented = "".join(f"    {line}\n" for line in config.splitlines())
         _message(f"the relay's config:\n\n{indented}")
         daemon = Daemon(settings)
         async with asyncio.TaskGroup() as tasks:
@@ -124,8 +112,9 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
 
 async def _start(
     kubeconfig: str | None, kafka: str | None, directory: Path, stack: AsyncExitStack
-) -> _Environment:
-    """Start what is not real, and read the config that an operator would write."""
+) -> tuple[SyntheticCluster | None, str, Settings]:
+    """Start what is not real; the synthetic cluster, the config as an operator would write it, and
+    its settings."""
     broker = None if kafka else stack.enter_context(EmbeddedKafka.start())
     cluster = None if kubeconfig else await stack.enter_async_context(SyntheticCluster())
     resources = _REAL if cluster is None else _SHOP
@@ -140,7 +129,7 @@ async def _start(
     settings = load_settings(_write(directory / "watchrelay.yaml", config), environ=environ)
     if broker is not None:
         _create_topics(broker, settings, resources)
-    return _Environment(cluster, settings, config)
+    return cluster, config, settings
 
 
 def _write(file: Path, text: str) -> str:

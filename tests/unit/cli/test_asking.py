@@ -100,7 +100,7 @@ def test_only_a_yes_is_a_yes(
     assert "topic k8s.c.core.pods" in err
 
 
-def test_what_is_asked_tells_when_the_topic_is_gone(
+def test_the_question_names_a_topic_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))

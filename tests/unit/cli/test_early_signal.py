@@ -1,5 +1,4 @@
-"""Room: cli.  In: `run`, told to stop while its config is still being read.  Out: exit 0, one line,
-and no child left behind."""
+"""A signal while `run` still reads its config: exit code 0, one line, and no child process left."""
 
 import os
 import signal
@@ -24,7 +23,7 @@ def nobody_reads(end: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_before_the_config_is_read_is_exit_0_and_leaves_no_child(
+def test_a_signal_before_the_config_is_read_is_exit_0_and_leaves_no_child(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     config = tmp_path / "config"
