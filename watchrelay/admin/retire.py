@@ -174,8 +174,8 @@ async def retire_with(
         raise SinkUnavailable(
             f"kafka at {connection.servers} has accepted nothing for {patience_s:g} s, so "
             f"stream {stream} is not retired, or only partly "
-            f"({sink.trouble or SILENCE}): run the command again when Kafka is available: it completes the "
-            "retirement"
+            f"({sink.trouble or SILENCE}): run the command again when Kafka is available: "
+            "it completes the retirement"
         ) from None
     return Retired(stream, spec.topic, deletes)
 
