@@ -1,7 +1,4 @@
-"""`python -m watchrelay`, and the `watchrelay` program.
-
-Room: above all. In: the process's arguments. Out: its exit code.
-"""
+"""`python -m watchrelay`, and the `watchrelay` program."""
 
 from __future__ import annotations
 
@@ -9,19 +6,22 @@ import sys
 
 
 def main() -> int:
-    """What `watchrelay.cli.main` returns; Ctrl-C and SIGTERM end in silence, from here to the last
-    moment."""
+    """Run the command line of the process; Ctrl-C and SIGTERM end it silently, at any time.
+
+    Returns:
+        the exit code.
+    """
     try:
-        # here, so that a Ctrl-C is heeded while all else is imported
+        # before all other imports, so that a signal during one of them is handled
         from watchrelay.cli import signals
 
-        signals.heed(sys.argv[1:])
+        signals.install_signal_handlers(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
     from watchrelay.cli import main as cli
 
     code = cli.main()
-    signals.settle(code)
+    signals.ignore_late_signals(code)
     return code
 
 

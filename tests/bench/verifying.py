@@ -22,7 +22,7 @@ from tests.bench.readback import CONTROL
 from tests.bench.rig import RELAY_CORE, Rig
 from tests.bench.table import Row
 from tests.support.kafkabroker import KafkaBroker
-from watchrelay.cli.verify import collect_rarely
+from watchrelay.cli.verify import reduce_garbage_collection
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.contract.partitioning import partition_of
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--part", nargs=2, metavar=("NAME", "BOOTSTRAP"))
     given = parser.parse_args()
     if given.part:
-        collect_rarely()
+        reduce_garbage_collection()
         print(json.dumps(asyncio.run(measured(*given.part))))
         return
     with KafkaBroker("4.1") as broker:

@@ -14,8 +14,9 @@ from tools.docs.generate import drifted
 from tools.docs.loglines import found
 from tools.docs.pages import DOCS, ROOT, local_links, resolve
 from tools.docs.rooms import drawing, layers
-from watchrelay.cli.main import EXIT_CODES, build_parser
+from watchrelay.cli.main import build_parser
 from watchrelay.config.refusals import LATER
+from watchrelay.core.exit_codes import EXIT_CODES
 from watchrelay.observe.status import StreamStatus
 
 

@@ -364,7 +364,7 @@ def test_the_demo_shows_events_and_ends_with_0_on_ctrl_c_whatever_is_exported_fo
         demo.wait(10.0)
     assert "Traceback" not in said.read_text()
     not_heeded = ", ".join(sorted(exported.keys() - {"WATCHRELAY_OBSERVE__LOG_LEVEL"}))
-    assert f"demo: not heeded, the demo has its own: {not_heeded}\n" in said.read_text()
+    assert f"demo: ignored, the demo has its own values: {not_heeded}\n" in said.read_text()
 
 
 def _terminals() -> bool:

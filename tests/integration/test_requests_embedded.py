@@ -17,8 +17,8 @@ from tests.support.process import free_port, wait_until
 from tests.support.published import RESOURCES, assert_retired, fill, index_of, replicas, seen
 from tests.support.topicreader import read_control
 from tests.support.trial import Trial
-from watchrelay.admin.retire import retire_by, spec_of
-from watchrelay.admin.snapshot_request import following
+from watchrelay.admin.retire import retire_with, spec_of
+from watchrelay.admin.snapshot_request import read_control_topic
 from watchrelay.config import Settings, load_settings
 from watchrelay.consumer.reader import Seen
 from watchrelay.contract.records import Marker, MarkerRecord, ObjectRecord, encoder_for
@@ -125,7 +125,7 @@ def test_the_timeout_is_for_the_whole_of_snapshot_also_where_a_broker_takes_conn
     done = command("snapshot", "-c", hole.file, "--timeout", "1s")
     assert (done.code, done.stdout) == (69, "")
     assert done.stderr.startswith(
-        f"watchrelay: kafka at {black_hole} let no request be written within 1 s (most likely "
+        f"watchrelay: kafka at {black_hole} accepted no request within 1 s (most likely "
         "the broker is frozen"
     )
     assert done.stderr.count("\n") == 1
@@ -307,8 +307,8 @@ async def retire_interrupted(
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
         try:
-            async with following(control):
-                await retire_by(
+            async with read_control_topic(control):
+                await retire_with(
                     settings,
                     "configmaps",
                     connection=connection,
@@ -350,10 +350,10 @@ def test_a_retirement_that_kafka_leaves_alone_gives_up_says_so_and_is_finished_b
     error = only_error(caught.value)
     assert isinstance(error, SinkUnavailable), "exit code 69"
     assert str(error).startswith(
-        f"kafka at {trial.broker.bootstrap} has taken nothing for 2 s, so stream configmaps is "
+        f"kafka at {trial.broker.bootstrap} has accepted nothing for 2 s, so stream configmaps is "
         "not retired"
     )
-    assert str(error).endswith("run it again when Kafka is back, it does the rest")
+    assert str(error).endswith(": it completes the retirement")
     broker.kafka.broker_up()
     done = command("retire", "configmaps", "--yes", "-c", file)
     assert done.code == 0, done
@@ -368,7 +368,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
         sink = KafkaSink(connection, metrics=Metrics(), board=Board())
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(sink.run())
-            async with following(ControlTopic(connection, control.topic, sink)) as other:
+            async with read_control_topic(ControlTopic(connection, control.topic, sink)) as other:
                 described = other.described_streams()["configmaps"]
                 epoch = await other.claim(
                     "configmaps", described, starting_point=None, highest_epoch=nothing
@@ -414,7 +414,7 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         refused = command("retire", "configmaps", "--yes", "-c", file)
         assert (refused.code, refused.stdout) == (1, ""), refused
         looking, why = refused.stderr.splitlines()
-        assert looking.startswith("watchrelay retire: looking for")
+        assert looking.startswith("watchrelay retire: checking for")
         epoch, owner = relay.stream("configmaps")["epoch"], relay.stream("configmaps")["owner"]
         assert why.startswith(
             f"watchrelay: stream configmaps is being written by relay {owner} (epoch {epoch}, a "
@@ -450,7 +450,7 @@ def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_un
 
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(sink.run())
-            async with following(
+            async with read_control_topic(
                 ControlTopic(connection, trial.control_topic, sink, holder="slow-1")
             ) as control:
                 described = control.described_streams()["configmaps"]

@@ -37,7 +37,7 @@ def test_the_rights_of_the_account_that_will_run_are_checked_and_a_caller_who_ma
     real_cluster.grant(namespace, "relay", [_rule("list", "watch", resources="configmaps")])
     granted = command("validate", "--connect", "--as", account, "-c", file)
     assert granted.code == 0, granted.stdout + granted.stderr
-    assert f"asked as {account}" in granted.stdout
+    assert f"checked as {account}" in granted.stdout
     assert "ok: stream configmaps: may list and watch configmaps" in granted.stdout
 
     token = real_cluster.service_account_token(namespace, "caller")

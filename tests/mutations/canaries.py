@@ -320,7 +320,7 @@ _OF_CONFIG = (
     ),
     *_of(
         _CONFIG,
-        "watchrelay/cli/main.py",
+        "watchrelay/cli/options.py",
         {
             "an argument that nobody knows": (
                 'if message.startswith("unrecognized arguments"):',

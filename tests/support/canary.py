@@ -538,5 +538,5 @@ def _tell_of(told: Told, process: _Process) -> None:
 
 def _rows(audits: Iterable[Audit], output: str) -> str:
     out = io.StringIO()
-    print_rows([(audit, 0, 1) for audit in audits], output, out)
+    print_rows([(audit, 0, 1) for audit in audits], out, as_json=output == "json")
     return out.getvalue()

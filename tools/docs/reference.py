@@ -17,10 +17,11 @@ from watchrelay.admin.asyncapi_headers import (
     REQUIRED,
     TYPES,
 )
-from watchrelay.cli.main import EXIT_CODES, build_parser
+from watchrelay.cli.main import build_parser
 from watchrelay.config.edits import COLD
 from watchrelay.config.refusals import LATER
 from watchrelay.config.schema import json_schema
+from watchrelay.core.exit_codes import EXIT_CODES
 from watchrelay.kafka.topic_config import TopicKind, TopicSpec
 from watchrelay.observe.metrics import CATALOGUE, Described
 
@@ -203,7 +204,7 @@ def cli() -> str:
             parts.append("Also `-c FILE` and `--set PATH=VALUE`.\n")
     return page(
         "Commands",
-        "the command line (watchrelay/cli/main.py)",
+        "the command line (watchrelay/cli/verbs)",
         *parts,
         CLI_JSON,
         table(("command", "key", "value"), map(list, CLI_JSON_KEYS)),
@@ -316,7 +317,7 @@ def exit_codes() -> str:
     """Every exit code."""
     rows = [[code(number), meaning] for number, meaning in EXIT_CODES.items()]
     return page(
-        "Exit codes", "watchrelay/cli/main.py", table(("code", "meaning"), rows), EXIT_NOTES
+        "Exit codes", "watchrelay/core/exit_codes.py", table(("code", "meaning"), rows), EXIT_NOTES
     )
 
 

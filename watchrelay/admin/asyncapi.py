@@ -1,8 +1,5 @@
-"""The config's topics as an AsyncAPI 3.0 document: what a consumer can expect, readable by
-machines.
-
-Room: app. In: settings. Out: a document of plain values. Neither a cluster nor Kafka is asked.
-"""
+"""The config's topics as an AsyncAPI 3.0 document, made without a connection to a cluster or
+Kafka."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from watchrelay.kafka.topic_config import TopicSpec
 
 ASYNCAPI: Final = "3.0.0"
 BINDING: Final = "0.5.0"
-"""Version of the Kafka bindings; the first that takes every setting of a topic."""
+"""Version of the Kafka bindings; the first that has every topic config."""
 
 _STRUCTURED, _JSON = "application/cloudevents+json", "application/json"
 _TITLES = {
     "added": "an object that was not published before",
     "modified": "an object with a new state",
-    "read": "an object said again with the value it has",
+    "read": "an object published again with its current value",
     "deleted": "an object that is gone",
     "claim": "a writer opens a new epoch",
     "begin": "a snapshot begins",
@@ -36,13 +33,13 @@ _TITLES = {
 }
 _CONTROL = {
     "claim": "claim/<stream>: who writes a stream; its offset makes the epoch",
-    "stream": "stream/<stream>: where a stream stands and what decides its content",
+    "stream": "stream/<stream>: the topic of a stream, and what determines its content",
     "snapshot": "snapshot/<stream>: the newest complete snapshot",
 }
 
 
 def document(settings: Settings) -> dict[str, Any]:
-    """The whole document. Law: equal at every call; every reference in it resolves."""
+    """The document, of plain values; equal at every call."""
     channels, operations = _channels(settings), {}
     for key, channel in channels.items():
         receives = channel["bindings"]["kafka"].get("topic") == signal_spec(settings).name
@@ -126,7 +123,7 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
         min_insync_replicas=settings.kafka.min_insync_replicas,
         snapshot_interval_s=max(each.entry.snapshot_interval_s for each in streams),
     )
-    said = ", ".join(_about(each) for each in streams)
+    about = ", ".join(_with_interval(each) for each in streams)
     what = ", ".join(dict.fromkeys(each.what for each in streams))
     names = (
         "pods/<namespace>/<name> and the like"
@@ -134,14 +131,17 @@ def _state_channel(settings: Settings, streams: list[Planned], *, shared: bool) 
         else "<namespace>/<name>, or /<name> of what is cluster-scoped"
     )
     channel = _channel(
-        spec, what, f"Streams: {said}. Keys of objects: {names}.", (*OBJECT_TYPES, *MARKER_TYPES)
+        spec,
+        what,
+        f"Streams: {about}. Keys of objects: {names}.",
+        (*OBJECT_TYPES, *MARKER_TYPES),
     )
     if topic is None:
-        channel["description"] += " Its topic is known once the cluster was asked."
+        channel["description"] += " Its topic is known once the relay has connected to the cluster."
     return channel
 
 
-def _about(stream: Planned) -> str:
+def _with_interval(stream: Planned) -> str:
     interval = stream.entry.snapshot_interval_s
     return (
         f"{stream.id} "
@@ -190,15 +190,15 @@ def _key(text: str) -> str:
 def _messages(settings: Settings) -> dict[str, Any]:
     content_type = _STRUCTURED if settings.kafka.format == "structured" else _JSON
     messages: dict[str, Any] = {}
-    for said in (*OBJECT_TYPES, *MARKER_TYPES):
-        marker = said in MARKER_TYPES
-        payload = "nothing" if marker else "delete" if said == "deleted" else "value"
-        messages[said] = {
-            "name": said,
-            "title": _TITLES[said],
+    for name in (*OBJECT_TYPES, *MARKER_TYPES):
+        marker = name in MARKER_TYPES
+        payload = "nothing" if marker else "delete" if name == "deleted" else "value"
+        messages[name] = {
+            "name": name,
+            "title": _TITLES[name],
             **({} if marker else {"contentType": content_type}),
             "headers": headers_schema(
-                said, content_type, enveloped=settings.kafka.format != "cloudevents"
+                name, content_type, enveloped=settings.kafka.format != "cloudevents"
             ),
             "payload": {"$ref": f"#/components/schemas/{payload}"},
             "bindings": _key_of("markerKey" if marker else "objectKey"),
@@ -276,7 +276,7 @@ def _schemas(settings: Settings) -> dict[str, Any]:
                 "namespace": {"type": ["string", "null"]},
                 "selectors": {"type": "object"},
             },
-            "What decides the stream's content.",
+            "What determines the stream's content.",
         ),
         "snapshot": _object(
             {
@@ -345,13 +345,13 @@ def _values(form: str) -> tuple[dict[str, Any], dict[str, Any]]:
                 {**event, "datacontenttype": _STRING, "data": _THE_OBJECT}, f"{about}."
             ), {"oneOf": [gone, null]}
         case "debezium":
-            said = {"before": {"type": "null"}, "source": {"type": "object"}, "ts_ms": _INTEGER}
+            fields = {"before": {"type": "null"}, "source": {"type": "object"}, "ts_ms": _INTEGER}
             kept = _object(
-                {**said, "after": _THE_OBJECT, "op": {"enum": ["c", "u", "r"]}},
+                {**fields, "after": _THE_OBJECT, "op": {"enum": ["c", "u", "r"]}},
                 "A change as Debezium writes it.",
             )
             gone = _object(
-                {**said, "after": {"type": "null"}, "op": {"const": "d"}},
+                {**fields, "after": {"type": "null"}, "op": {"const": "d"}},
                 "A delete as Debezium writes it.",
             )
             return kept, {"oneOf": [gone, null]}

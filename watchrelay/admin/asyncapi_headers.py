@@ -1,8 +1,5 @@
-"""The headers of the record contract, as data: which stand on what, and what their text looks like.
-Source: record contract 3.
-
-Room: app. In: nothing. Out: JSON Schemas of headers, for documents that describe the topics.
-"""
+"""The headers of the record contract, as JSON Schemas: which each type of record has, and their
+format. Source: docs/record-contract.md, 3."""
 
 from __future__ import annotations
 
@@ -60,7 +57,8 @@ HEADERS: Final[dict[str, dict[str, Any]]] = {
     ),
     "ce_wrhash": _text("First 8 bytes of SHA-256(key, one zero byte, bytes of the object).", _SUM),
     "ce_wrreason": _text(
-        "Why it was said.", enum=["watch", "relist", "resume", "conflated", "snapshot", "healed"]
+        "Why the record was published.",
+        enum=["watch", "relist", "resume", "conflated", "snapshot", "healed"],
     ),
     "ce_wrtrimmed": _text(
         "What is left of an object too large for the topic.", enum=["fields", "stub"]
@@ -69,7 +67,7 @@ HEADERS: Final[dict[str, dict[str, Any]]] = {
     "ce_wrdigest": _text("Sum of their hashes mod 2^64.", _SUM),
     "ce_wrconfig": _text("Hash of what decides which objects and which content the stream holds."),
     "ce_wrpartitions": _text("Number of partitions of the stream.", _NUMBER),
-    "ce_wrseen": _text("When the API server was last heard on this stream.", _TIME),
+    "ce_wrseen": _text("When the API server last sent something on this stream.", _TIME),
     "ce_wrsnap": _text("Id of the snapshot.", _SNAPSHOT),
     "ce_wrbegin": _text("Sequence of this snapshot's begin in this partition.", _NUMBER),
     "ce_wrbeginoff": _text("Offset of this snapshot's begin in this partition.", _NUMBER),
@@ -112,18 +110,22 @@ OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def headers_schema(said: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
-    """The schema of the headers of one type of record. Shape: `content_type` is that of the
-    stream's format; `enveloped`: a delete is a value in it, and its tombstone a record of its
-    own."""
-    fixed = {"ce_type": {"const": TYPES[said]}, "content-type": {"const": content_type}}
+def headers_schema(name: str, content_type: str, *, enveloped: bool) -> dict[str, Any]:
+    """The schema of the headers of one type of record.
+
+    Args:
+        name: short name of the type, a key of `TYPES`.
+        content_type: of the stream's format.
+        enveloped: in that format a delete has a value, and its tombstone is a record of its own.
+    """
+    fixed = {"ce_type": {"const": TYPES[name]}, "content-type": {"const": content_type}}
     names = [
-        *REQUIRED[said],
-        *OPTIONAL[said],
-        *(("content-type",) if said == "deleted" and enveloped else ()),
+        *REQUIRED[name],
+        *OPTIONAL[name],
+        *(("content-type",) if name == "deleted" and enveloped else ()),
     ]
     return {
         "type": "object",
-        "required": list(REQUIRED[said]),
-        "properties": {name: {**HEADERS[name], **fixed.get(name, {})} for name in names},
+        "required": list(REQUIRED[name]),
+        "properties": {each: {**HEADERS[each], **fixed.get(each, {})} for each in names},
     }

@@ -1,12 +1,9 @@
-"""What a topic holds against what the API server lists, while both go on changing.
+"""Compares the objects of a topic with those that the API server lists, while both change.
 
-Room: app. In: an auditor that has read to the end, a client of the API server, the planned stream.
-Out: problems, on the audits.
-
-The list is of one instant of the server, its resourceVersion. The log is read no further while the
-list runs, and behind it every change that is newer than the list is set aside; so what the log held
-at that instant can be told, however busy the cluster is. A difference counts once the log's
-frontier has passed the list's version, and only if a second list shows it again.
+A list has the state at one resourceVersion. No record is read while the list runs, and records
+newer than that version are kept apart afterwards; so the topic's state at the version of the list
+is known, however many changes there are. A difference counts once the log's frontier has passed the
+list's version, and only if a second list confirms it.
 """
 
 from __future__ import annotations
@@ -28,39 +25,46 @@ from watchrelay.model.resources import compare
 from watchrelay.publish.trim import stub, without_fields
 
 DEADLINE_S = 30.0
-"""For what is on its way: a change takes less than a second; the frontier of a quiet stream waits
-for a bookmark, about one a minute."""
-
+"""For changes that are not yet in the log: they take less than a second, but the frontier of a
+stream without changes waits for a bookmark, about one a minute."""
 _CONFIRM_S = 5.0
-
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 @dataclass(slots=True)
-class Listed:
-    """One list. Shape: `objects` by record key; `unreadable` counts items that nobody can decode.
-    `damaged` are the keys of those that name themselves, `nameless` counts the others."""
+class ClusterState:
+    """The objects of one list."""
 
     version: str
-    objects: dict[bytes, bytes] = field(default_factory=dict)
-    unreadable: int = 0
+    hashes: dict[bytes, bytes] = field(default_factory=dict)
+    """By record key, 8 bytes for each value that the topic may have."""
+    undecodable: int = 0
     damaged: set[bytes] = field(default_factory=set)
+    """The keys of undecodable objects."""
     nameless: int = 0
+    """How many undecodable objects have no key."""
 
 
 async def compare_with_cluster(
     auditor: Auditor, client: KubeClient, planned: PlannedStream, *, deadline_s: float = DEADLINE_S
 ) -> None:
-    """Add to the stream's audits what the cluster and the topic do not have alike.
+    """Add the differences between cluster and topic to the stream's audits.
 
-    Raises: KubeError; SinkUnavailable.
+    Args:
+        auditor: has read the stream to its end.
+        client: of the API server.
+        planned: the stream.
+        deadline_s: how long to wait until the log has passed the list.
+
+    Raises:
+        KubeError, SinkUnavailable: as the message says.
     """
     stream = planned.spec.id
     audits = auditor.of(stream)
     confirmed: dict[bytes, Kind] | None = None
     for wait_s in (deadline_s, min(deadline_s, _CONFIRM_S)):
         listed = await _list(client, planned, audits)
-        found = await _settled(auditor, stream, listed, wait_s)
+        found = await _differences_after(auditor, stream, listed, wait_s)
         confirmed = (
             found
             if confirmed is None
@@ -69,27 +73,27 @@ async def compare_with_cluster(
         if not confirmed:
             break
     for key, kind in sorted((confirmed or {}).items()):
-        _say(audits, planned, key, kind, listed)
-    if listed.unreadable:
+        _add_problem(audits, planned, key, kind, listed)
+    if listed.undecodable:
         audits[0].add(
             Problem(
                 "unreadable",
                 None,
                 None,
-                f"{counted(listed.unreadable, 'object')} of the API server's list cannot be "
+                f"{counted(listed.undecodable, 'object')} of the API server's list cannot be "
                 "decoded",
             )
         )
 
 
-async def _settled(
-    auditor: Auditor, stream: str, listed: Listed, deadline_s: float
+async def _differences_after(
+    auditor: Auditor, stream: str, listed: ClusterState, deadline_s: float
 ) -> dict[bytes, Kind]:
-    """What differs once the log has passed the list's version; nothing as soon as nothing does."""
+    """The differences once the log has passed the list's version; returns early without any."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + deadline_s
     audits = auditor.of(stream)
-    while found := _differing(audits, listed):
+    while found := _differences(audits, listed):
         passed = all(compare(audit.frontier, listed.version) in {0, 1} for audit in audits)
         if passed or loop.time() > until_s:
             return found
@@ -97,14 +101,12 @@ async def _settled(
     return {}
 
 
-async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit]) -> Listed:
+async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit]) -> ClusterState:
     """The state of the cluster, as the stream would publish it; the audits are frozen at its
     version."""
-    listed, trimmed = (
-        Listed(""),
-        {key: kind for audit in audits for key, kind in audit.trimmed.items()},
-    )
-    token, limit = "", planned.spec.plan.page_size or _PAGE
+    listed = ClusterState("")
+    trimmed = {key: kind for audit in audits for key, kind in audit.trimmed.items()}
+    token, limit = "", planned.spec.plan.page_size or _PAGE_SIZE
     while True:
         query = ListQuery(limit=limit, continue_token=token)
         try:
@@ -114,18 +116,18 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
         except Expired:
             if not limit:
                 raise
-            # the pages took longer than the server remembers: all at once then
-            listed, token, limit = Listed(""), "", 0
+            # the pages took longer than the server keeps the version: list without pages
+            listed, token, limit = ClusterState(""), "", 0
             continue
         listed.version = listed.version or page.resource_version
-        listed.unreadable += len(page.failures)
+        listed.undecodable += len(page.failures)
         for error in page.failures:
             if isinstance(error, Undecodable) and error.about is not None:
                 listed.damaged.add(planned.spec.key_prefix + "/".join(error.about).encode())
             else:
                 listed.nameless += 1
         for frame in page.objects:
-            _take(listed, planned, frame, trimmed)
+            _add(listed, planned, frame, trimmed)
         token = page.continue_token or ""
         if not token:
             break
@@ -134,21 +136,21 @@ async def _list(client: KubeClient, planned: PlannedStream, audits: list[Audit])
     return listed
 
 
-def _take(
-    listed: Listed, planned: PlannedStream, frame: ObjectFrame, trimmed: dict[bytes, Trimmed]
+def _add(
+    listed: ClusterState, planned: PlannedStream, frame: ObjectFrame, trimmed: dict[bytes, Trimmed]
 ) -> None:
     arrival = planned.spec.plan.arrival_namespaces
     if arrival and frame.namespace not in arrival:
         return
     key = planned.spec.key_prefix + f"{frame.namespace}/{frame.name}".encode()
-    listed.objects[key] = b"".join(
+    listed.hashes[key] = b"".join(
         bare_hash(value, frame.resource_version)
-        for value in _forms(planned, frame, trimmed.get(key, ""))
+        for value in _possible_values(planned, frame, trimmed.get(key, ""))
     )
 
 
-def _forms(planned: PlannedStream, frame: ObjectFrame, trimmed: Trimmed) -> list[bytes]:
-    """What may stand on the topic for this object: one form, or those of an object that is too
+def _possible_values(planned: PlannedStream, frame: ObjectFrame, trimmed: Trimmed) -> list[bytes]:
+    """The values that the topic may have for this object: one, or those of an object that is too
     large for it."""
     value = planned.transform.apply(frame)
     if trimmed == "fields":
@@ -159,26 +161,26 @@ def _forms(planned: PlannedStream, frame: ObjectFrame, trimmed: Trimmed) -> list
     return [value]
 
 
-def _differing(audits: list[Audit], listed: Listed) -> dict[bytes, Kind]:
+def _differences(audits: list[Audit], listed: ClusterState) -> dict[bytes, Kind]:
     held: dict[bytes, Held] = {}
     for audit in audits:
         held |= audit.held_as_of()
     found: dict[bytes, Kind] = {}
-    for key, forms in listed.objects.items():
+    for key, forms in listed.hashes.items():
         on_topic = held.get(key)
         if on_topic is None:
             found[key] = "missing"
         elif on_topic.value not in {forms[at : at + 8] for at in range(0, len(forms), 8)}:
             found[key] = "differs"
-    if not listed.nameless:  # else it may be one of those
-        found.update(dict.fromkeys(held.keys() - listed.objects.keys() - listed.damaged, "extra"))
+    if not listed.nameless:  # else it may be one of them
+        found.update(dict.fromkeys(held.keys() - listed.hashes.keys() - listed.damaged, "extra"))
     return found
 
 
-def _say(
-    audits: list[Audit], planned: PlannedStream, key: bytes, kind: Kind, listed: Listed
+def _add_problem(
+    audits: list[Audit], planned: PlannedStream, key: bytes, kind: Kind, listed: ClusterState
 ) -> None:
-    said = {
+    difference = {
         "missing": "the API server lists it, the topic does not have it",
         "extra": "the topic has it, the API server does not list it",
         "differs": "the topic has it with other content than the API server",
@@ -197,6 +199,6 @@ def _say(
             kind,
             None,
             key.decode(errors="replace"),
-            f"{said}{at}, list at {listed.version}{behind}",
+            f"{difference}{at}, list at {listed.version}{behind}",
         )
     )

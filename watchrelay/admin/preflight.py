@@ -1,8 +1,5 @@
-"""Whether the world agrees with the config: API server, discovery, rights, brokers, topics. Changes
-nothing unless told to create.
-
-Room: app. In: settings. Out: facts, one line each, with the exit code each of them means.
-"""
+"""Checks of the config against API server, discovery, rights, brokers and topics. They change
+nothing, unless `create` is given: then missing topics are created."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from watchrelay.core.errors import (
     SinkUnavailable,
     TopicRefused,
 )
+from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.core.text import counted, printable
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.key_formats import KeyFormats
@@ -48,106 +46,103 @@ from watchrelay.kube.discovery.resolve import Found, Impossible, Resolution
 from watchrelay.model.frames import ListQuery, WatchQuery
 from watchrelay.observe.metrics import Metrics
 
-OK, UNAVAILABLE, BAD_CONFIG = 0, 69, 78
-_ANSWER_S = 15.0
-"""For the API server's first answer: whoever stands before a command waits for less long than a
-relay."""
-_SILENT = (
-    "most likely it is frozen or overloaded, or a firewall or proxy swallows what is sent; "
+_FIRST_RESPONSE_S = 15.0
+"""For the API server's first response: shorter than a relay's, as a person waits for it."""
+_NO_RESPONSE = (
+    "most likely it is frozen or overloaded, or a firewall or proxy drops the packets; "
     "else check the server's address"
 )
 _WATCH_S = 1
 _CHECKS_AT_ONCE = 8
 _TOPICS_SHOWN = 5
 _IMPERSONATE = "cannot impersonate"
-"""In the API server's refusal of every authorizer. Source: k8s.io/apiserver,
+"""Part of the API server's 403, whatever the authorizer. Source: k8s.io/apiserver,
 endpoints/handlers/responsewriters/errors.go."""
 
 Level = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """One line of the answer. Shape: `code` is 0 for what is well or only a warning."""
+class CheckResult:
+    """The result of one check, a line of output."""
 
-    what: str
-    said: str
+    subject: str
+    message: str
     level: Level = "ok"
     code: int = OK
+    """The exit code; that of "ok" and "warning" is 0."""
     topic: TopicSpec | None = None
-    """The topic that it is about."""
-    found: TopicFacts | None = None
-    """That topic, as the brokers show it."""
+    """The topic that was checked."""
+    topic_facts: TopicFacts | None = None
+    """That topic, as the brokers describe it."""
     absent: bool = False
     """That topic does not exist."""
 
     def __str__(self) -> str:
-        said_already = self.said.startswith((f"{self.what} ", f"{self.what}:"))
-        return printable(
-            f"{self.level}: {self.said}"
-            if said_already
-            else f"{self.level}: {self.what}: {self.said}"
-        )
-
-    @staticmethod
-    def exit_code(facts: Sequence[Fact]) -> int:
-        """What a person must change outweighs what may come back by itself."""
-        codes = {fact.code for fact in facts}
-        return next((code for code in (BAD_CONFIG, UNAVAILABLE) if code in codes), OK)
+        named = self.message.startswith((f"{self.subject} ", f"{self.subject}:"))
+        return printable(f"{self.level}: {'' if named else f'{self.subject}: '}{self.message}")
 
 
-async def check_everything(settings: Settings, act_as: str = "") -> list[Fact]:
-    """All facts: cluster, resources, rights, then Kafka and its topics.
+def _error(subject: str, message: str, code: int = BAD_CONFIG) -> CheckResult:
+    return CheckResult(subject, message, "error", code)
+
+
+def worst_exit_code(results: Sequence[CheckResult]) -> int:
+    """78 when operator action is required, else 69 when something is unavailable, else 0."""
+    codes = {result.code for result in results}
+    return next((code for code in (BAD_CONFIG, UNAVAILABLE) if code in codes), OK)
+
+
+async def check_everything(settings: Settings, act_as: str = "") -> list[CheckResult]:
+    """Check cluster, resources and rights, then Kafka and its topics.
 
     Args:
         settings: what is checked.
-        act_as: the service account whose rights in the cluster count,
-        `system:serviceaccount:NAMESPACE:NAME`; else the caller's.
+        act_as: the service account whose rights in the cluster are checked,
+            `system:serviceaccount:NAMESPACE:NAME`; "" for the caller's.
     """
     async with AsyncExitStack() as stack:
-        facts: list[Fact] = []
+        results: list[CheckResult] = []
         streams: list[PlannedStream] = []
-        client = await _client(settings, stack, facts, act_as)
+        client = await _client(settings, stack, results, act_as)
         if client is not None:
-            streams = await _resolve(settings, client, facts)
-            facts.extend(await _rights(client, streams))
-    return [*facts, *await check_topics(settings, streams, create=False)]
+            streams = await _resolve(settings, client, results)
+            results.extend(await _rights(client, streams))
+    return [*results, *await check_topics(settings, streams, create=False)]
 
 
-async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list[Fact]]:
-    """The streams that the config means on this cluster, and what stood in the way."""
+async def resolve_streams(settings: Settings) -> tuple[list[PlannedStream], list[CheckResult]]:
+    """The streams of the config on this cluster, and the checks that failed or warn."""
     async with AsyncExitStack() as stack:
-        facts: list[Fact] = []
-        client = await _client(settings, stack, facts)
-        streams = [] if client is None else await _resolve(settings, client, facts)
-    return streams, [fact for fact in facts if fact.level != "ok"]
+        _, streams, failed = await connected(settings, stack)
+    return streams, failed
 
 
 async def connected(
     settings: Settings, stack: AsyncExitStack
-) -> tuple[KubeClient | None, list[PlannedStream], list[Fact]]:
-    """A client that lives as long as `stack`, the streams that the config means there, and what
-    stood in the way."""
-    facts: list[Fact] = []
-    client = await _client(settings, stack, facts)
-    streams = [] if client is None else await _resolve(settings, client, facts)
-    return client, streams, [fact for fact in facts if fact.level != "ok"]
+) -> tuple[KubeClient | None, list[PlannedStream], list[CheckResult]]:
+    """A client that is closed with `stack` (None: not connected), the streams of the config there,
+    and the checks that failed or warn."""
+    results: list[CheckResult] = []
+    client = await _client(settings, stack, results)
+    streams = [] if client is None else await _resolve(settings, client, results)
+    return client, streams, [result for result in results if result.level != "ok"]
 
 
 async def check_topics(
     settings: Settings, streams: Sequence[PlannedStream], *, create: bool
-) -> list[Fact]:
-    """A fact per topic: control and signal topic first, then those of the streams."""
+) -> list[CheckResult]:
+    """A result per topic: control and signal topic first, then those of the streams."""
     connection = kafka_connection(settings, client_id="watchrelay-check")
     check = _TopicCheck(
         Topics(connection, create=create or settings.kafka.create_topics), create=create
     )
     control = control_spec(settings)
     try:
-        there = await check.check(control)
+        existing = await check.check(control)
         described = (
-            await _described(connection, control.name, check.facts)
-            if there is not None and not there.created
+            await _described(connection, control.name, check.results)
+            if existing is not None and not existing.created
             else {}
         )
         formats = KeyFormats(described)
@@ -163,25 +158,27 @@ async def check_topics(
         )
         refused = {topic: reason for topic, reason in reasons if reason}
         for spec in {each.name: each for each in (signal_spec(settings), *wanted)}.values():
-            if spec.name in refused:  # as `run` refuses it: before it looks at the topic
+            if spec.name in refused:  # as in `run`: before the topic is checked
                 check.refuse(spec, refused[spec.name])
             else:
                 await check.check(spec)
     except SinkUnavailable as error:
-        return [*check.facts, _kafka_fact(error)]
-    return [*check.facts, *await rights_in_kafka(check.topics, check.names, check.absent)]
+        return [*check.results, _kafka_error(error)]
+    return [*check.results, *await rights_in_kafka(check.topics, check.names, check.absent)]
 
 
 class _TopicCheck:
     """Checks topics one by one.
 
-    `facts` is what was found, `names` are the topics in the order of the checks, `absent` those of
-    them that do not exist.
+    Attributes:
+        results: one or more for each topic.
+        names: the topics, in the order of the checks.
+        absent: those of them that do not exist.
     """
 
     def __init__(self, topics: Topics, *, create: bool) -> None:
         self.topics = topics
-        self.facts: list[Fact] = []
+        self.results: list[CheckResult] = []
         self.names: list[str] = []
         self.absent: list[str] = []
         self._create = create
@@ -218,69 +215,71 @@ class _TopicCheck:
     def _add(
         self,
         spec: TopicSpec,
-        said: str,
+        message: str,
         level: Level = "ok",
         *,
         found: TopicFacts | None = None,
         absent: bool = False,
     ) -> None:
         code = BAD_CONFIG if level == "error" else OK
-        self.facts.append(
-            Fact(f"topic {spec.name}", said, level, code, topic=spec, found=found, absent=absent)
+        self.results.append(
+            CheckResult(
+                f"topic {spec.name}",
+                message,
+                level,
+                code,
+                topic=spec,
+                topic_facts=found,
+                absent=absent,
+            )
         )
 
 
-class TellsRights(Protocol):
-    """Whoever knows what our user may do. Source: kafka/topics.py."""
+class RightsReader(Protocol):
+    """What `rights_in_kafka` needs of `kafka.topics.Topics`."""
 
     async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
-        """By topic which rights our user has on it; left out is what is not known."""
+        """The rights of our user on each topic, without topics where they are unknown."""
         ...
 
 
 async def rights_in_kafka(
-    topics: TellsRights, names: Sequence[str], absent: Sequence[str]
-) -> list[Fact]:
-    """A fact per right that `run` needs and this user lacks; one that tells of all when none is
-    lacking.
+    topics: RightsReader, names: Sequence[str], absent: Sequence[str]
+) -> list[CheckResult]:
+    """A result per right that `run` needs and this user lacks; one for all when none is missing.
 
-    Shape: `absent` are those of `names` that `run` would make. That the configs of the others
-    cannot be read was said of each.
+    Args:
+        topics: reads the rights.
+        names: the topics.
+        absent: those of them that `run` would create. That the configs of the others cannot be read
+            is part of their own results.
     """
     try:
-        told = await topics.rights(names)
+        granted = await topics.rights(names)
     except SinkUnavailable as error:
-        return [_kafka_fact(error)]
-    facts = []
+        return [_kafka_error(error)]
+    results = []
     for right, concerned in (
         ("READ", names),
         ("WRITE", names),
         ("CREATE", absent),
         ("DESCRIBE_CONFIGS", absent),
     ):
-        lacking = [name for name in concerned if name in told and right not in told[name]]
+        lacking = [name for name in concerned if name in granted and right not in granted[name]]
         if lacking:
-            said = (
+            message = (
                 f"this user has no right {right} on {_listed(lacking)}: grant it on the "
                 "topic prefix"
             )
-            severe = right != "DESCRIBE_CONFIGS"
-            facts.append(
-                Fact(
-                    "rights in kafka",
-                    said,
-                    "error" if severe else "warning",
-                    BAD_CONFIG if severe else OK,
-                )
+            results.append(
+                CheckResult("rights in kafka", message, "warning")
+                if right == "DESCRIBE_CONFIGS"
+                else _error("rights in kafka", message)
             )
-    if told and not facts:
-        facts.append(
-            Fact(
-                "rights in kafka",
-                f"this user may do on {counted(len(told), 'topic')} what a relay does",
-            )
-        )
-    return facts
+    if granted and not results:
+        message = f"this user has the rights of a relay on {counted(len(granted), 'topic')}"
+        results.append(CheckResult("rights in kafka", message))
+    return results
 
 
 def _listed(topics: Sequence[str]) -> str:
@@ -291,18 +290,18 @@ def _listed(topics: Sequence[str]) -> str:
 
 
 async def _described(
-    connection: KafkaConnection, control: str, facts: list[Fact]
+    connection: KafkaConnection, control: str, results: list[CheckResult]
 ) -> dict[str, dict[str, object]]:
     """The streams as the control topic describes them."""
     try:
         return await descriptions(connection, control)
     except SinkUnavailable as error:
-        facts.append(_kafka_fact(error))
+        results.append(_kafka_error(error))
         return {}
 
 
 async def _client(
-    settings: Settings, stack: AsyncExitStack, facts: list[Fact], act_as: str = ""
+    settings: Settings, stack: AsyncExitStack, results: list[CheckResult], act_as: str = ""
 ) -> KubeClient | None:
     kubernetes = settings.kubernetes
     try:
@@ -310,57 +309,57 @@ async def _client(
             kubernetes.kubeconfig, kubernetes.context, environ=os.environ, act_as=act_as
         )
         client = await stack.enter_async_context(KubeClient(credentials, Metrics()))
-        await credentials.headers()  # a plugin has a time of its own
-        async with asyncio.timeout(_ANSWER_S):
+        await credentials.headers()  # an exec plugin has a timeout of its own
+        async with asyncio.timeout(_FIRST_RESPONSE_S):
             version = await client.version()
     except ConfigError as error:
-        facts.append(Fact("kubernetes", str(error), "error", BAD_CONFIG))
+        results.append(_error("kubernetes", str(error)))
         return None
     except TimeoutError:
-        facts.append(
-            Fact(
+        results.append(
+            _error(
                 "kubernetes",
-                f"get /version at {client.where}: no answer within {_ANSWER_S:g} s ({_SILENT})",
-                "error",
+                f"get /version at {client.where}: no answer within {_FIRST_RESPONSE_S:g} s "
+                f"({_NO_RESPONSE})",
                 UNAVAILABLE,
             )
         )
         return None
     except KubeError as error:
-        facts.append(
+        results.append(
             _cannot_impersonate(act_as)
             if act_as and _IMPERSONATE in str(error)
-            else _kube_fact("kubernetes", error)
+            else _kube_error("kubernetes", error)
         )
         return None
-    facts.append(
-        Fact(
+    results.append(
+        CheckResult(
             "kubernetes",
-            f"{client.where} is {version.git}{f', asked as {act_as}' if act_as else ''}",
+            f"{client.where} is {version.git}{f', checked as {act_as}' if act_as else ''}",
         )
     )
     return client
 
 
-def _cannot_impersonate(act_as: str) -> Fact:
+def _cannot_impersonate(act_as: str) -> CheckResult:
     namespace, name = act_as.split(":")[-2:]
-    said = (
+    message = (
         "the user of this kubeconfig may not act as it: grant that user the verb "
         f"impersonate on serviceaccounts {name} in namespace "
         f"{namespace}, or leave out --as and use a kubeconfig with the account's token "
         f"(`kubectl create token {name} --namespace {namespace}`)"
     )
-    return Fact(f"as {act_as}", said, "error", BAD_CONFIG)
+    return _error(f"as {act_as}", message)
 
 
 async def _resolve(
-    settings: Settings, client: KubeClient, facts: list[Fact]
+    settings: Settings, client: KubeClient, results: list[CheckResult]
 ) -> list[PlannedStream]:
     discovery = Discovery(client)
     try:
         await discovery.refresh()
     except KubeError as error:
-        facts.append(_kube_fact("discovery", error))
+        results.append(_kube_error("discovery", error))
         return []
     resolutions = [(entry, discovery.resolve(entry.resource)) for entry in settings.resources]
     shared = shared_topics(
@@ -373,19 +372,17 @@ async def _resolve(
     found = [
         stream
         for entry, resolution in resolutions
-        for stream in _planned(settings, entry, resolution, shared, facts)
+        for stream in _planned(settings, entry, resolution, shared, results)
     ]
     planned: dict[str, PlannedStream] = {}
     # a wildcard means all others of its group
     for stream in sorted(found, key=lambda each: each.entry.resource.startswith("*")):
         planned.setdefault(stream.spec.id, stream)
     for stream, earlier in list(overlapping(planned.values())):
-        facts.append(
-            Fact(
+        results.append(
+            _error(
                 f"stream {stream.spec.id}",
                 ": ".join(why_overlapping(settings, stream, earlier)),
-                "error",
-                BAD_CONFIG,
             )
         )
         del planned[stream.spec.id]
@@ -397,16 +394,16 @@ def _planned(
     entry: ResourceEntry,
     resolution: Resolution,
     shared: set[str],
-    facts: list[Fact],
+    results: list[CheckResult],
 ) -> list[PlannedStream]:
     what = f"resource {entry.resource}"
     if isinstance(resolution, Impossible):
-        facts.append(Fact(what, resolution.reason, "error", BAD_CONFIG))
+        results.append(_error(what, resolution.reason))
         return []
     if not isinstance(resolution, Found):
-        facts.append(Fact(what, f"{resolution.reason}: `run` waits for it", "warning"))
+        results.append(CheckResult(what, f"{resolution.reason}: `run` waits for it", "warning"))
         return []
-    facts.extend(Fact(what, warning, "warning") for warning in resolution.warnings)
+    results.extend(CheckResult(what, warning, "warning") for warning in resolution.warnings)
     planned: list[PlannedStream] = []
     for resource in resolution.resources:
         try:
@@ -417,31 +414,30 @@ def _planned(
                 prefixed=resource_topic(settings, entry, resource) in shared,
             )
         except ValueError as error:
-            facts.append(Fact(what, str(error), "error", BAD_CONFIG))
+            results.append(_error(what, str(error)))
             return []
-    facts.append(Fact(what, ", ".join(str(resource) for resource in resolution.resources)))
+    results.append(CheckResult(what, ", ".join(str(resource) for resource in resolution.resources)))
     return planned
 
 
-async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[Fact]:
-    """List and watch each stream for a moment: what the daemon will do, and nothing that needs
-    another right."""
+async def _rights(client: KubeClient, streams: Sequence[PlannedStream]) -> list[CheckResult]:
+    """List and watch each stream briefly: the requests of the daemon, which need no other right."""
     turn = asyncio.Semaphore(_CHECKS_AT_ONCE)
-    facts: dict[str, Fact] = {}
+    results: dict[str, CheckResult] = {}
 
     async def one(stream: PlannedStream) -> None:
         async with turn:
-            # else each would wait as long to say the same
-            if not any(fact.code == UNAVAILABLE for fact in facts.values()):
-                facts[stream.spec.id] = await _right(client, stream)
+            # the others would run into the same timeout
+            if not any(result.code == UNAVAILABLE for result in results.values()):
+                results[stream.spec.id] = await _right(client, stream)
 
     async with asyncio.TaskGroup() as group:
         for stream in streams:
             group.create_task(one(stream), name=f"check {stream.spec.id}")
-    return [facts[stream.spec.id] for stream in streams if stream.spec.id in facts]
+    return [results[stream.spec.id] for stream in streams if stream.spec.id in results]
 
 
-async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
+async def _right(client: KubeClient, stream: PlannedStream) -> CheckResult:
     name, selection = stream.spec.id, stream.spec.plan.selection
     try:
         page = await client.list_page(selection, ListQuery(limit=1), stream=name)
@@ -452,27 +448,23 @@ async def _right(client: KubeClient, stream: PlannedStream) -> Fact:
             async for _ in batches:
                 pass
     except KubeError as error:
-        return _kube_fact(f"stream {name}", error)
+        return _kube_error(f"stream {name}", error)
     may = f"may list and watch {selection.resource.qualified}"
     if selection.namespace and not page.objects and not page.failures:
-        # The server answers so for a namespace that it does not have, and asking for that one needs
-        # a right that the relay has not.
-        said = (
-            f"{may}; namespace {selection.namespace} holds none that are wanted: is its name "
-            "right? `run` waits for the first"
+        # the same response as for a namespace that does not exist; reading the namespace itself
+        # needs a right that the relay does not have
+        message = (
+            f"{may}; no matching objects in namespace {selection.namespace}: check its name; `run` "
+            "waits for the first"
         )
-        return Fact(f"stream {name}", said, "warning")
-    return Fact(f"stream {name}", may)
+        return CheckResult(f"stream {name}", message, "warning")
+    return CheckResult(f"stream {name}", may)
 
 
-def _kube_fact(what: str, error: KubeError) -> Fact:
-    return Fact(what, str(error), "error", BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)
+def _kube_error(subject: str, error: KubeError) -> CheckResult:
+    return _error(subject, str(error), BAD_CONFIG if isinstance(error, PERSON) else UNAVAILABLE)
 
 
-def _kafka_fact(error: SinkUnavailable) -> Fact:
-    return Fact(
-        "kafka",
-        str(error),
-        "error",
-        BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE,
-    )
+def _kafka_error(error: SinkUnavailable) -> CheckResult:
+    code = BAD_CONFIG if isinstance(error, SinkMisconfigured) else UNAVAILABLE
+    return _error("kafka", str(error), code)

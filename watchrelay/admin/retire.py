@@ -1,12 +1,9 @@
-"""Taking a stream off its topic for good: a delete for each key, an empty last snapshot, its
-control records forgotten.
+"""Removes a stream from its topic for good: a delete for each key, an empty last snapshot, and the
+deletion of its control records. Every consumer ends with an empty state.
 
-Room: app. In: settings, the id of a stream that is no longer in them. Out: records that leave every
-reader with nothing.
-
-Why it may be stopped anywhere and run again (record contract 2): the stream's description goes
-last, and as long as it stands a second run claims anew, finds what is left, and does the rest. No
-marker of it claims a frontier, so a stream that comes back later lists.
+It may be interrupted anywhere and repeated (record contract 2): the stream's description is deleted
+last; until then a second run claims the stream again and deletes what is left. None of its markers
+has a frontier, so a stream with the same id that is configured later lists.
 """
 
 from __future__ import annotations
@@ -19,7 +16,12 @@ from typing import Any
 
 import msgspec
 
-from watchrelay.admin.snapshot_request import Mute, checked_control, following, known
+from watchrelay.admin.snapshot_request import (
+    ReadOnlySink,
+    check_control_topic,
+    published_streams,
+    read_control_topic,
+)
 from watchrelay.admin.writer_check import Watching, refuse_written
 from watchrelay.config import Settings
 from watchrelay.config.streams import may_mean, plan
@@ -46,8 +48,8 @@ from watchrelay.observe.status import Board
 
 _BATCH_RECORDS = 500
 PATIENCE_S = 60.0
-"""How long Kafka may take nothing and tell nothing until a retirement gives up: a person waits for
-it, and may run it again at any time."""
+"""How long Kafka may accept and return nothing until the retirement gives up; it may be repeated at
+any time."""
 
 
 class StillConfigured(WatchrelayError):
@@ -55,47 +57,54 @@ class StillConfigured(WatchrelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is about to be done. Shape: `objects` is the count of the last snapshot, None when there
-    is none; `topic_exists` False: only the control records are left."""
+class RetirementPlan:
+    """What a retirement would do."""
 
     stream: str
     topic: str
     objects: int | None
+    """The count of the last snapshot, None without one."""
     topic_exists: bool
+    """False: only the control records are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was done. Shape: `deletes` are objects, each of which got one delete; None: the topic is
-    gone, nothing was to be written."""
+    """What a retirement did."""
 
     stream: str
     topic: str
     deletes: int | None
+    """The number of objects deleted; None: the topic does not exist."""
 
 
-def _in_silence(_topic: str, _seconds: float) -> None:
-    """For whoever need not know."""
+def _no_message(_topic: str, _seconds: float) -> None:
+    """The default of `watching`."""
 
 
-async def look(
-    settings: Settings, stream: str, *, force: bool = False, watching: Watching = _in_silence
-) -> Plan:
-    """What `retire` would do; changes nothing.
+async def plan_retirement(
+    settings: Settings, stream: str, *, force: bool = False, watching: Watching = _no_message
+) -> RetirementPlan:
+    """What `retire_stream` would do; changes nothing.
 
-    Shape: `force`: do not ask whether a relay writes the stream; `watching` is told when that takes
-    a while.
-    Raises: StillConfigured; StillWritten; NotThere when the stream is not described (any more);
-    SinkUnavailable, TopicRefused.
+    Args:
+        settings: the config without the stream.
+        stream: id of the stream.
+        force: do not check whether a relay writes the stream.
+        watching: called with the topic and the seconds before a check that takes long.
+
+    Raises:
+        StillConfigured: the stream is in the config.
+        StillWritten: a relay writes the stream.
+        NotPublished: the control topic does not describe the stream.
+        SinkUnavailable, TopicRefused: as the message says.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
     try:
-        async with following(
-            ControlTopic(connection, await checked_control(settings, connection), Mute())
-        ) as control:
-            known(control, [stream])
+        name = await check_control_topic(settings, connection)
+        async with read_control_topic(ControlTopic(connection, name, ReadOnlySink())) as control:
+            published_streams(control, [stream])
             spec = spec_of(settings, stream, control.described_streams()[stream])
             count = (control.index(stream) or {}).get("count")
             exists = await _exists(connection, spec)
@@ -107,33 +116,36 @@ async def look(
                     interval_s=settings.heartbeat_interval_s,
                     watching=watching,
                 )
-            return Plan(stream, spec.topic, count if isinstance(count, int) else None, exists)
+            objects = count if isinstance(count, int) else None
+            return RetirementPlan(stream, spec.topic, objects, exists)
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 
 
-async def retire(settings: Settings, stream: str) -> Retired:
-    """Retire `stream`, whoever writes it: `look` first.
+async def retire_stream(settings: Settings, stream: str) -> Retired:
+    """Retire `stream`, even while a relay writes it: call `plan_retirement` first.
 
-    Raises: what `look` does, but for StillWritten; Fenced when a relay claimed it meanwhile;
-    SinkUnavailable also when Kafka went away on the way and stayed so for `PATIENCE_S`.
+    Raises:
+        StillConfigured, NotPublished, TopicRefused: as in `plan_retirement`.
+        Fenced: a relay claimed the stream meanwhile.
+        SinkUnavailable: also when Kafka was unavailable for `PATIENCE_S` in the middle.
     """
     refuse_configured(settings, stream)
     connection = kafka_connection(settings, client_id="watchrelay-retire")
-    name = await checked_control(settings, connection, writes=[control_spec(settings).name])
+    name = await check_control_topic(settings, connection, writes=[control_spec(settings).name])
     try:
         async with (
             _sink(connection) as sink,
-            following(ControlTopic(connection, name, sink, holder=retirer())) as control,
+            read_control_topic(ControlTopic(connection, name, sink, holder=retirer())) as control,
         ):
-            return await retire_by(
+            return await retire_with(
                 settings, stream, connection=connection, sink=sink, control=control
             )
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 
 
-async def retire_by(
+async def retire_with(
     settings: Settings,
     stream: str,
     *,
@@ -142,27 +154,28 @@ async def retire_by(
     control: ControlTopic,
     patience_s: float = PATIENCE_S,
 ) -> Retired:
-    """As `retire`, by a sink and a control topic that run already."""
-    known(control, [stream])
+    """As `retire_stream`, with a sink and a control topic that already run."""
+    published_streams(control, [stream])
     spec = spec_of(settings, stream, control.described_streams()[stream])
     try:
         async with asyncio.timeout(patience_s) as patience:
 
-            def went_on() -> None:
+            def progressed() -> None:
                 patience.reschedule(asyncio.get_running_loop().time() + patience_s)
 
             deletes = (
-                await _Retirement(spec, connection, sink, control, went_on).run()
+                await _RetirementWriter(spec, connection, sink, control, progressed).run()
                 if await _exists(connection, spec)
                 else None
             )
-            went_on()
+            progressed()
             await control.forget(stream)
     except TimeoutError:
         raise SinkUnavailable(
-            f"kafka at {connection.servers} has taken nothing for {patience_s:g} s, so "
-            f"stream {stream} is not retired, or in part "
-            f"({sink.trouble or SILENCE}): run it again when Kafka is back, it does the rest"
+            f"kafka at {connection.servers} has accepted nothing for {patience_s:g} s, so "
+            f"stream {stream} is not retired, or only partly "
+            f"({sink.trouble or SILENCE}): run the command again when Kafka is available: "
+            "it completes the retirement"
         ) from None
     return Retired(stream, spec.topic, deletes)
 
@@ -185,24 +198,30 @@ async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
             running.cancel()
 
 
-# ---- what is retired -----------------------------------------------------------------------------
+# ---- the stream ----------------------------------------------------------------------------------
 
 
 def refuse_configured(settings: Settings, stream: str) -> None:
-    """Raises: StillConfigured when an entry of the config means `stream`, or may mean it as far as
-    can be told without a cluster."""
+    """Check that no entry of the config means `stream`, or may mean it on some cluster.
+
+    Raises:
+        StillConfigured: names the entry.
+    """
     for planned in plan(settings):
         if may_mean(planned, stream):
             entry = f"resources[{planned.index}] ({planned.entry.resource})"
             raise StillConfigured(
-                f"stream {stream} is still in the config, by {entry}: take it out there, which a "
-                "relay notices by itself, then retire it"
+                f"stream {stream} is still in the config, by {entry}: remove it there (a running "
+                "relay reloads the config by itself), then retire it"
             )
 
 
 def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> StreamSpec:
-    """The stream as its description on the control topic has it. Raises: RecordRefused when that is
-    not of the contract."""
+    """The stream, from its description on the control topic.
+
+    Raises:
+        RecordRefused: the description is not of the record contract.
+    """
     match description:
         case {
             "topic": str(topic),
@@ -230,24 +249,21 @@ def spec_of(settings: Settings, stream: str, description: dict[str, object]) -> 
     )
 
 
-# ---- what is left of it --------------------------------------------------------------------------
+# ---- what is left on its topic -------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Remains:
-    """The keys of one partition that any reader may still hold: by the rules of the contract, or as
-    a plain table.
-
-    Law: too many rather than too few: keys that only a sweep removed are among them.
-    """
+class RemainingObjects:
+    """The objects of one partition that any consumer may still have: one that follows the record
+    contract, or a plain table. May include keys that only a sweep removed."""
 
     stream: str
     _table: dict[bytes, ObjectRecord] = field(default_factory=dict)
     _held: dict[bytes, ObjectRecord] = field(default_factory=dict)
     _at: tuple[int, int] = (0, 0)
 
-    def take(self, record: ObjectRecord) -> None:
-        """The next object record of the log."""
+    def apply(self, record: ObjectRecord) -> None:
+        """Apply the next object record of the log."""
         states = [self._table]
         if (record.epoch, record.sequence) > self._at:
             self._at = (record.epoch, record.sequence)
@@ -260,7 +276,7 @@ class Remains:
 
     @property
     def objects(self) -> dict[bytes, ObjectRecord]:
-        """What must be deleted, as last said."""
+        """What must be deleted, by key: the last record of each."""
         return {**self._table, **self._held}
 
 
@@ -268,16 +284,14 @@ class _Kind(msgspec.Struct):
     kind: object = None
 
 
-def kind_of(remains: Sequence[Remains]) -> str:
-    """The kind that the objects carry: the control topic does not tell it. "" when none is left
-    that says it."""
-    values = (record.value for each in remains for record in each.objects.values())
-    return next((kind for value in values if value is not None and (kind := _said_kind(value))), "")
+def kind_of(remaining: Sequence[RemainingObjects]) -> str:
+    """The kind of the objects, which the control topic does not have; "" when no object has it."""
+    values = (record.value for each in remaining for record in each.objects.values())
+    return next((kind for value in values if value is not None and (kind := _kind_in(value))), "")
 
 
-def _said_kind(value: bytes) -> str:
-    """Shape: "" for what is no object, or says no kind: whoever may write to the topic may write
-    anything."""
+def _kind_in(value: bytes) -> str:
+    """The kind in `value`, which may be anything; "" without one."""
     try:
         kind = msgspec.json.decode(value, type=_Kind).kind
     except BROKEN_JSON:
@@ -285,8 +299,8 @@ def _said_kind(value: bytes) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-class _Retirement:
-    """The writing part: one epoch, begun with a claim, ended with an empty snapshot."""
+class _RetirementWriter:
+    """Writes one epoch: a claim, the deletes, an empty snapshot."""
 
     def __init__(
         self,
@@ -294,18 +308,18 @@ class _Retirement:
         connection: KafkaConnection,
         sink: KafkaSink,
         control: ControlTopic,
-        went_on: Callable[[], None],
+        progressed: Callable[[], None],
     ) -> None:
-        self._spec, self._connection, self._sink, self._control, self._went_on = (
+        self._spec, self._connection, self._sink, self._control, self._progressed = (
             spec,
             connection,
             sink,
             control,
-            went_on,
+            progressed,
         )
         self._epoch = 0
         self._sequence = [0] * spec.partitions
-        self._remains = [Remains(spec.id) for _ in range(spec.partitions)]
+        self._remaining = [RemainingObjects(spec.id) for _ in range(spec.partitions)]
 
     async def run(self) -> int:
         """The number of objects deleted."""
@@ -323,11 +337,11 @@ class _Retirement:
             OffsetRange(partition, None, offset) for partition, (_, offset) in enumerate(claims)
         ]
         await RangeReader(self._connection, spec.topic, spans, self._take).run()
-        kind = kind_of(self._remains)
+        kind = kind_of(self._remaining)
         resource = replace(spec.plan.selection.resource, kind=kind)
         encoder = encoder_for(replace(spec, plan=WatchPlan(Selection(resource))), self._epoch)
-        for partition, remains in enumerate(self._remains):
-            records = list(self._deletes(encoder, partition, remains.objects.values()))
+        for partition, remaining in enumerate(self._remaining):
+            records = list(self._deletes(encoder, partition, remaining.objects.values()))
             for first in range(0, len(records), _BATCH_RECORDS):
                 await self._deliver(partition, records[first : first + _BATCH_RECORDS])
         snapshot = f"{self._epoch}-1"
@@ -342,17 +356,17 @@ class _Retirement:
                 begin_offset=begins[partition][1],
             ),
         )
-        return sum(len(each.objects) for each in self._remains)
+        return sum(len(each.objects) for each in self._remaining)
 
     def _take(self, partition: int, records: Sequence[Any]) -> None:
-        self._went_on()
+        self._progressed()
         for record in records:
             try:
-                said = decode(record.key, record.value, record.headers)
+                decoded = decode(record.key, record.value, record.headers)
             except RecordRefused:
-                continue  # not ours: whoever wrote it is left to clean it up
-            if isinstance(said, ObjectRecord) and said.stream == self._spec.id:
-                self._remains[partition].take(said)
+                continue  # not of the record contract: left to its writer
+            if isinstance(decoded, ObjectRecord) and decoded.stream == self._spec.id:
+                self._remaining[partition].apply(decoded)
 
     def _deletes(
         self, encoder: CloudEvents, partition: int, objects: Iterable[ObjectRecord]
@@ -376,13 +390,13 @@ class _Retirement:
                 )
 
     async def _mark(
-        self, encoder: CloudEvents, said: Callable[[int], Marker]
+        self, encoder: CloudEvents, marker: Callable[[int], Marker]
     ) -> list[tuple[int, int]]:
-        """A marker on every partition, acknowledged: its sequence and offset on each."""
+        """Write a marker to every partition; its sequence and offset on each."""
         places: list[tuple[int, int]] = []
         for partition in range(self._spec.partitions):
             sequence = self._next(partition)
-            record = encoder.marker(partition, sequence, clock.wall_ms(), said(partition))
+            record = encoder.marker(partition, sequence, clock.wall_ms(), marker(partition))
             places.append((sequence, (await self._deliver(partition, [record]))[0]))
         return places
 
@@ -393,11 +407,11 @@ class _Retirement:
     async def _deliver(self, partition: int, records: list[WireRecord]) -> list[int]:
         if self._control.outclaimed(self._spec.id, self._epoch):
             raise Fenced(
-                f"stream {self._spec.id}: a relay claimed it meanwhile: take it out of that "
+                f"stream {self._spec.id}: a relay claimed it meanwhile: remove it from that "
                 "relay's config first"
             )
         offsets = (await self._sink.deliver(Batch(self._spec.topic, partition, records))).offsets
-        self._went_on()
+        self._progressed()
         return offsets
 
     async def _highest_epoch(self) -> int:

@@ -1,7 +1,5 @@
-"""Asking a running relay for snapshots, through Kafka alone, and waiting for its answer.
-
-Room: app. In: settings, which streams. Out: what the index record of each says, as they come.
-"""
+"""Requests snapshots from a running relay, through Kafka alone, and waits for their index
+records."""
 
 from __future__ import annotations
 
@@ -27,60 +25,73 @@ from watchrelay.kafka.topics import Topics
 _READ_TIMEOUT_S = 60.0
 
 
-class NotThere(WatchrelayError):
-    """What was named is not on the control topic."""
+class NotPublished(WatchrelayError):
+    """The control topic does not exist, or does not describe the stream."""
 
 
-class Unanswered(WatchrelayError):
-    """No snapshot named the request in time."""
+class SnapshotTimeout(WatchrelayError):
+    """No snapshot was complete in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A snapshot that answered. Shape: `index` is the stream's index record; record contract 7."""
+class SnapshotAnswer:
+    """A complete snapshot that names the request."""
 
     stream: str
     index: dict[str, object]
+    """The stream's index record; record contract 7."""
 
 
-class Mute:
-    """For whoever only reads the control topic."""
+class ReadOnlySink:
+    """The sink of a control topic that is only read."""
 
     async def deliver(self, batch: Batch) -> Receipt:
         raise AssertionError(f"nothing is written to {batch.topic} here")
 
 
-async def checked_control(
+async def check_control_topic(
     settings: Settings, connection: KafkaConnection, *, writes: Sequence[str] = ()
 ) -> str:
-    """The name of the control topic, which is there and may be read. `writes`: topics that are
-    going to be written, too.
+    """The name of the control topic, after a check that it exists, and of the rights.
 
-    Without the rights whoever goes on would try for ever, as a relay must. Raises: NotThere,
-    SinkUnavailable, TopicRefused.
+    Without the rights, reading and writing would retry without end, as a relay has to.
+
+    Args:
+        settings: name the topic.
+        connection: to Kafka.
+        writes: topics that will be written.
+
+    Raises:
+        NotPublished: the topic does not exist.
+        SinkUnavailable, TopicRefused: as the message says.
     """
     spec = control_spec(settings)
     topics = Topics(connection, create=True)
     if await topics.check_topic(spec) is None:
-        raise NotThere(
-            f"topic {spec.name} does not exist: no relay ever ran here; start it, or check "
-            "cluster and kafka.topicPrefix"
+        raise NotPublished(
+            f"topic {spec.name} does not exist: no relay has run with this config; start one, or "
+            "check cluster and kafka.topicPrefix"
         )
-    told = await topics.rights({spec.name, *writes})
-    for topic, right, done in (
+    granted = await topics.rights({spec.name, *writes})
+    for topic, right, participle in (
         (spec.name, "READ", "read"),
         *((each, "WRITE", "written") for each in writes),
     ):
-        if topic in told and right not in told[topic]:
+        if topic in granted and right not in granted[topic]:
             raise SinkForbidden(
-                f"topic {topic} may not be {done} by this user: grant {right} on it or its prefix"
+                f"topic {topic} may not be {participle} by this user: grant {right} on it or its "
+                "prefix"
             )
     return spec.name
 
 
 @asynccontextmanager
-async def following(control: ControlTopic) -> AsyncIterator[ControlTopic]:
-    """`control`, read to its end and followed inside the block. Raises: SinkUnavailable."""
+async def read_control_topic(control: ControlTopic) -> AsyncIterator[ControlTopic]:
+    """`control`, read to its end, and kept up to date inside the block.
+
+    Raises:
+        SinkUnavailable: the end was not reached in 60 s.
+    """
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(control.run(), name="control")
         try:
@@ -96,94 +107,102 @@ async def following(control: ControlTopic) -> AsyncIterator[ControlTopic]:
             reading.cancel()
 
 
-def known(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
-    """The streams meant: those named, else all that are published. Raises: NotThere naming the
-    first that is not, and all that are."""
+def published_streams(control: ControlTopic, streams: Sequence[str]) -> tuple[str, ...]:
+    """`streams` without duplicates; without any, all published streams.
+
+    Raises:
+        NotPublished: names the first of `streams` that is not published, and all that are.
+    """
     described = control.described_streams()
     for stream in streams:
         if stream not in described:
-            raise NotThere(
+            raise NotPublished(
                 f"stream {stream} is not published: {control.topic} describes "
                 f"{', '.join(described) or 'none'}"
             )
     if not described:
-        raise NotThere(f"no stream is published: {control.topic} describes none")
+        raise NotPublished(f"no stream is published: {control.topic} describes none")
     return tuple(dict.fromkeys(streams)) or tuple(described)
 
 
-async def ask_for_snapshots(
+async def request_snapshots(
     settings: Settings,
     streams: Sequence[str],
     *,
     timeout_s: float,
-    asked: Callable[[str, Sequence[str]], None] = lambda _id, _streams: None,
-    taken: Callable[[Taken], None] = lambda _: None,
-) -> list[Taken]:
-    """Ask for a snapshot of each stream (none named: of all published); the answers, in the order
-    of the streams.
+    requested: Callable[[str, Sequence[str]], None],
+    completed: Callable[[SnapshotAnswer], None],
+) -> None:
+    """Request a snapshot of each stream, and wait until all are complete.
 
-    Shape: `asked` is told the request's id and the streams once it is written; `taken` each answer
-    as it comes. `timeout_s` is for all of it: also for a Kafka that takes connections and says
-    nothing.
-    Raises: NotThere; Unanswered, naming the streams that are still owed; SinkUnavailable;
-    TopicRefused.
+    Args:
+        settings: of the relay.
+        streams: ids; none: all published streams.
+        timeout_s: for all of it, also where Kafka accepts connections and does not respond.
+        requested: called with the request's id and the streams once it is written.
+        completed: called with each snapshot, as they are complete.
+
+    Raises:
+        NotPublished: there is no such stream.
+        SnapshotTimeout: names the streams without a snapshot.
+        SinkUnavailable, TopicRefused: as the message says.
     """
     connection = kafka_connection(settings, client_id="watchrelay-snapshot")
-    asking = _Asking(asked, taken)
+    pending = _Pending(requested, completed)
     try:
         async with asyncio.timeout(timeout_s):
-            return await _ask(settings, streams, connection, asking)
+            await _request_and_wait(settings, streams, connection, pending)
     except TimeoutError:
-        if asking.request is None:
+        if pending.request is None:
             raise SinkUnavailable(
-                f"kafka at {connection.servers} let no request be written within {timeout_s:g} s "
+                f"kafka at {connection.servers} accepted no request within {timeout_s:g} s "
                 f"({SILENCE})"
             ) from None
-        owed = [stream for stream in asking.request.streams if stream not in asking.answers]
-        raise Unanswered(
-            f"no snapshot of {', '.join(owed)} within {timeout_s:g} s: is a relay running "
-            f"that has {'it' if len(owed) == 1 else 'them'} "
-            f"in its config? Request {asking.request.id} stands: a relay that starts within "
+        missing = [each for each in pending.request.streams if each not in pending.complete]
+        raise SnapshotTimeout(
+            f"no snapshot of {', '.join(missing)} within {timeout_s:g} s: is a relay running "
+            f"that has {'it' if len(missing) == 1 else 'them'} "
+            f"in its config? Request {pending.request.id} stays valid: a relay that starts within "
             "the hour answers"
         ) from None
 
 
 @dataclass(slots=True)
-class _Asking:
-    """How far the asking has come. Shape: `request` once it is written."""
+class _Pending:
+    """A request and the snapshots that answered it."""
 
-    asked: Callable[[str, Sequence[str]], None]
-    taken: Callable[[Taken], None]
+    requested: Callable[[str, Sequence[str]], None]
+    completed: Callable[[SnapshotAnswer], None]
     request: SnapshotRequest | None = None
-    answers: dict[str, Taken] = field(default_factory=dict)
+    """None until it is written."""
+    complete: set[str] = field(default_factory=set)
 
-    def complete(self, request: SnapshotRequest, control: ControlTopic) -> bool:
-        """Take what has come; whether that is all."""
+    def collect(self, request: SnapshotRequest, control: ControlTopic) -> bool:
+        """Report the snapshots that are complete now; whether that is all."""
         for stream in request.streams:
             index = control.index(stream)
-            if stream not in self.answers and index is not None and _names(index, request.id):
-                self.answers[stream] = Taken(stream, index)
-                self.taken(self.answers[stream])
-        return len(self.answers) == len(request.streams)
+            if stream not in self.complete and index is not None and _names(index, request.id):
+                self.complete.add(stream)
+                self.completed(SnapshotAnswer(stream, index))
+        return len(self.complete) == len(request.streams)
 
 
-async def _ask(
-    settings: Settings, streams: Sequence[str], connection: KafkaConnection, asking: _Asking
-) -> list[Taken]:
+async def _request_and_wait(
+    settings: Settings, streams: Sequence[str], connection: KafkaConnection, pending: _Pending
+) -> None:
     signal = signal_spec(settings)
-    control = ControlTopic(
-        connection, await checked_control(settings, connection, writes=[signal.name]), Mute()
-    )
+    control_name = await check_control_topic(settings, connection, writes=[signal.name])
     try:
-        async with following(control):
-            wanted = known(control, streams)
+        async with read_control_topic(
+            ControlTopic(connection, control_name, ReadOnlySink())
+        ) as control:
+            wanted = published_streams(control, streams)
             await Topics(connection, create=settings.kafka.create_topics).ensure_topic(signal)
             request = SnapshotRequest(str(uuid.uuid4()), wanted)
             await send_signal(connection, signal.name, settings.cluster, request)
-            asking.request = request
-            asking.asked(request.id, wanted)
-            await control.until(lambda: asking.complete(request, control))
-            return [asking.answers[stream] for stream in request.streams]
+            pending.request = request
+            pending.requested(request.id, wanted)
+            await control.until(lambda: pending.collect(request, control))
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 

@@ -1,24 +1,18 @@
 """`watchrelay demo`: a synthetic cluster, an embedded Kafka, and the relay between them exactly as
-in production.
-
-Room: commands. In: parsed arguments. Out: decoded events on stdout, what is going on on stderr, the
-exit code of the relay's drain.
-"""
+in production. Decoded events go to stdout, messages to stderr."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from pathlib import Path
 
-from watchrelay.cli.signals import finish
+from watchrelay.cli.signals import run_until_signalled
 from watchrelay.cli.tail import print_batch, text_printer
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
@@ -49,8 +43,8 @@ observe:
   listen: 127.0.0.1:0
 resources:
 {resources}"""
-_SAID = (("kafka", "bootstrapServers"), ("kubernetes", "kubeconfig"))
-"""Keys that `--kafka` and `--kubeconfig` say."""
+_SET_BY_OPTIONS = (("kafka", "bootstrapServers"), ("kubernetes", "kubeconfig"))
+"""Keys that `--kafka` and `--kubeconfig` set."""
 _SHOP = (
     "namespaces",
     "deployments.apps",
@@ -62,104 +56,91 @@ _SHOP = (
 _REAL = ("namespaces", "deployments.apps", "pods", "configmaps")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Where the relay stands between. Shape: `cluster` is None when a real one is used."""
+def demo(*, kubeconfig: str | None, kafka: str | None) -> int:
+    """Run until Ctrl-C.
 
-    cluster: SyntheticCluster | None
-    settings: Settings
-    config: str
+    Args:
+        kubeconfig: of the real cluster to watch, None for the synthetic one.
+        kafka: `host:port` of the real Kafka to publish to, None for the embedded one.
 
+    Returns:
+        the exit code of the relay's drain.
 
-def run(args: argparse.Namespace) -> int:
-    """Run until Ctrl-C; 0 when everything was drained.
-
-    Raises: EmbeddedKafkaError when the extra `demo` is missing; SinkUnavailable when nobody answers
-    at `--kafka`.
+    Raises:
+        ConfigError: the kubeconfig cannot be read, or there is no directory for temporary files.
+        EmbeddedKafkaError: the extra `demo` is not installed.
+        SinkUnavailable: nothing answers at `kafka`.
+        StoppedBySignal: a signal came first.
     """
-    # The embedded broker cannot say how its topics are configured; the warnings about that are no
-    # news here.
-    logs.configure("console", "warning" if args.kafka else "error")
-    return finish(_demo(args))
+    # the embedded broker does not report topic configs; the warnings about that are no news here
+    logs.configure("console", "warning" if kafka else "error")
+    return run_until_signalled(_demo(kubeconfig, kafka))
 
 
-async def _demo(args: argparse.Namespace) -> int:
+async def _demo(kubeconfig: str | None, kafka: str | None) -> int:
     async with AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(_own_directory()))
-        ends = await _ends(args, directory, stack)
-        _say(
-            "the relay's config:\n\n"
-            + "".join(f"    {line}\n" for line in ends.config.splitlines())
-        )
-        daemon = Daemon(ends.settings)
+        directory = Path(stack.enter_context(_temporary_directory()))
+        cluster, config, settings = await _start(kubeconfig, kafka, directory, stack)
+        indented = "".join(f"    {line}\n" for line in config.splitlines())
+        _message(f"the relay's config:\n\n{indented}")
+        daemon = Daemon(settings)
         async with asyncio.TaskGroup() as tasks:
             relay = tasks.create_task(daemon.run(), name="relay")
-            on_lookers = [
-                tasks.create_task(_print_events(ends.settings), name="tail"),
-                tasks.create_task(_tell(daemon), name="tell"),
+            others = [
+                tasks.create_task(_print_events(settings), name="tail"),
+                tasks.create_task(_report_progress(daemon), name="progress"),
             ]
-            if ends.cluster is not None:
-                shop = ends.cluster.open_shop()
-                on_lookers.append(
-                    tasks.create_task(
-                        ends.cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=shop),
-                        name="shop",
-                    )
-                )
+            if cluster is not None:
+                shop = cluster.run_shop(events_per_s=SHOP_EVENTS_PER_S, shop=cluster.open_shop())
+                others.append(tasks.create_task(shop, name="shop"))
             await asyncio.wait((relay,))
-            for task in on_lookers:
+            for task in others:
                 task.cancel()
-    _say("drained; goodbye" if relay.result() == 0 else "the relay did not end well")
+    _message("drained; goodbye" if relay.result() == 0 else "the relay did not drain")
     return relay.result()
 
 
-def _own_directory() -> tempfile.TemporaryDirectory[str]:
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix="watchrelay-demo-")
     except OSError as error:
-        reason = f"no directory for what the demo writes: {error.strerror or error}"
+        reason = f"no directory for temporary files: {error.strerror or error}"
         raise ConfigError(
             [Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]
         ) from error
 
 
-async def _ends(args: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> _Ends:
-    resources = _REAL if args.kubeconfig else _SHOP
-    broker = None if args.kafka else stack.enter_context(EmbeddedKafka.start())
-    cluster = None
-    if not args.kubeconfig:
-        cluster = await stack.enter_async_context(SyntheticCluster())
-    kafka = args.kafka if broker is None else broker.bootstrap
-    config, settings = _configure(args, directory, cluster, kafka)
-    if broker is not None:
-        _make_topics(broker, settings, resources)
-    return _Ends(cluster, settings, config)
-
-
-def _configure(
-    args: argparse.Namespace, directory: Path, cluster: SyntheticCluster | None, kafka: str
-) -> tuple[str, Settings]:
-    """Write the config that an operator would write, and read it as `run` does."""
-    if cluster is None:
-        kubeconfig = _real_file(args.kubeconfig)
-    else:
-        kubeconfig = str(directory / "kubeconfig")
-        Path(kubeconfig).write_text(cluster.kubeconfig())
+async def _start(
+    kubeconfig: str | None, kafka: str | None, directory: Path, stack: AsyncExitStack
+) -> tuple[SyntheticCluster | None, str, Settings]:
+    """Start what is not real; the synthetic cluster, the config as an operator would write it, and
+    its settings."""
+    broker = None if kafka else stack.enter_context(EmbeddedKafka.start())
+    cluster = None if kubeconfig else await stack.enter_async_context(SyntheticCluster())
     resources = _REAL if cluster is None else _SHOP
     config = _CONFIG.format(
-        kubeconfig=json.dumps(kubeconfig, ensure_ascii=False),
-        kafka=json.dumps(kafka),
-        create="true" if args.kafka else "false",
+        kubeconfig=json.dumps(_kubeconfig(kubeconfig, cluster, directory), ensure_ascii=False),
+        kafka=json.dumps(kafka if broker is None else broker.bootstrap),
+        create="true" if broker is None else "false",
         partitions=PARTITIONS,
         resources="".join(f"  - resource: {resource}\n" for resource in resources),
     )
-    file = directory / "watchrelay.yaml"
-    file.write_text(config)
-    environ = _heeded(os.environ, real_cluster=cluster is None, real_kafka=bool(args.kafka))
-    return config, load_settings(str(file), environ=environ)
+    environ = _variables(os.environ, real_cluster=cluster is None, real_kafka=broker is None)
+    settings = load_settings(_write(directory / "watchrelay.yaml", config), environ=environ)
+    if broker is not None:
+        _create_topics(broker, settings, resources)
+    return cluster, config, settings
 
 
-def _real_file(named: str) -> str:
+def _write(file: Path, text: str) -> str:
+    file.write_text(text)
+    return str(file)
+
+
+def _kubeconfig(named: str | None, cluster: SyntheticCluster | None, directory: Path) -> str:
+    if cluster is not None:
+        return _write(directory / "kubeconfig", cluster.kubeconfig())
+    assert named is not None
     try:
         return os.path.realpath(named, strict=True)
     except OSError as error:
@@ -171,34 +152,36 @@ def _real_file(named: str) -> str:
         raise ConfigError([Problem(reason, source=named, hint="named by --kubeconfig")]) from error
 
 
-def _heeded(environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool) -> dict[str, str]:
-    """The variables that may speak of a demo: how it is observed and ends, and how to reach an end
-    that is real.
+def _variables(
+    environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool
+) -> dict[str, str]:
+    """The variables that apply to a demo: those of observability and shutdown, and of the
+    connections to what is real.
 
-    None says where an end is, or that this is another cluster: what is exported for a real relay
-    must not turn a demo's lists into deletes on its topics.
+    Those that name the cluster or an address do not: what is exported for a real relay must not
+    turn a demo's lists into deletes on its topics.
     """
     sections = (
         {"observe", "shutdown"}
         | ({"kafka"} if real_kafka else set())
         | ({"kubernetes"} if real_cluster else set())
     )
-    heeded: dict[str, str] = {}
-    passed_over: list[str] = []
+    used: dict[str, str] = {}
+    ignored: list[str] = []
     for name, value in environ.items():
         path = env_path(name) if name.startswith(ENV_PREFIX) else None
-        if path is None or (path[0] in sections and path[:2] not in _SAID):
-            heeded[name] = value
+        if path is None or (path[0] in sections and path[:2] not in _SET_BY_OPTIONS):
+            used[name] = value
         else:
-            passed_over.append(name)
-    if passed_over:
-        _say(f"not heeded, the demo has its own: {', '.join(sorted(passed_over))}")
-    return heeded
+            ignored.append(name)
+    if ignored:
+        _message(f"ignored, the demo has its own values: {', '.join(sorted(ignored))}")
+    return used
 
 
-def _make_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str, ...]) -> None:
-    """The embedded broker cannot create topics by request; a real one is asked by the relay
-    itself."""
+def _create_topics(broker: EmbeddedKafka, settings: Settings, resources: tuple[str, ...]) -> None:
+    """Create the topics: the embedded broker has no CreateTopics request, which the relay sends to
+    a real one."""
     broker.create_topic(control_topic(settings), 1)
     broker.create_topic(signal_topic(settings), 1)
     for resource in resources:
@@ -225,22 +208,18 @@ async def _print_events(settings: Settings) -> None:
             print_batch(seen, printer, sys.stdout, sys.stderr)
 
 
-async def _tell(daemon: Daemon) -> None:
-    """Say where to look, and when the whole state is in Kafka."""
+async def _report_progress(daemon: Daemon) -> None:
+    """Print the URLs, and when the initial state is in Kafka."""
     await daemon.started.wait()
     base = f"http://127.0.0.1:{daemon.port}"
-    _say(
+    _message(
         f"status page {base}/   readiness {base}/readyz   metrics {base}/metrics   (Ctrl-C ends "
         "the demo)"
     )
-    await _until(lambda: daemon.readiness.check()[0])
-    _say("ready: the whole state of every stream is in Kafka; what follows are live changes")
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # readiness is computed when it is asked for, not announced
+    while not daemon.readiness.check()[0]:  # noqa: ASYNC110  # computed on demand, not announced
         await asyncio.sleep(_READY_POLL_S)
+    _message("ready: the whole state of every stream is in Kafka; live changes follow")
 
 
-def _say(text: str) -> None:
+def _message(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)

@@ -1,28 +1,34 @@
-"""What `validate` and `topics` print with `--output json`: one object on one line; keys are only
-ever added.
+"""What commands print: messages on stderr, JSON on stdout, and streams that are closed or full.
 
-Room: commands. In: problems and facts. Out: JSON on stdout.
+`watchrelay --help` imports this, so json and the text helpers are imported when they are used.
 """
 
 from __future__ import annotations
 
-import json
+import errno
+import io
+import os
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from watchrelay.core.errors import Problem
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from watchrelay.admin.preflight import Fact
+    from watchrelay.admin.preflight import CheckResult
+    from watchrelay.core.errors import Problem
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print `value` on one line, everything but ASCII escaped."""
+    """Print `value` as one line of ASCII. From release to release, keys are only added."""
+    import json
+
     print(json.dumps(value))
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """A mistake in the config, or a warning about it; what is not known is null."""
+    """A mistake in the config, or a warning about it; null for what is unknown."""
     return {
         "message": problem.message,
         "hint": problem.hint or None,
@@ -32,6 +38,62 @@ def problem_json(problem: Problem) -> dict[str, Any]:
     }
 
 
-def fact_json(fact: Fact) -> dict[str, Any]:
-    """A line of the checks."""
-    return {"level": fact.level, "subject": fact.what, "message": fact.said}
+def check_json(result: CheckResult) -> dict[str, Any]:
+    """One check against the cluster or Kafka."""
+    return {"level": result.level, "subject": result.subject, "message": result.message}
+
+
+# ---- the standard streams ------------------------------------------------------------------------
+
+
+def open_standard_streams() -> None:
+    """Open those that the process was started without (`>&-`) on /dev/null: nothing that belongs to
+    one may appear on another.
+
+    Characters that stdout's encoding lacks (a file name in an ASCII locale) are escaped, as on
+    stderr.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_error(*lines: str) -> None:
+    """Print to stderr; where that cannot be written, the exit code alone has to tell."""
+    from watchrelay.core.text import printable
+
+    try:
+        for line in lines:
+            for each in line.split("\n"):
+                print(printable(each), file=sys.stderr)
+    except OSError:
+        discard(sys.stderr)
+
+
+def close_stderr() -> None:
+    """Give up what cannot be written to stderr: the interpreter would try again at exit, and change
+    the exit code to 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Redirect `stream` to /dev/null: its reader is gone, and a write at exit must not fail.
+
+    Source: Python docs, "Note on SIGPIPE".
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_unwritable(error: OSError) -> bool:
+    """True for an error of a full or failing disk that names no file: it is that of stdout."""
+    return error.filename is None and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+    )

@@ -1,29 +1,33 @@
-"""`watchrelay rbac`.
-
-Room: commands. In: parsed arguments, the config. Out: manifests on stdout that grant what the
-config needs, and nothing else.
-"""
+"""`watchrelay rbac`: manifests that grant what the config needs, and nothing else."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import yaml
 
+from watchrelay.cli.options import ConfigOptions
 from watchrelay.cli.yamltext import quote_other_types
 from watchrelay.config import load
 from watchrelay.config.rights import manifests, rights
 from watchrelay.core.errors import ConfigError
 
 
-def run(args: argparse.Namespace) -> int:
+def rbac(config: ConfigOptions, *, namespace: str, name: str) -> int:
     """Print the manifests.
 
-    Raises: ConfigError when the config is wrong, or names a resource that RBAC cannot be told of
-    without asking a cluster.
+    Args:
+        config: where the settings come from.
+        namespace, name: the service account that gets the rights.
+
+    Returns:
+        0.
+
+    Raises:
+        ConfigError: the config is wrong, or names a resource whose API group only the cluster
+            knows.
     """
-    loaded = load(args.config, args.sets)
+    loaded = load(*config)
     granted, unresolved = rights(loaded.settings)
     if unresolved:
         raise ConfigError(
@@ -32,16 +36,13 @@ def run(args: argparse.Namespace) -> int:
                 for entry in unresolved
             ]
         )
-    namespace, name = args.service_account
     print(
         f"# The rights of watchrelay for cluster {loaded.settings.cluster}: list and watch, "
         "nothing else."
     )
     needed = list(dict.fromkeys((namespace, *granted.namespaced)))
-    print(
-        f"# {'This namespace' if len(needed) == 1 else 'These namespaces'} must exist before: "
-        f"{', '.join(needed)}"
-    )
+    these = "This namespace" if len(needed) == 1 else "These namespaces"
+    print(f"# {these} must exist before: {', '.join(needed)}")
     print("# " + "; ".join(f"kubectl create namespace {each}" for each in needed))
     for manifest in manifests(granted, namespace=namespace, name=name):
         print("---")

@@ -1,46 +1,57 @@
-"""`watchrelay retire`: takes a stream that left the config off its topic, for good.
-
-Room: commands. In: parsed arguments (config, sets, stream, yes, force). Out: a line on stdout; 0, 1
-when the stream is still in the config or written by a relay, not published, or was not confirmed, 2
-when nobody can be asked, 69 when Kafka is away, 75 when a relay claimed the stream meanwhile.
-"""
+"""`watchrelay retire`: removes a stream that left the config from its topic, for good."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from watchrelay.admin.retire import Plan, look, refuse_configured, retire
-from watchrelay.cli.signals import finish
+from watchrelay.admin.retire import (
+    RetirementPlan,
+    plan_retirement,
+    refuse_configured,
+    retire_stream,
+)
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import load_settings
+from watchrelay.core.exit_codes import FAILED, OK, USAGE
 from watchrelay.core.text import counted
 from watchrelay.observe import logs
 
-FAILED, USAGE = 1, 2
 
+def retire(config: ConfigOptions, stream: str, *, yes: bool, force: bool) -> int:
+    """Ask for confirmation, retire the stream, print what was done.
 
-def run(args: argparse.Namespace) -> int:
-    """Ask, retire, say what was done.
+    Args:
+        config: where the settings come from.
+        stream: id of the stream.
+        yes: do not ask.
+        force: do not check whether a relay writes the stream.
 
-    Raises: ConfigError, StillConfigured, StillWritten, NotThere, Fenced, SinkUnavailable,
-    TopicRefused: one line for the operator each.
+    Returns:
+        0 when it is retired, 1 when the answer was not yes, 2 when nobody can be asked.
+
+    Raises:
+        ConfigError, StillConfigured, StillWritten, NotPublished, Fenced, SinkUnavailable,
+            TopicRefused: one line for the operator each.
+        StoppedBySignal: a signal came first.
     """
-    settings = load_settings(args.config, args.sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "error")
-    refuse_configured(settings, args.stream)
-    if not args.yes and not sys.stdin.isatty():
-        print(
-            f"watchrelay retire: deletes every object of {args.stream} from its topic: say --yes "
-            "where nobody can be asked",
-            file=sys.stderr,
+    refuse_configured(settings, stream)
+    if not yes and not sys.stdin.isatty():
+        _message(
+            f"watchrelay retire: deletes every object of {stream} from its topic: add --yes to "
+            "confirm, stdin is no terminal"
         )
         return USAGE
-    if not (args.yes and args.force):
-        plan = finish(look(settings, args.stream, force=args.force, watching=_watching))
-        if not args.yes and not confirmed(plan):
-            print(f"stream {args.stream} is left as it is", file=sys.stderr)
+    if not (yes and force):
+        plan = run_until_signalled(
+            plan_retirement(settings, stream, force=force, watching=_print_wait)
+        )
+        if not yes and not confirmed(plan):
+            _message(f"stream {stream} is unchanged")
             return FAILED
-    done = finish(retire(settings, args.stream))
+    done = run_until_signalled(retire_stream(settings, stream))
     wrote = f"topic {done.topic} is gone"
     if done.deletes is not None:
         wrote = (
@@ -48,37 +59,33 @@ def run(args: argparse.Namespace) -> int:
             "published"
         )
     print(f"{done.stream}: retired: {wrote}, control records removed")
-    return 0
+    return OK
 
 
-def _watching(topic: str, seconds: float) -> None:
-    print(
-        f"watchrelay retire: looking for {seconds:.0f} s whether a relay still writes to {topic}",
-        file=sys.stderr,
+def confirmed(plan: RetirementPlan) -> bool:
+    """Describe the plan, and ask the person at the terminal; whether the answer is yes."""
+    if plan.topic_exists:
+        objects = "its objects"
+        if plan.objects is not None:
+            objects += f" ({plan.objects} at the last snapshot)"
+        _message(
+            f"This publishes a delete for each of {objects} of stream {plan.stream} on topic "
+            f"{plan.topic},\nand removes the stream from the control topic. Consumers end with an "
+            "empty state."
+        )
+    else:
+        _message(
+            f"Topic {plan.topic} is gone; this removes stream {plan.stream} from the control topic."
+        )
+    print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _print_wait(topic: str, seconds: float) -> None:
+    _message(
+        f"watchrelay retire: checking for {seconds:.0f} s whether a relay still writes to {topic}"
     )
 
 
-def confirmed(plan: Plan) -> bool:
-    """Whether the person at the terminal says yes."""
-    if plan.topic_exists:
-        held = (
-            "its objects"
-            if plan.objects is None
-            else f"its objects ({plan.objects} at the last snapshot)"
-        )
-        print(
-            f"This publishes a delete for each of {held} of stream {plan.stream} on topic "
-            f"{plan.topic},",
-            file=sys.stderr,
-        )
-        print(
-            "and forgets the stream on the control topic. Consumers end with an empty state.",
-            file=sys.stderr,
-        )
-    else:
-        print(
-            f"Topic {plan.topic} is gone; this forgets stream {plan.stream} on the control topic.",
-            file=sys.stderr,
-        )
-    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+def _message(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,11 +1,7 @@
-"""`watchrelay run`: the daemon.
-
-Room: commands. In: the parsed command line. Out: the exit code.
-"""
+"""`watchrelay run`: the daemon."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -13,6 +9,8 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.signals import SIGNALS
 from watchrelay.daemon.memory import lean_import
 from watchrelay.observe import logs
 
@@ -20,56 +18,51 @@ if TYPE_CHECKING:
     from watchrelay.daemon.daemon import Daemon
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class _Begun:
-    """How far the start has come."""
+class _Startup:
+    """What exists so far."""
 
     daemon: Daemon | None = None
 
 
-def run(args: argparse.Namespace) -> int:
-    """Relay until told to stop; the exit code of the drain.
+def run(config: ConfigOptions) -> int:
+    """Relay until a signal stops it.
 
-    Raises: ConfigError with every problem; AddressRefused.
+    Returns:
+        the exit code of the drain.
+
+    Raises:
+        ConfigError: with every problem.
+        AddressRefused: `observe.listen` cannot be bound.
     """
-    with _told_early() as begun:
+    with _exit_on_early_signal() as startup:
         with lean_import():
             from watchrelay.config import load_settings
             from watchrelay.daemon.daemon import Daemon
             from watchrelay.daemon.reload import ConfigSource
-        settings = load_settings(args.config, args.sets)
+        settings = load_settings(*config)
         logs.configure(settings.observe.log_format, settings.observe.log_level)
-        begun.daemon = Daemon(settings, source=ConfigSource(args.config, args.sets))
-        return asyncio.run(_run(begun.daemon))
-
-
-async def _run(daemon: Daemon) -> int:
-    return await daemon.run()
+        startup.daemon = Daemon(settings, source=ConfigSource(*config))
+        return asyncio.run(startup.daemon.run())
 
 
 @contextlib.contextmanager
-def _told_early() -> Iterator[_Begun]:
-    """SIGTERM and Ctrl-C before the daemon hears them itself: nothing was begun, so nothing is
-    drained. After its end they change nothing.
-
-    The first process of a container must do this itself: no signal ends it that it does not handle.
-    """
-    begun = _Begun()
+def _exit_on_early_signal() -> Iterator[_Startup]:
+    """Until the daemon handles SIGTERM and Ctrl-C itself, they exit with 0: nothing was published,
+    so there is nothing to drain. SIGHUP is ignored: the config is being read as it is."""
+    startup = _Startup()
 
     def leave(_number: int, _frame: object) -> None:
-        if begun.daemon is not None and begun.daemon.started.is_set():
+        if startup.daemon is not None and startup.daemon.started.is_set():
             return
         with contextlib.suppress(OSError):
-            os.write(2, b"watchrelay: told to stop before anything was begun\n")
+            os.write(2, b"watchrelay: stopped by a signal before startup was complete\n")
         os._exit(0)
 
-    handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(_SIGNALS, leave)
-    handlers[signal.SIGHUP] = lambda _number, _frame: None  # the config is being read as it is
+    handlers: dict[int, Callable[[int, object], None]] = dict.fromkeys(SIGNALS, leave)
+    handlers[signal.SIGHUP] = lambda _number, _frame: None
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield begun
+        yield startup
     finally:
         for number, former in before.items():
             signal.signal(number, former)

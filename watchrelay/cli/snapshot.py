@@ -1,18 +1,18 @@
-"""`watchrelay snapshot`: asks the running relay for snapshots, through Kafka, and waits until they
-are complete."""
+"""`watchrelay snapshot`: requests snapshots from the running relay, through Kafka, and waits until
+they are complete."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 import msgspec
 
-from watchrelay.admin.snapshot_request import Taken, ask_for_snapshots
-from watchrelay.cli.signals import finish
-from watchrelay.config import Settings, load_settings
+from watchrelay.admin.snapshot_request import SnapshotAnswer, request_snapshots
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.signals import run_until_signalled
+from watchrelay.config import load_settings
 from watchrelay.core.text import counted, printable
 from watchrelay.observe import logs
 
@@ -24,62 +24,76 @@ _FIELDS = {
     "count": "count",
     "partitions": "partitions",
 }
-"""What is printed as JSON, by the name that the index record has for it."""
+"""The JSON keys, with the names of the same fields in the index record."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Ask, wait, print.
-
-    Raises: ConfigError, NotThere, Unanswered, SinkUnavailable, TopicRefused: one line for the
-    operator each.
-    """
-    settings = load_settings(args.config, args.sets)
-    logs.configure(settings.observe.log_format, "error")
-    printer = as_json if args.output == "json" else line
-    finish(_snapshot(settings, args.streams, args.timeout, Progress(sys.stderr), printer))
-    return 0
-
-
-async def _snapshot(
-    settings: Settings,
+def snapshot(
+    config: ConfigOptions,
     streams: Sequence[str],
+    *,
+    as_json: bool,
     timeout_s: float,
-    progress: Progress,
-    printer: Callable[[Taken], str],
-) -> None:
-    def taken(answer: Taken) -> None:
+) -> int:
+    """Request a snapshot of each stream, wait for all, and print a line for each.
+
+    Args:
+        config: where the settings come from.
+        streams: stream ids; none: all published streams.
+        as_json: print JSON.
+        timeout_s: time limit for all of it.
+
+    Returns:
+        0.
+
+    Raises:
+        ConfigError, NotPublished, SnapshotTimeout, SinkUnavailable, TopicRefused: one line for the
+            operator each.
+        StoppedBySignal: a signal came first.
+    """
+    settings = load_settings(*config)
+    logs.configure(settings.observe.log_format, "error")
+    progress = Progress(sys.stderr)
+
+    def completed(answer: SnapshotAnswer) -> None:
         progress.clear()
-        print(printer(answer), flush=True)
-        progress.taken()
+        print(answer_json(answer) if as_json else answer_text(answer), flush=True)
+        progress.completed()
 
     try:
-        await ask_for_snapshots(
-            settings, streams, timeout_s=timeout_s, asked=progress.asked, taken=taken
+        run_until_signalled(
+            request_snapshots(
+                settings,
+                streams,
+                timeout_s=timeout_s,
+                requested=progress.requested,
+                completed=completed,
+            )
         )
     finally:
         progress.clear()
+    return 0
 
 
 class Progress:
-    """What is still waited for, on a terminal alone, in one line that is written over."""
+    """How many snapshots are complete, in one line that is overwritten; on a terminal alone."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._shown = out.isatty()
         self._wanted = self._done = 0
 
-    def asked(self, _request_id: str, streams: Sequence[str]) -> None:
-        """The request is written."""
+    def requested(self, _request_id: str, streams: Sequence[str]) -> None:
+        """The request was written."""
         self._wanted = len(streams)
         self._show()
 
-    def taken(self) -> None:
-        """One stream has answered."""
+    def completed(self) -> None:
+        """The snapshot of one stream is complete."""
         self._done += 1
         self._show()
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=self._out, flush=True)
 
@@ -93,17 +107,16 @@ class Progress:
             )
 
 
-def as_json(answer: Taken) -> str:
-    """One JSON object on one line: the stream and what its index record has (record contract 7);
-    null for what that lacks."""
+def answer_json(answer: SnapshotAnswer) -> str:
+    """One JSON object on one line: the stream and the fields of its index record (record contract
+    7), null for those that it lacks."""
     index = answer.index
     fields = {name: index.get(key) for name, key in _FIELDS.items()}
     return printable(msgspec.json.encode({"stream": answer.stream, **fields}).decode())
 
 
-def line(answer: Taken) -> str:
-    """What one snapshot holds: its id, the objects, the version of the state, and where it begins
-    on the topic."""
+def answer_text(answer: SnapshotAnswer) -> str:
+    """One line: the snapshot's id, objects, resourceVersion, and the offsets where it begins."""
     index = answer.index
     listed = index.get("partitions")
     partitions = (

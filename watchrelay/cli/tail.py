@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import msgspec
 
+from watchrelay.cli.client_messages import short_client_log
 from watchrelay.cli.manifests import name_of, yaml_of
-from watchrelay.cli.signals import finish
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.streams import plan
 from watchrelay.consumer.reader import Seen, TailReader
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
-from watchrelay.core import clock
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import BROKEN_JSON, counted, printable, short, why_broken
+from watchrelay.core.text import BROKEN_JSON, counted, printable, why_broken
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic
-from watchrelay.kafka.client.failures import explained_failures
 
 Printer = Callable[[Seen], str]
 
-OUTPUTS: dict[str, Callable[[], Printer]] = {
+PRINTERS: dict[str, Callable[[], Printer]] = {
     "text": lambda: text_printer(sys.stdout),
     "json": lambda: as_json,
     "yaml": lambda: yaml_printer(),
@@ -39,94 +37,72 @@ _COLOURS = {"added": "32", "modified": "33", "deleted": "31", "read": "36"}
 _MARKER_COLOUR = "2"
 _json = msgspec.json.Encoder().encode
 _BREAKS = frozenset(b"\n\r\t")
-_QUIET_S = 30.0
-_PATIENCE_S = 3.0
-"""Longer than it takes until all brokers have refused."""
 
 
-class ClientWords(logging.Handler):
-    """What the Kafka client says while it is in trouble, to `out`: a line every half minute, where
-    it says dozens a second.
+def tail(
+    config: ConfigOptions,
+    streams: Sequence[str],
+    *,
+    from_beginning: bool,
+    until_end: bool,
+    output: Literal["text", "json", "yaml", "name"],
+    markers: bool,
+    keys: Sequence[str],
+    types: Sequence[str],
+    namespaces: Sequence[str],
+) -> int:
+    """Print records until a signal stops it, or with `until_end` up to the end at the start.
 
-    Not of a trouble that is over at once, nor of one that ends the command: that says it itself,
-    with the cure.
+    Args:
+        config: where the settings come from.
+        streams: stream ids; none: all published streams.
+        from_beginning: start with the oldest record.
+        until_end: stop at the offsets that are the end now.
+        output: the form of each record.
+        markers: print markers too.
+        keys, types, namespaces: print only these; see `RecordFilter`.
+
+    Returns:
+        0.
+
+    Raises:
+        ConfigError, SinkUnavailable, NothingPublished: one line for the operator each.
+        StoppedBySignal: a signal came first.
     """
+    settings = load_settings(*config)
+    printer = PRINTERS[output]()
+    wanted = RecordFilter(markers, tuple(keys), frozenset(types), frozenset(namespaces))
+    shown: set[str] = set()
 
-    def __init__(self, out: TextIO, *, now_s: Callable[[], float] = clock.now_s) -> None:
-        super().__init__(logging.WARNING)
-        self._out = out
-        self._now_s = now_s
-        self._since_s = self._newest_s = self._quiet_until_s = float("-inf")
+    def waiting(problem: str) -> None:
+        if problem not in shown:
+            shown.add(problem)
+            print(f"waiting: {problem}", file=sys.stderr)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print the line, unless the trouble has only begun, or another was printed not long
-        ago."""
-        now_s = self._now_s()
-        if now_s - self._newest_s > _QUIET_S:
-            self._since_s = now_s
-        self._newest_s = now_s
-        if now_s - self._since_s >= _PATIENCE_S and now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + _QUIET_S
-            print(f"kafka: {short(' '.join(record.getMessage().split()))}", file=self._out)
+    async def print_records() -> None:
+        connection = kafka_connection(settings, client_id="watchrelay-tail")
+        reader = TailReader(
+            connection.arguments(),
+            control_topic=control_topic(settings),
+            streams=streams,
+            from_beginning=from_beginning,
+            until_end=until_end,
+            waiting=waiting,
+            awaited=lambda stream: may_be_configured(settings, stream),
+        )
+        with explained_failures(connection):
+            async with aclosing(reader.batches()) as batches:
+                async for seen in batches:
+                    print_batch(seen, printer, sys.stdout, sys.stderr, wanted)
 
-
-@contextmanager
-def client_words(out: TextIO) -> Iterator[None]:
-    """While in it, what the Kafka client complains of goes to `out`, in few words, and nowhere
-    else."""
-    client_log, words = logging.getLogger("aiokafka"), ClientWords(out)
-    client_log.propagate, before = False, client_log.propagate
-    client_log.addHandler(words)
-    try:
-        yield
-    finally:
-        client_log.removeHandler(words)
-        client_log.propagate = before
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print until the end (`--until-end`), or until told to stop.
-
-    Raises: ConfigError, SinkUnavailable, NothingPublished: one line for the operator each;
-    ToldToStop.
-    """
-    settings = load_settings(args.config, args.sets)
-    printer = OUTPUTS[args.output]()
-    with client_words(sys.stderr):
-        finish(_tail(settings, args, printer))
+    with short_client_log(sys.stderr):
+        run_until_signalled(print_records())
     return 0
 
 
-async def _tail(settings: Settings, args: argparse.Namespace, printer: Printer) -> None:
-    said: set[str] = set()
-
-    def waiting(problem: str) -> None:
-        if problem not in said:
-            said.add(problem)
-            print(f"waiting: {problem}", file=sys.stderr)
-
-    connection = kafka_connection(settings, client_id="watchrelay-tail")
-    reader = TailReader(
-        connection.arguments(),
-        control_topic=control_topic(settings),
-        streams=args.streams,
-        from_beginning=args.from_beginning,
-        until_end=args.until_end,
-        waiting=waiting,
-        awaited=lambda stream: may_come(settings, stream),
-    )
-    selection = Selection(
-        args.markers, tuple(args.key), frozenset(args.type), frozenset(args.namespace)
-    )
-    with explained_failures(connection):
-        async with aclosing(reader.batches()) as batches:
-            async for seen in batches:
-                print_batch(seen, printer, sys.stdout, sys.stderr, selection)
-
-
-def may_come(settings: Settings, stream: str) -> bool:
-    """Whether the config asks for `stream`, as far as can be told without a cluster, which alone
-    knows groups and wildcards."""
+def may_be_configured(settings: Settings, stream: str) -> bool:
+    """Whether an entry of the config may mean `stream`; only the cluster can resolve groups and
+    wildcards."""
     name, _, namespace = stream.partition("@")
     for each in plan(settings):
         if stream == each.id:
@@ -141,17 +117,17 @@ def may_come(settings: Settings, stream: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which records are printed. Empty `keys` (patterns of a shell), `types`, `namespaces`: all; a
-    marker also where its type is named."""
+class RecordFilter:
+    """Which records are printed. `keys` are shell patterns; empty `keys`, `types` or `namespaces`
+    match all objects. Markers are printed with `markers`, or where `types` names theirs."""
 
     markers: bool = False
     keys: tuple[str, ...] = ()
     types: frozenset[str] = frozenset()
     namespaces: frozenset[str] = frozenset()
 
-    def wants(self, record: Decoded) -> bool:
-        """Whether it is printed."""
+    def matches(self, record: Decoded) -> bool:
+        """Whether the record is printed."""
         if isinstance(record, MarkerRecord):
             return self.markers or record.kind in self.types
         key = record.key.decode()
@@ -164,21 +140,21 @@ class Selection:
         )
 
 
-OBJECTS = Selection()
-"""All objects, no marker."""
+ALL_OBJECTS = RecordFilter()
+"""All objects, no markers."""
 
 
 def print_batch(
     seen: list[Seen],
     printer: Printer,
     out: TextIO,
-    complaints: TextIO,
-    selection: Selection = OBJECTS,
+    errors: TextIO,
+    wanted: RecordFilter = ALL_OBJECTS,
 ) -> None:
-    """Records to `out`; what is no record of ours to `complaints`, one line each."""
+    """Print records to `out`, and a line to `errors` for each that breaks the record contract."""
     lines = []
     for each in seen:
-        if each.record is not None and not selection.wants(each.record):
+        if each.record is not None and not wanted.matches(each.record):
             continue
         refused = each.refused
         if each.record is not None:
@@ -187,19 +163,20 @@ def print_batch(
                 continue
             except RecordRefused as error:
                 refused = str(error)
-        print(f"{each.topic}/{each.partition}@{each.offset}: {printable(refused)}", file=complaints)
+        print(f"{each.topic}/{each.partition}@{each.offset}: {printable(refused)}", file=errors)
     if lines:
         out.write("\n".join(lines) + "\n")
         out.flush()
 
 
 def as_json(seen: Seen) -> str:
-    """One JSON object, on one line, that any terminal can show.
+    """A record as one JSON object, on one line, of printable characters.
 
-    Shape: topic, partition, offset, stream, type, key, uid, resourceVersion, epoch, sequence,
-    reason, object (its bytes as they stand on the topic, but for line ends between tokens and for
-    characters that a terminal may not show); of a marker what it carries.
-    Raises: RecordRefused: the value is not JSON.
+    `object` has the bytes of the value, but for line ends between tokens and for characters that
+    are not printable. A marker has the fields of `marker_fields`.
+
+    Raises:
+        RecordRefused: the value is not JSON.
     """
     record = seen.record
     assert record is not None
@@ -235,7 +212,7 @@ def _on_one_line(value: bytes) -> msgspec.Raw:
 
 
 def marker_fields(record: MarkerRecord) -> dict[str, Any]:
-    """What a marker carries; what does not apply to its kind is left out."""
+    """The fields of a marker; those that do not apply to its kind are left out."""
     fields: dict[str, Any] = {
         "type": record.kind,
         "key": f"%wr/{record.kind}/{record.stream}/{record.partition}",
@@ -275,8 +252,8 @@ def as_name(seen: Seen) -> str:
 
 
 def yaml_printer() -> Printer:
-    """Each object as a YAML document, as kubectl prints it. What has no object, a delete or a
-    marker, is a comment."""
+    """Prints each object as a YAML document, as kubectl does, and deletes and markers as
+    comments."""
     separator = ""
 
     def as_yaml(seen: Seen) -> str:
@@ -292,15 +269,14 @@ def yaml_printer() -> Printer:
 
 
 def text_printer(out: TextIO) -> Printer:
-    """One aligned line for people; coloured on a terminal, unless NO_COLOR is set. Source:
+    """Prints a record as one aligned line; coloured on a terminal, unless NO_COLOR is set. Source:
     https://no-color.org."""
     coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return lambda seen: as_text(seen, coloured=coloured)
 
 
 def as_text(seen: Seen, *, coloured: bool) -> str:
-    """Time, stream, what happened, to which object, at which version, where it stands and why it
-    was said."""
+    """A record as one line: time, stream, type, key, version, partition, offset and reason."""
     record = seen.record
     assert record is not None
     where = f"p{seen.partition}@{seen.offset}"
@@ -320,7 +296,7 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
         )
     else:
         what, colour = record.kind, _MARKER_COLOUR
-        told = (
+        state = (
             ""
             if record.kind == "claim"
             else (
@@ -329,7 +305,7 @@ def as_text(seen: Seen, *, coloured: bool) -> str:
             )
         )
         name = f"snapshot {record.snapshot}, " if record.snapshot else ""
-        rest = f"{name}{told}epoch {record.epoch}  {where}"
+        rest = f"{name}{state}epoch {record.epoch}  {where}"
     rest = printable(rest)
     if not coloured:
         return f"{head}{what:<9} {rest}".rstrip()

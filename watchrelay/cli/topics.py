@@ -1,55 +1,61 @@
-"""`watchrelay topics`: the topics of the config, checked, and with `--create` made.
-
-Room: commands. In: parsed arguments, the config. Out: a line per topic on stdout, or JSON; 0, 69
-when Kafka or the cluster is away, 78 when a person must change something.
-"""
+"""`watchrelay topics`: checks the topics of the config, and with `--create` creates them."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from watchrelay.admin.preflight import Fact, check_topics, resolve_streams
-from watchrelay.cli.output import fact_json, print_json
-from watchrelay.cli.signals import finish
+from watchrelay.admin.preflight import CheckResult, check_topics, resolve_streams, worst_exit_code
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.output import check_json, print_json
+from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Settings, load_settings
 from watchrelay.observe import logs
 
 _LEVELS = ("ok", "warning", "error")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the facts; the exit code is that of the worst.
+def topics(config: ConfigOptions, *, create: bool, as_json: bool) -> int:
+    """Check the topics and print the results, a line for each, or one JSON object.
 
-    Raises: ConfigError with every problem.
+    Args:
+        config: where the settings come from.
+        create: create missing topics.
+        as_json: print JSON.
+
+    Returns:
+        the exit code of the worst result: 0, 69 or 78.
+
+    Raises:
+        ConfigError: with every problem.
+        StoppedBySignal: a signal came first.
     """
-    settings = load_settings(args.config, args.sets)
+    settings = load_settings(*config)
     logs.configure(settings.observe.log_format, "warning")
-    facts = finish(_facts(settings, create=args.create))
-    if args.output == "json":
+    results = run_until_signalled(_check(settings, create=create))
+    if as_json:
         print_json(
             {
-                "topics": _topics(facts),
-                "checks": [fact_json(fact) for fact in facts if fact.topic is None],
+                "topics": _topics_json(results),
+                "checks": [check_json(each) for each in results if each.topic is None],
             }
         )
     else:
-        for fact in facts:
-            print(fact)
-    return Fact.exit_code(facts)
+        for result in results:
+            print(result)
+    return worst_exit_code(results)
 
 
-async def _facts(settings: Settings, *, create: bool) -> list[Fact]:
-    streams, troubles = await resolve_streams(settings)
-    return [*troubles, *await check_topics(settings, streams, create=create)]
+async def _check(settings: Settings, *, create: bool) -> list[CheckResult]:
+    streams, failed = await resolve_streams(settings)
+    return [*failed, *await check_topics(settings, streams, create=create)]
 
 
-def _topics(facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """One object per topic; numbers are null where the topic is not there or was not read."""
+def _topics_json(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
+    """One object per topic; numbers are null where it does not exist or was not read."""
     topics: dict[str, dict[str, Any]] = {}
-    for fact in facts:
-        if fact.topic is None:
+    for result in results:
+        if result.topic is None:
             continue
         empty: dict[str, Any] = {
             "exists": None,
@@ -60,14 +66,14 @@ def _topics(facts: Sequence[Fact]) -> list[dict[str, Any]]:
             "messages": [],
         }
         row = topics.setdefault(
-            fact.topic.name, {"topic": fact.topic.name, "kind": fact.topic.kind, **empty}
+            result.topic.name, {"topic": result.topic.name, "kind": result.topic.kind, **empty}
         )
-        row["level"] = max(row["level"], fact.level, key=_LEVELS.index)
-        if found := fact.found:
+        row["level"] = max(row["level"], result.level, key=_LEVELS.index)
+        if found := result.topic_facts:
             row |= {"exists": True, "created": found.created}
             row |= {"partitions": found.partitions, "replicationFactor": found.replication_factor}
-        elif fact.absent:
+        elif result.absent:
             row["exists"] = False
-        if fact.level != "ok":
-            row["messages"].append(fact.said)
+        if result.level != "ok":
+            row["messages"].append(result.message)
     return list(topics.values())

@@ -1,42 +1,52 @@
-"""`watchrelay validate`.
-
-Room: commands. In: parsed arguments, the config. Out: what the config means, warnings included, on
-stdout; with --connect, whether the world agrees (`validate_connect.py`).
-"""
+"""`watchrelay validate`: what the config means; with `--connect`, whether cluster and Kafka are as
+it needs them."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from watchrelay.cli.output import print_json, problem_json
+from watchrelay.cli.options import ConfigOptions
+from watchrelay.cli.output import check_json, print_json, problem_json
+from watchrelay.cli.signals import run_until_signalled
 from watchrelay.config import Loaded, Settings, load
 from watchrelay.config.advice import warnings
 from watchrelay.config.streams import Planned, plan
 from watchrelay.config.units import duration_text
 from watchrelay.core.errors import ConfigError
+from watchrelay.core.exit_codes import OK, USAGE
 from watchrelay.core.text import counted
 
-USAGE = 2
+if TYPE_CHECKING:
+    from watchrelay.admin.preflight import CheckResult
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print streams and topics; 0 when the config is good.
+def validate(config: ConfigOptions, *, connect: bool, account: str, as_json: bool) -> int:
+    """Print streams, topics and warnings, and with `connect` the results of the checks.
 
-    Raises: ConfigError with every problem.
+    Args:
+        config: where the settings come from.
+        connect: check cluster, rights, brokers and topics.
+        account: the service account whose rights are checked, "" for the caller.
+        as_json: print one JSON object.
+
+    Returns:
+        0 when all is well; 2 for `account` without `connect`; else the exit code of the worst
+        check, 69 or 78.
+
+    Raises:
+        ConfigError: with every problem.
+        StoppedBySignal: a signal came first.
     """
-    if args.act_as and not args.connect:
+    if account and not connect:
         print(
             "watchrelay validate: --as needs --connect: only the API server knows the rights of "
             "an account",
             file=sys.stderr,
         )
         return USAGE
-    as_json = args.output == "json"
     try:
-        loaded = load(args.config, args.sets)
+        loaded = load(*config)
     except ConfigError as error:
         if as_json:
             print_json(
@@ -47,25 +57,30 @@ def run(args: argparse.Namespace) -> int:
         loaded.problem(path, message, hint) for path, message, hint in warnings(loaded.settings)
     ]
     if not as_json:
-        _print_meaning(loaded)
+        _print_summary(loaded)
         for problem in advice:
             print(f"warning: {problem}")
-    code, checks = 0, None
-    if args.connect:
-        # With what was read, not read again: a config from a pipe (`-c <(generate)`) can be read
-        # only once.
-        connection = importlib.import_module("watchrelay.cli.validate_connect")
-        code, checks = connection.connect(loaded.settings, args.act_as or "", as_json=as_json)
+    code, results = _connect(loaded.settings, account) if connect else (OK, [])
     if as_json:
-        print_json(
-            _meaning(loaded)
-            | {"warnings": [problem_json(each) for each in advice]}
-            | ({} if checks is None else {"checks": checks})
-        )
-    return int(code)
+        document = _summary_json(loaded) | {"warnings": [problem_json(each) for each in advice]}
+        print_json(document | ({"checks": list(map(check_json, results))} if connect else {}))
+    else:
+        for result in results:
+            print(result)
+    return code
 
 
-def _meaning(loaded: Loaded) -> dict[str, Any]:
+def _connect(settings: Settings, account: str) -> tuple[int, list[CheckResult]]:
+    # here, so that a check of the config alone imports no client
+    from watchrelay.admin.preflight import check_everything, worst_exit_code
+    from watchrelay.observe import logs
+
+    logs.configure(settings.observe.log_format, "error")
+    results = run_until_signalled(check_everything(settings, account))
+    return worst_exit_code(results), results
+
+
+def _summary_json(loaded: Loaded) -> dict[str, Any]:
     settings, planned = loaded.settings, plan(loaded.settings)
     return {
         "valid": True,
@@ -101,7 +116,7 @@ def _stream_json(stream: Planned) -> dict[str, Any]:
 
 
 def _topics(planned: list[Planned]) -> dict[str, int]:
-    """Partitions by topic, in order of names."""
+    """Partition counts by topic name, sorted."""
     topics: dict[str, int] = {}
     for stream in planned:
         if stream.topic:
@@ -109,7 +124,7 @@ def _topics(planned: list[Planned]) -> dict[str, int]:
     return dict(sorted(topics.items()))
 
 
-def _print_meaning(loaded: Loaded) -> None:
+def _print_summary(loaded: Loaded) -> None:
     settings = loaded.settings
     kafka = settings.kafka
     planned = plan(settings)

@@ -15,16 +15,14 @@ from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.daemon.conftest import GROUP, define, settings_of
 from tests.unit.kube.auth.kubeconfigs import write_kubeconfig
 from watchrelay.admin.preflight import (
-    BAD_CONFIG,
-    OK,
-    UNAVAILABLE,
-    Fact,
+    CheckResult,
     check_everything,
     connected,
     resolve_streams,
     rights_in_kafka,
 )
 from watchrelay.core.errors import SinkUnavailable
+from watchrelay.core.exit_codes import BAD_CONFIG, OK, UNAVAILABLE
 from watchrelay.demo.cluster import SyntheticCluster
 
 
@@ -39,7 +37,7 @@ from watchrelay.demo.cluster import SyntheticCluster
     ],
 )
 def test_a_fact_names_what_it_is_about_once(what: str, said: str, line: str) -> None:
-    assert str(Fact(what, said, "error", BAD_CONFIG)) == line
+    assert str(CheckResult(what, said, "error", BAD_CONFIG)) == line
 
 
 ALL = frozenset({"READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS"})
@@ -82,7 +80,7 @@ async def test_each_right_that_is_lacking_is_one_line_and_fewer_rights_are_wante
 async def test_all_rights_are_one_line_and_of_brokers_that_tell_none_nothing_is_said() -> None:
     assert [
         str(fact) for fact in await rights_in_kafka(Told({"a": ALL, "b": ALL}), ["a", "b"], ["b"])
-    ] == ["ok: rights in kafka: this user may do on 2 topics what a relay does"]
+    ] == ["ok: rights in kafka: this user has the rights of a relay on 2 topics"]
     assert await rights_in_kafka(Told({}), ["a"], []) == []
 
 
@@ -101,7 +99,7 @@ def test_an_api_server_that_never_answers_is_given_up_after_15_s_with_what_may_b
     async def silent(request: Request, reply: Reply) -> None:
         await reply.gone()
 
-    async def asked() -> tuple[list[Fact], float]:
+    async def asked() -> tuple[list[CheckResult], float]:
         async with ScriptedServer(silent) as server, AsyncExitStack() as stack:
             file = write_kubeconfig(tmp_path / "config", cluster={"server": server.url})
             began_s = asyncio.get_running_loop().time()
@@ -208,7 +206,7 @@ async def test_with_an_account_every_request_is_made_as_it_and_who_may_not_is_to
     (first, *_) = [str(fact) for fact in facts]
     if may:
         assert first == (
-            f"ok: kubernetes: {server.url.removeprefix('http://')} is v1.34.0, asked as {ACCOUNT}"
+            f"ok: kubernetes: {server.url.removeprefix('http://')} is v1.34.0, checked as {ACCOUNT}"
         )
     else:
         assert first.startswith(

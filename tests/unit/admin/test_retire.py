@@ -8,7 +8,13 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from watchrelay.admin.retire import Remains, StillConfigured, kind_of, refuse_configured, spec_of
+from watchrelay.admin.retire import (
+    RemainingObjects,
+    StillConfigured,
+    kind_of,
+    refuse_configured,
+    spec_of,
+)
 from watchrelay.config import Settings, load_settings
 from watchrelay.contract.records import ObjectRecord
 from watchrelay.core.errors import RecordRefused
@@ -91,10 +97,10 @@ def said(key: str, epoch: int, sequence: int, verb: str = "added") -> ObjectReco
 
 
 def keys(*records: ObjectRecord) -> set[str]:
-    remains = Remains("pods")
+    remaining = RemainingObjects("pods")
     for record in records:
-        remains.take(record)
-    return {key.decode() for key in remains.objects}
+        remaining.apply(record)
+    return {key.decode() for key in remaining.objects}
 
 
 def test_what_was_said_and_not_deleted_is_left() -> None:
@@ -110,18 +116,18 @@ def test_what_only_a_reader_of_the_contract_holds_is_left_too() -> None:
 
 
 def test_the_kind_is_that_of_an_object_that_is_left() -> None:
-    remains = Remains("pods")
-    assert kind_of([remains]) == ""
-    remains.take(said("a", 1, 1))
-    assert kind_of([Remains("pods"), remains]) == "Pod"
+    remaining = RemainingObjects("pods")
+    assert kind_of([remaining]) == ""
+    remaining.apply(said("a", 1, 1))
+    assert kind_of([RemainingObjects("pods"), remaining]) == "Pod"
 
 
 @pytest.mark.parametrize(
     "value", [b'{"kind":5}', b"{}", b"[]", b"<html>", b"\xff", b'{"kind":%b}' % (b"9" * 5000)]
 )
 def test_an_object_that_says_no_kind_leaves_it_to_the_others(value: bytes) -> None:
-    remains = Remains("pods")
-    remains.take(replace(said("a", 1, 1), value=value))
-    assert kind_of([remains]) == ""
-    remains.take(said("b", 1, 2))
-    assert kind_of([remains]) == "Pod"
+    remaining = RemainingObjects("pods")
+    remaining.apply(replace(said("a", 1, 1), value=value))
+    assert kind_of([remaining]) == ""
+    remaining.apply(said("b", 1, 2))
+    assert kind_of([remaining]) == "Pod"

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from watchrelay.admin.retire import Plan
-from watchrelay.admin.snapshot_request import Taken
+from watchrelay.admin.retire import RetirementPlan
+from watchrelay.admin.snapshot_request import SnapshotAnswer
 from watchrelay.cli.retire import confirmed
-from watchrelay.cli.snapshot import Progress, as_json, line
+from watchrelay.cli.snapshot import Progress, answer_json, answer_text
 
 
 class Terminal(io.StringIO):
@@ -25,21 +25,21 @@ class Terminal(io.StringIO):
 def test_on_a_terminal_one_line_says_how_many_are_complete_and_goes_away() -> None:
     out = Terminal()
     progress = Progress(out)
-    progress.asked("id", ["pods", "nodes"])
+    progress.requested("id", ["pods", "nodes"])
     assert out.getvalue().endswith("waiting for snapshots: 0 of 2 complete")
     progress.clear()
-    progress.taken()
+    progress.completed()
     assert out.getvalue().endswith("waiting for snapshots: 1 of 2 complete")
     progress.clear()
-    progress.taken()
+    progress.completed()
     assert out.getvalue().endswith("\r\x1b[K")
 
 
 def test_elsewhere_nothing_is_shown() -> None:
     out = io.StringIO()
     progress = Progress(out)
-    progress.asked("id", ["pods"])
-    progress.taken()
+    progress.requested("id", ["pods"])
+    progress.completed()
     progress.clear()
     assert out.getvalue() == ""
 
@@ -52,10 +52,10 @@ def test_a_snapshot_is_one_line_whatever_its_index_record_lacks() -> None:
         "partitions": [{"partition": 0, "begin": 7}],
     }
     assert (
-        line(Taken("pods", index))
+        answer_text(SnapshotAnswer("pods", index))
         == "pods: snapshot 3-1: 1 object at resourceVersion 9, begins at 0@7"
     )
-    assert line(Taken("pods", {})).startswith("pods: snapshot None")
+    assert answer_text(SnapshotAnswer("pods", {})).startswith("pods: snapshot None")
 
 
 def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_holds() -> None:
@@ -77,9 +77,12 @@ def test_a_snapshot_as_json_is_one_object_whatever_its_index_record_lacks_or_hol
         "count": 1,
         "partitions": partitions,
     }
-    assert json.loads(as_json(Taken("pods", index))) == {"stream": "pods", **told}
-    assert json.loads(as_json(Taken("pods", {}))) == {"stream": "pods", **dict.fromkeys(told)}
-    assert as_json(Taken("pods", {"rv": "\u202e\x9b"})).isprintable()
+    assert json.loads(answer_json(SnapshotAnswer("pods", index))) == {"stream": "pods", **told}
+    assert json.loads(answer_json(SnapshotAnswer("pods", {}))) == {
+        "stream": "pods",
+        **dict.fromkeys(told),
+    }
+    assert answer_json(SnapshotAnswer("pods", {"rv": "\u202e\x9b"})).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -90,16 +93,16 @@ def test_only_a_yes_is_a_yes(
     answer: str, yes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    assert confirmed(Plan("pods", "k8s.c.core.pods", 12, topic_exists=True)) is yes
+    assert confirmed(RetirementPlan("pods", "k8s.c.core.pods", 12, topic_exists=True)) is yes
     out, err = capsys.readouterr()
     assert out == ""
     assert "12 at the last snapshot" in err
     assert "topic k8s.c.core.pods" in err
 
 
-def test_what_is_asked_tells_when_the_topic_is_gone(
+def test_the_question_names_a_topic_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert confirmed(Plan("pods", "t", None, topic_exists=False))
+    assert confirmed(RetirementPlan("pods", "t", None, topic_exists=False))
     assert "Topic t is gone" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import yaml
 
 from watchrelay import __version__
 from watchrelay.cli import main as cli
+from watchrelay.cli.main import COMMANDS
+from watchrelay.cli.options import Command
 from watchrelay.core.errors import (
     Fenced,
     Forbidden,
@@ -45,16 +46,17 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, config: Path) -> Callable[[Callable[[], int]], int]:
+def command(config: Path) -> Callable[[Callable[[], int]], int]:
     """Runs `watchrelay topics` with a body of the test's own."""
 
     def run(body: Callable[[], int]) -> int:
-        module = types.ModuleType("watchrelay.cli.topics")
-        module.run = lambda args: body()  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "watchrelay.cli.topics", module)
-        return cli.main(["topics", "-c", str(config)])
+        return cli.main(["topics", "-c", str(config)], {"topics": topics(body)})
 
     return run
+
+
+def topics(body: Callable[[], int]) -> Command:
+    return COMMANDS["topics"]._replace(run=lambda _: body())
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -365,7 +367,7 @@ def test_the_demo_says_what_it_needs_where_it_can_write_nothing(
     monkeypatch.setattr(tempfile, "tempdir", "/absent")
     assert cli.main(["demo"]) == 78
     told = (
-        "TMPDIR: no directory for what the demo writes: No such file or directory (set "
+        "TMPDIR: no directory for temporary files: No such file or directory (set "
         "TMPDIR to a directory that can be written)\n"
     )
     assert capsys.readouterr().err == told

@@ -70,7 +70,10 @@ def test_a_signal_during_any_import_ends_in_silence(
 ) -> None:
     arguments = [command] if command in ("demo", "version") else [command, "-c", config(tmp_path)]
     code, out, err = done(_AT_AN_IMPORT, module, str(number), *arguments)
-    assert (code, err.replace("watchrelay: told to stop before anything was begun\n", "")) == (
+    assert (
+        code,
+        err.replace("watchrelay: stopped by a signal before startup was complete\n", ""),
+    ) == (
         exit_code(arguments, number),
         "",
     )

@@ -41,7 +41,7 @@ def printed(
     rows: list[Row], output: str = "text", *, absent: int = 0, each: bool = False
 ) -> list[str]:
     out = io.StringIO()
-    print_rows(rows, output, out, absent=absent, each=each)
+    print_rows(rows, out, as_json=output == "json", absent=absent, each=each)
     return out.getvalue().splitlines()
 
 

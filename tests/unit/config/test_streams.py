@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from watchrelay.cli import main as cli
-from watchrelay.cli.tail import may_come
+from watchrelay.cli.tail import may_be_configured
 from watchrelay.cli.verify import never_published
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.advice import warnings
@@ -112,9 +112,9 @@ def test_names_that_cannot_be_one_stream_are_not(tmp_path: Path, other: str) -> 
 
 def test_a_stream_is_awaited_and_missed_by_what_its_entry_may_mean(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, f"Certificate.{GROUP}", f"issuers.{GROUP}")
-    assert may_come(settings, f"certificates.{GROUP}")
-    assert may_come(settings, f"issuers.{GROUP}")
-    assert not may_come(settings, "certificates.example.com")
+    assert may_be_configured(settings, f"certificates.{GROUP}")
+    assert may_be_configured(settings, f"issuers.{GROUP}")
+    assert not may_be_configured(settings, "certificates.example.com")
     assert never_published(settings, []) == [f"issuers.{GROUP}"], (
         "of a kind it is not certain what its stream is called"
     )

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.support.relays import spec_of
+from watchrelay.cli.client_messages import ShortClientLog
 from watchrelay.cli.tail import (
-    ClientWords,
-    Selection,
+    RecordFilter,
     as_json,
     as_name,
     as_text,
@@ -180,20 +180,20 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(
-    ("selection", "shown"),
+    ("wanted", "shown"),
     [
-        (Selection(), [0, 1, 2, 3, 4]),
-        (Selection(markers=True), [0, 1, 2, 3, 4, 5]),
-        (Selection(keys=("shop/web", "/n1")), [0, 2]),
-        (Selection(keys=("*/web",)), [0, 1]),
-        (Selection(keys=("shop",)), []),
-        (Selection(namespaces=frozenset({"shop"})), [0, 3]),
-        (Selection(namespaces=frozenset({"web"})), []),
-        (Selection(types=frozenset({"added", "deleted"})), [0, 3]),
-        (Selection(types=frozenset({"heartbeat"})), [5]),
-        (Selection(markers=True, types=frozenset({"read"})), [2, 5]),
+        (RecordFilter(), [0, 1, 2, 3, 4]),
+        (RecordFilter(markers=True), [0, 1, 2, 3, 4, 5]),
+        (RecordFilter(keys=("shop/web", "/n1")), [0, 2]),
+        (RecordFilter(keys=("*/web",)), [0, 1]),
+        (RecordFilter(keys=("shop",)), []),
+        (RecordFilter(namespaces=frozenset({"shop"})), [0, 3]),
+        (RecordFilter(namespaces=frozenset({"web"})), []),
+        (RecordFilter(types=frozenset({"added", "deleted"})), [0, 3]),
+        (RecordFilter(types=frozenset({"heartbeat"})), [5]),
+        (RecordFilter(markers=True, types=frozenset({"read"})), [2, 5]),
         (
-            Selection(
+            RecordFilter(
                 keys=("*/web",),
                 types=frozenset({"modified"}),
                 namespaces=frozenset({"pay", "shop"}),
@@ -203,10 +203,10 @@ SHOWN = [
     ],
 )
 def test_only_what_was_asked_for_is_shown_and_markers_only_when_asked_for(
-    selection: Selection, shown: list[int]
+    wanted: RecordFilter, shown: list[int]
 ) -> None:
     out, complaints = io.StringIO(), io.StringIO()
-    print_batch(SHOWN, as_json, out, complaints, selection)
+    print_batch(SHOWN, as_json, out, complaints, wanted)
     assert out.getvalue().splitlines() == [as_json(SHOWN[number]) for number in shown]
     assert complaints.getvalue() == ""
 
@@ -273,7 +273,7 @@ def test_yaml_is_what_kubectl_prints_with_a_line_between_objects_and_comments_fo
         holding(b"[" * 100_000),
         object_seen(),
     ]
-    print_batch(batch, printer, out, complaints, Selection(markers=True))
+    print_batch(batch, printer, out, complaints, RecordFilter(markers=True))
     print_batch([object_seen()], printer, out, complaints)
     simple = "apiVersion: v1\nkind: Pod\n"
     beat, deleted = (
@@ -302,7 +302,7 @@ def test_what_is_no_record_is_complained_of_apart_from_the_data() -> None:
 
 def test_a_client_in_trouble_says_so_once_in_half_a_minute() -> None:
     out, moments_s = io.StringIO(), [100.0]
-    words = ClientWords(out, now_s=lambda: moments_s[-1])
+    words = ShortClientLog(out, now_s=lambda: moments_s[-1])
     line = logging.LogRecord(
         "aiokafka", logging.ERROR, "", 0, "Unable connect to\n %s", ("kafka-0:9092",), None
     )

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from tests.unit.daemon.conftest import World, running, until
-from watchrelay.admin.retire import retire
+from watchrelay.admin.retire import retire_stream
 
 UNCHECKED = "its configuration could not be checked: the brokers do not offer it"
 """What the embedded broker cannot do."""
@@ -48,7 +48,7 @@ async def test_a_stream_that_starts_first_comes_back_or_was_retired_logs_no_warn
         relay.daemon.stop()
         assert await relay.ended() == 0
     assert troubles(caplog.records) == []
-    assert (await retire(one, "configmaps")).deletes == 6
+    assert (await retire_stream(one, "configmaps")).deletes == 6
     caplog.clear()
     async with running(both) as relay:
         await until("it starts over", lambda: relay.row("configmaps").complete)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.anyclient import write
 from tests.support.topicreader import read_control
 from tests.unit.daemon.conftest import World, running, until
-from watchrelay.admin.retire import retire, spec_of
-from watchrelay.admin.snapshot_request import Mute, following
+from watchrelay.admin.retire import retire_stream, spec_of
+from watchrelay.admin.snapshot_request import ReadOnlySink, read_control_topic
 from watchrelay.admin.writer_check import StillWritten, refuse_written
 from watchrelay.consumer import TopicReader
 from watchrelay.contract.control import EPOCH_BASE_MAX
@@ -133,7 +133,7 @@ async def test_a_stream_whose_epoch_base_is_too_high_can_be_retired(world: World
     world.make_topic("core.configmaps")
     put(world, "stream/pods", {**DESCRIBED, "epochBase": EPOCH_MAX - 1})
     settings = world.settings("configmaps")
-    retired = await retire(settings, "pods")
+    retired = await retire_stream(settings, "pods")
     assert (retired.topic, retired.deletes) == ("k8s.test.core.pods", 0)
     async with running(world.settings("pods", "configmaps")) as relay:
         await relay.ready()
@@ -292,7 +292,9 @@ async def test_a_relay_whose_clock_is_behind_is_found_before_its_stream_is_retir
 
     beat()
     connection = kafka_connection(settings, client_id="test")
-    async with following(ControlTopic(connection, "k8s.test.control", Mute())) as control:
+    async with read_control_topic(
+        ControlTopic(connection, "k8s.test.control", ReadOnlySink())
+    ) as control:
         with pytest.raises(StillWritten, match="epoch 7"):
             await refuse_written(spec, connection, control, interval_s=10.0, watching=watching)
         beat(3, behind_ms=25 * 3_600_000)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.daemon.conftest import World, running, settings_of, until
-from watchrelay.admin.preflight import Fact, check_everything, check_topics, resolve_streams
+from watchrelay.admin.preflight import CheckResult, check_everything, check_topics, resolve_streams
 from watchrelay.config.streams import plan
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.key_formats import KeyFormats
@@ -128,7 +128,7 @@ async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_confi
             True,
         )
         facts = await check_everything(unset)
-        assert [str(fact) for fact in facts if "partition" in fact.said] == [
+        assert [str(fact) for fact in facts if "partition" in fact.message] == [
             "ok: topic k8s.test.control: 1 partition, replication factor 1",
             "ok: topic k8s.test.signal: 1 partition, replication factor 1",
             "ok: topic t: 6 partitions, replication factor 1",
@@ -153,18 +153,18 @@ async def test_before_the_first_start_the_config_is_the_cure_for_a_topic_with_an
     world.kafka.create_topic("few", 4)
     world.kafka.create_topic("many", 6)
 
-    async def said(entry: dict[str, Any]) -> list[Fact]:
+    async def said(entry: dict[str, Any]) -> list[CheckResult]:
         settings = world.settings(entry, kafka=NOTHING)
         streams, _ = await resolve_streams(settings)
         return [
             fact
             for fact in await check_topics(settings, streams, create=False)
-            if "another" in fact.said or "partitions:" in fact.said
+            if "another" in fact.message or "partitions:" in fact.message
         ]
 
     (refused,) = await said({"resource": "pods", "topic": "few", "partitions": 6})
     assert refused.level == "error"
-    cure, _, command = refused.said.partition("or add partitions")
+    cure, _, command = refused.message.partition("or add partitions")
     assert cure.endswith(
         "it has 4 partitions, the config asks for 6: set `partitions: 4` in the config, "
     )

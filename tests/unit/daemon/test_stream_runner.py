@@ -103,7 +103,7 @@ async def test_a_stream_whose_topic_changed_shape_is_refused_with_what_to_do(wor
             "keep `partitions: 1`, or give the stream another topic"
         )
         facts = await check_everything(world.settings({"resource": "pods", "partitions": 2}))
-        said = [fact.said for fact in facts if fact.level == "error"]
+        said = [fact.message for fact in facts if fact.level == "error"]
         assert said == [relay.row("pods").waits_for], (
             "`topics` and `validate --connect` say what `run` says"
         )
@@ -178,7 +178,7 @@ async def test_a_stream_goes_on_with_the_keys_that_its_topic_was_started_with_an
         )
         assert (relay.row("pods").waits_for, relay.row("pods").last_error) == ("", None)
         facts = await check_everything(world.settings(pods, widgets, nodes))
-        assert [fact.said for fact in facts if fact.level == "error"] == [
+        assert [fact.message for fact in facts if fact.level == "error"] == [
             relay.row("nodes").waits_for
         ]
         assert not [

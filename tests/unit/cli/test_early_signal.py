@@ -1,4 +1,4 @@
-"""`run` stopped by a signal while its config is still being read: exit 0 and one line."""
+"""A signal while `run` still reads its config: exit code 0 and one line."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def test_a_signal_before_the_config_is_read_is_exit_0(
             assert (process.returncode, out, err) == (
                 0,
                 "",
-                "watchrelay: told to stop before anything was begun\n",
+                "watchrelay: stopped by a signal before startup was complete\n",
             )
             wait_until(
                 "nobody reads the config any more", lambda: nobody_reads(end), deadline_s=10.0

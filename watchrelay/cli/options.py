@@ -1,0 +1,192 @@
+"""What the argparse definitions of the verbs share: the parser, common options, argument types.
+
+Types that need the config room import it when an argument is parsed: `--help` must stay cheap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from watchrelay.core.exit_codes import USAGE
+
+_CONFIG_EPILOG: Final = """\
+Settings: -c FILE, else $WATCHRELAY_CONFIG, else ./watchrelay.yaml,
+else /etc/watchrelay/config.yaml; then WATCHRELAY_A__B variables; then --set.
+`watchrelay schema` lists the keys, `watchrelay --help` the exit codes."""
+
+Parsed = TypeVar("Parsed")
+
+_ACCOUNT_PREFIX: Final = "system:serviceaccount:"
+
+
+class Command(NamedTuple):
+    """One verb of the command line."""
+
+    summary: str
+    """Its line in `watchrelay --help`."""
+    description: str
+    """The first paragraph of its own --help."""
+    run: Callable[[argparse.Namespace], int]
+    """Calls the command with the parsed arguments; returns the exit code."""
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    """Adds its options and arguments to its parser."""
+
+
+class ConfigOptions(NamedTuple):
+    """The options `-c` and `--set`, in the order of the parameters of `config.load`."""
+
+    file: str | None
+    """Path of the config file; None: the usual places."""
+    sets: Sequence[str]
+    """Settings as `path=value`."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> ConfigOptions:
+        """Those of parsed arguments."""
+        return cls(args.config, args.sets)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with usage errors in the form of all other messages, and no option values in them:
+    an unknown argument may be a setting without its --set, and that one a password."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_help_formatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage error and exit with code 2."""
+        if message.startswith("unrecognized arguments"):
+            message = " ".join(
+                f"{name}=..." if equals else name
+                for name, equals, _ in (word.partition("=") for word in message.split())
+            )
+        self.exit(USAGE, f"{self.prog}: {message}\nTry `{self.prog} --help`.\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does it, but a help text that cannot be written is a failure."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
+
+
+def _help_formatter(prog: str) -> argparse.HelpFormatter:
+    """As wide as argparse does it, without its import of shutil, a tenth of the time of --help."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns
+    except (ValueError, OSError):
+        columns = 0
+    return argparse.RawDescriptionHelpFormatter(prog, width=(columns or 80) - 2)
+
+
+# ---- options that several commands have ----------------------------------------------------------
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add `-c` and `--set`: `config` and `sets` of the parsed arguments."""
+    parser.epilog = _CONFIG_EPILOG
+    parser.add_argument("-c", "--config", metavar="FILE", help="the config file")
+    parser.add_argument(
+        "--set",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        type=_set,
+        help="one setting, such as kafka.partitions=3; overrides file and environment; may be "
+        "repeated",
+    )
+
+
+def add_streams(parser: argparse.ArgumentParser) -> None:
+    """Add `STREAM...`: `streams` of the parsed arguments, empty for all."""
+    parser.add_argument(
+        "streams",
+        metavar="STREAM",
+        nargs="*",
+        type=non_empty,
+        help="stream ids, such as pods or pods@shop; none: all published streams",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, *, per_line: bool) -> None:
+    """Add `--output text|json`.
+
+    Args:
+        parser: gets the option.
+        per_line: the JSON is several objects, one a line.
+    """
+    parser.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help=f"json: one object {'a' if per_line else 'on one'} line (default: text)",
+    )
+
+
+# ---- types of arguments --------------------------------------------------------------------------
+
+
+def non_empty(text: str) -> str:
+    """`text`. An empty one is refused: a script's unset variable must not come to mean "all"."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must not be empty: give a value, or omit the argument")
+    return text
+
+
+def duration(text: str) -> float:
+    """Seconds, from text such as `30s`."""
+    from watchrelay.config.units import duration_s
+
+    seconds = checked(duration_s, text)
+    if not seconds:
+        raise argparse.ArgumentTypeError("must be over 0: write 30s or 5m")
+    return seconds
+
+
+def _set(text: str) -> str:
+    from watchrelay.config.sources import parse_set
+
+    checked(parse_set, text)
+    return text
+
+
+def checked(parse: Callable[[str], Parsed], text: str) -> Parsed:
+    """What `parse` returns, with its ValueError as the message of a usage error."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def service_account(text: str) -> tuple[str, str]:
+    """Namespace and name, from `NAMESPACE/NAME`."""
+    namespace, slash, name = text.partition("/")
+    legal = "abcdefghijklmnopqrstuvwxyz0123456789-."
+    fits = slash and "." not in namespace and len(namespace) <= 63 and len(name) <= 253
+    if not fits or not all(
+        part and part[0] not in "-." and part[-1] not in "-." and set(part) <= set(legal)
+        for part in (namespace, name)
+    ):
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not NAMESPACE/NAME, such as watchrelay/watchrelay'
+        )
+    return namespace, name
+
+
+def service_account_user(text: str) -> str:
+    """The user name `system:serviceaccount:NS:NAME`, also from `NS/NAME`, or with a slash for the
+    last colon."""
+    named = text.removeprefix(_ACCOUNT_PREFIX)
+    try:
+        namespace, name = service_account(named if "/" in named else named.replace(":", "/", 1))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not a service account: write NAMESPACE/NAME or '
+            f"{_ACCOUNT_PREFIX}NAMESPACE:NAME"
+        ) from None
+    return f"{_ACCOUNT_PREFIX}{namespace}:{name}"
