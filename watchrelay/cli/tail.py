@@ -24,6 +24,7 @@ from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import BROKEN_JSON, counted, printable, why_broken
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic
+from watchrelay.kafka.client.failures import explained_failures
 
 Printer = Callable[[Seen], str]
 
