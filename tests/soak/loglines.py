@@ -20,7 +20,7 @@ _AWAY = (
 EXPLAINED: dict[str, str] = {
     "kafka does not take records": "",
     "topic cannot be followed": "",
-    "kafka takes less than is watched: states in between are skipped, last ones are not": "",
+    "queue full; conflating intermediate states": "",
     "stream in trouble, trying again": _AWAY,
     "api server in trouble, all streams stay away": _AWAY,
     "discovery failed": _AWAY,

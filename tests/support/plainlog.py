@@ -65,7 +65,7 @@ class Log:
                 )
         return {span.partition for span in spans if not span.start}
 
-    def strange(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """As `LogReader.strange`."""
         return self._connection.ledger.gaps((self._spec.topic, partition), start, stop)
 

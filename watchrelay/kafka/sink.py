@@ -210,7 +210,9 @@ class KafkaSink:
         if self._incarnations.close(topic, stream):
             self._presence.forget(topic)
 
-    def strange(self, topic: str, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def foreign_ranges(
+        self, topic: str, partition: int, start: int, stop: int
+    ) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that this process did not write, as far as
         acknowledgements tell."""
         return self._written.gaps(TopicPartition(topic, partition), start, stop)

@@ -16,7 +16,7 @@ from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
-from watchrelay.store.pack import TRAIN_AT_OBJECTS, Packer
+from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
 from watchrelay.store.transform import Transform
 
 GUARD_OBJECTS: Final = 100
@@ -30,7 +30,7 @@ _VERSION_KEY: Final = b'"resourceVersion":"'
 
 
 @dataclass(slots=True)
-class Applied:
+class ApplyResult:
     """What a batch of watch frames did.
 
     Shape: `changes` in the server's order. `suppressed`: changed nothing that is published.
@@ -45,7 +45,7 @@ class Applied:
 
 
 @dataclass(slots=True)
-class Replaced:
+class ReplaceResult:
     """What a complete list did.
 
     Shape: `changes` removals first, then upserts in list order; `missed` is the number of keys that
@@ -84,12 +84,12 @@ class Store:
         self._suppress = suppress_unchanged and not transform.redacts
         self._namespaces = namespaces
         self._train_at = train_at
-        self._packer = Packer()
+        self._packer = ObjectCompressor()
         self._entries: dict[bytes, Entry] = {}
         self._staged: dict[bytes, Entry] | None = None
         self._unreadable = 0
         self._damaged: set[bytes] = set()
-        self._doubtful: dict[bytes, Entry] = {}
+        self._unconfirmed: dict[bytes, Entry] = {}
         """What the newest list did not show, kept because of objects in it that could be any: gone
         if the next list does not show it."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
@@ -206,14 +206,14 @@ class Store:
 
     # ---- the watch ----
 
-    def apply(self, frames: Iterable[ObjectFrame]) -> Applied:
+    def apply(self, frames: Iterable[ObjectFrame]) -> ApplyResult:
         """The changes that `frames` of a watch make, in order. An unfinished list is void.
 
         Source: WATCH 5.5. An event older than what is held is a replay; a deletion of another
         incarnation is late unless newer.
         """
         self._staged = None
-        applied = Applied()
+        applied = ApplyResult()
         entries, namespaces, prefix, changes, skip = (
             self._entries,
             self._namespaces,
@@ -254,16 +254,16 @@ class Store:
                     changes.append(Removed(key, held, entry.resource_version, observed=False))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
-        self._end_doubt(changes)
+        self._confirm(changes)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
 
-    def _end_doubt(self, changes: Sequence[Change]) -> None:
+    def _confirm(self, changes: Sequence[Change]) -> None:
         """The watch shows what became of these objects."""
-        if self._doubtful:
+        if self._unconfirmed:
             for change in changes:
-                self._doubtful.pop(change.key, None)
+                self._unconfirmed.pop(change.key, None)
 
     def clear(self, resource_version: str) -> list[Change]:
         """Everything is gone, as of `resource_version`: one removal per object."""
@@ -272,7 +272,7 @@ class Store:
             Removed(key, entry, resource_version, observed=False)
             for key, entry in self._entries.items()
         ]
-        self._entries, self._doubtful = {}, {}
+        self._entries, self._unconfirmed = {}, {}
         return changes
 
     # ---- lists ----
@@ -358,7 +358,7 @@ class Store:
             entry.uid, entry.resource_version, entry.hash, held.partition, entry.packed, held.queued
         )
 
-    def implausible(self) -> bool:
+    def suspicious(self) -> bool:
         """The running list has lost more than half of what is held: ask once more before believing
         it. Source: WATCH 5.8."""
         held = len(self._entries)
@@ -368,7 +368,7 @@ class Store:
         """Forget what the running list brought."""
         self._staged = None
 
-    def replace(self, resource_version: str) -> Replaced:
+    def replace(self, resource_version: str) -> ReplaceResult:
         """Make the running list, complete and seen at `resource_version`, the state; returns the
         differences.
 
@@ -378,21 +378,21 @@ class Store:
         """
         assert self._staged is not None, "a list ended before its beginning"
         listed, held = self._staged, self._entries
-        replaced = Replaced()
+        replaced = ReplaceResult()
         self._forget_log()
-        doubtful, self._doubtful = self._doubtful, {}
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
         if self._unreadable or self._damaged:
             absent = {key: entry for key, entry in held.items() if key not in listed}
             if self._unreadable:
-                self._doubtful = {
+                self._unconfirmed = {
                     key: entry
                     for key, entry in absent.items()
-                    if key not in self._damaged and doubtful.get(key) is not entry
+                    if key not in self._damaged and unconfirmed.get(key) is not entry
                 }
             kept = {
                 key: entry
                 for key, entry in absent.items()
-                if key in self._damaged or key in self._doubtful
+                if key in self._damaged or key in self._unconfirmed
             }
             listed.update(kept)
             replaced.kept = len(kept)

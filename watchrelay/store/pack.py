@@ -26,7 +26,7 @@ _PLAIN: Final = zstandard.ZstdCompressor(level=LEVEL, write_dict_id=False)
 _PLAIN_UNPACKER: Final = zstandard.ZstdDecompressor()
 
 
-class Packer:
+class ObjectCompressor:
     """Compresses the objects of one stream.
 
     Law: unpack(pack(value)) == value, also when a dictionary was learnt in between; and while none
