@@ -1,8 +1,4 @@
-"""Keeps a store equal to the server, and hands every change on in the step that made it.
-
-Room: store. In: what the watch says (the watch's `Outlet`). Out: changes and progress, to an
-`ChangePublisher`.
-"""
+"""Keeps a store equal to the API server, and publishes every change in the step that made it."""
 
 from __future__ import annotations
 
@@ -33,47 +29,46 @@ from watchrelay.store.objects import Store
 log = logging.getLogger(__name__)
 
 GAUGE_EVERY_MS = 250
-"""Timestamps are shown this late at most: setting a gauge costs as much as looking up an object."""
+"""Interval of timestamp gauges: setting one costs as much as looking up an object."""
 
 
 class ChangePublisher(Protocol):
-    """Whoever publishes."""
+    """Publishes the changes of one store. Implemented by publish/writer.py."""
 
     async def room(self) -> None:
-        """Returns when more is taken."""
+        """Return when more changes are accepted."""
         ...
 
     def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
-        """Queue `changes`, in the step that changed the store. Units: `received_s` is monotonic,
-        0.0 for what no watch brought."""
+        """Queue `changes`, in the step that changed the store. `received_s` is monotonic, 0.0 for
+        those of a list."""
         ...
 
     def synced(self, resource_version: str) -> None:
-        """The store is whole at this version. After the first time the first snapshot may be cut
-        from it."""
+        """The store is complete at this version; the first call begins the first snapshot."""
         ...
 
     def progressed(self, resource_version: str) -> None:
-        """Every change up to this version was pushed before, or was suppressed."""
+        """Every change up to this version was pushed or suppressed."""
         ...
 
     def server_seen(self, at_ms: int) -> None:
-        """The API server was heard. Units: wall milliseconds."""
+        """The API server answered. Wall milliseconds."""
         ...
 
 
 @dataclass(slots=True)
 class _Unconfirmed:
-    """What a list found, until the watch, which goes on from before the list, has passed it. Shape:
-    `keys` that it has not shown yet."""
+    """Changes found by a list (`keys`) that the watch, which continues from before the list, has
+    not shown yet; it has passed them at version `until`."""
 
     until: str
     keys: set[bytes]
 
 
 class Reflector:
-    """One stream's store, fed by one task. No await stands between a change of the store and its
-    push."""
+    """Feeds one stream's store, in one task. There is no await between a change of the store and
+    its push."""
 
     def __init__(
         self,
@@ -86,8 +81,7 @@ class Reflector:
         version: str = "",
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """Shape: `resumed`: the store was filled from a log, whose newest version is `version`; of
-        the server nothing was heard since."""
+        """`resumed`: the store was recovered from a log whose newest version is `version`."""
         self._store = store
         self._resumed = resumed
         self._publisher = publisher
@@ -95,8 +89,7 @@ class Reflector:
         self._status = status
         self._wall_ms = wall_ms
         self._version = version or "0"
-        """The newest version that a list, a bookmark or a batch gave: what a removal carries that
-        no list dates."""
+        """The newest version of a list, a bookmark or a batch: that of removals without one."""
         self._gone = False
         self._unconfirmed: _Unconfirmed | None = None
         self._counted = -1
@@ -104,8 +97,11 @@ class Reflector:
         self._seen_shown_ms = 0
 
     async def take(self, event: Watched) -> bool:
-        """Take what the watch says. False: the list that ended is suspicious and changed nothing;
-        ask once more (WATCH 5.8)."""
+        """Apply an event of the watch.
+
+        Returns: False when the list that ended is suspicious: nothing was changed, and a second
+            list must confirm it. See docs/watch-facts.md 5.8.
+        """
         match event:
             case Observed():
                 await self._publisher.room()
@@ -197,15 +193,14 @@ class Reflector:
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(
-                "list has objects that cannot be decoded: their last states are kept",
+                "list has objects that cannot be decoded: keeping their last states",
                 extra={"stream": self._status.stream, "kept": replaced.kept},
             )
         self._gone = False
         self._count()
 
     def _news(self, frames: Sequence[ObjectFrame], unconfirmed: _Unconfirmed) -> list[ObjectFrame]:
-        """Those of `frames` that came after the list; what came before stands in the list, and was
-        not missed."""
+        """The frames newer than the list; older ones are part of it, and were not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
             if compare(frame.resource_version, unconfirmed.until) in {-1, 0}:
@@ -220,7 +215,7 @@ class Reflector:
         return news
 
     def _conclude(self) -> None:
-        """The watch has shown all that it would have shown of what the list found."""
+        """Count the listed changes that the watch has not shown by now."""
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         if unconfirmed is not None and unconfirmed.keys:
             self._missed(len(unconfirmed.keys), logging.WARNING)
@@ -229,13 +224,13 @@ class Reflector:
         self._metrics.missed_changes_total.inc(changes)
         log.log(
             level,
-            "list found changes that the watch did not show",
+            "list found changes missed by the watch",
             extra={"stream": self._status.stream, "missed": changes},
         )
 
     def _reject_list(self) -> None:
         log.warning(
-            "list lost more than half of the objects held and is asked once more",
+            "list lost more than half of the held objects: relisting",
             extra={
                 "stream": self._status.stream,
                 "held": len(self._store),
@@ -245,8 +240,7 @@ class Reflector:
         self._store.void_list()
 
     def _cleared(self) -> None:
-        """The resource is served no longer; nothing dates the removals but the last version
-        heard."""
+        """The resource is not served any more: remove all objects, at the last version seen."""
         changes = self._store.clear(self._version)
         if changes:
             self._publisher.push(changes, reason="relist", received_s=0.0)
