@@ -269,12 +269,25 @@ class StreamQueues:
         entry.queued = self.number
         value, trimmed = self._present(key, entry, before)
         held = RECORD_COST_BYTES + len(entry.packed if value is None else value)
-        value_hash, version = entry.hash, entry.resource_version
-        item = QueuedRecord(
-            key, entry, value, verb, reason, value_hash, before, version, time_ms, received_s, held
+        queue.waiting.append(
+            QueuedRecord(
+                key,
+                entry,
+                value,
+                verb,
+                reason,
+                entry.hash,
+                before,
+                entry.resource_version,
+                time_ms,
+                received_s,
+                held,
+                trimmed,
+            )
         )
-        item.trimmed = trimmed
-        self._append(queue, item)
+        self.held_bytes += held
+        self.held_records += 1
+        self.object_records += 1
 
     def _present(
         self, key: bytes, entry: Entry, before: int | None
@@ -359,7 +372,7 @@ class StreamQueues:
         queue.waiting.append(QueuedMarker(kind, frontier, time_ms, behind, snapshot))
         self.held_records += 1
 
-    def beat(self, *, frontier: str, time_ms: int) -> None:
+    def heartbeat(self, *, frontier: str, time_ms: int) -> None:
         """Queue a heartbeat on each partition whose queue does not end in a marker already, so that
         heartbeats do not pile up while Kafka is away."""
         for queue in self.partitions:

@@ -345,7 +345,7 @@ class StreamRelay:
         self._tasks = tasks
         self._flush_trigger.now()
         tasks.create_task(self._flush_forever(), name=f"flush {self.spec.id}")
-        tasks.create_task(self._heartbeat_forever(), name=f"beat {self.spec.id}")
+        tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
         if self._repair is not None:
             tasks.create_task(self._repair_forever(self._repair), name=f"heal {self.spec.id}")
 
@@ -494,7 +494,7 @@ class StreamRelay:
         self._reporter.queued(self._queues, self._now_s())
         if self._phase.quiet:
             return
-        self._queues.beat(frontier=self._phase.frontier, time_ms=self._wall_ms())
+        self._queues.heartbeat(frontier=self._phase.frontier, time_ms=self._wall_ms())
         self._wake()
 
     def _may_snapshot(self) -> bool:
