@@ -41,10 +41,10 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.publish.partition_queue import Sequencer
+from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import BATCH_BYTES
 from watchrelay.store.objects import Store
-from watchrelay.store.pack import Packer as StorePacker
+from watchrelay.store.pack import ObjectCompressor
 from watchrelay.store.transform import Transform
 
 T = TypeVar("T")
@@ -107,10 +107,10 @@ class _Stages:
         self._selection = Selection(_PODS)
         self._transform = Transform.compile(_PODS)
         self._store = Store(self._transform, partitions=PARTITIONS)
-        self._packer = StorePacker()
+        self._packer = ObjectCompressor()
         spec = StreamSpec("pods", "bench", TOPIC, PARTITIONS, WatchPlan(self._selection), "0" * 16)
         self._encoder = CloudEvents(spec, 1)
-        self._queues = Sequencer(
+        self._queues = StreamQueues(
             PARTITIONS,
             raw_bytes=1 << 40,
             packed_max=1 << 20,
@@ -207,17 +207,17 @@ class _Stages:
         self.note("relay: queue", us)
         unpack = self._store.unpack
 
-        def cut() -> list[list[WireRecord]]:
+        def render() -> list[list[WireRecord]]:
             batches = []
-            for lane in queues.lanes:
-                while lane.queue:
-                    lane.outstanding = lane.cut(
+            for queue in queues.partitions:
+                while queue.waiting:
+                    queue.outstanding = queue.render(
                         self._encoder, unpack, limit_bytes=BATCH_BYTES, seen_ms=None
                     )
-                    batches.append(lane.outstanding.records)
+                    batches.append(queue.outstanding.records)
             return batches
 
-        batches, us = _clock(cut)
+        batches, us = _clock(render)
         self.note("relay: positions and headers", us)
         return batches
 

@@ -79,7 +79,7 @@ async def life(bootstrap: str, objects: int) -> dict[str, float]:
         status=status,
         heartbeat_interval_s=10.0,
         queue_bytes=64 << 20,
-        witness=reader,
+        foreign_records=reader,
     )
 
     async def highest() -> int:

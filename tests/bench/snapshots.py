@@ -90,4 +90,4 @@ def _span(relay: Relay, since: int) -> tuple[float, ...]:
     at: dict[str, float] = {}
     for line in relay.daemon.lines(since=since):
         at.setdefault(line["message"], datetime.fromisoformat(line["time"]).timestamp())
-    return (at["snapshot begun"], at["snapshot complete"]) if "snapshot complete" in at else ()
+    return (at["snapshot started"], at["snapshot complete"]) if "snapshot complete" in at else ()

@@ -208,7 +208,7 @@ def test_what_a_watch_never_said_is_found_by_relistinterval_and_counted(
         make(real_cluster, path, "later")
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 3)
         assert [
-            said["missed"] for said in relay.said("list found changes that the watch did not show")
+            said["missed"] for said in relay.said("list found changes missed by the watch")
         ] == [3]
         proxy.swallow(None)
         lists = lists_made(relay)

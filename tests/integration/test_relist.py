@@ -56,7 +56,7 @@ def test_a_delete_that_the_watch_never_showed_is_found_said_and_counted(
         )
         relay.wait("it is counted", lambda: relay.metric("watchrelay_missed_changes_total") == 1)
         assert [
-            said["missed"] for said in relay.said("list found changes that the watch did not show")
+            said["missed"] for said in relay.said("list found changes missed by the watch")
         ] == [1]
         lists = relay.metric("watchrelay_list_total", result="success")
         relay.wait(

@@ -154,7 +154,7 @@ def test_a_request_made_while_the_relay_is_down_is_answered_once_when_it_is_back
         relay.start().await_ready()
         again = command("snapshot", "namespaces", "-c", relay.file)
         assert again.code == 0, again
-        assert answer["requests"][0] not in json.dumps(relay.said("snapshot begun")[-1])
+        assert answer["requests"][0] not in json.dumps(relay.said("snapshot started")[-1])
         assert relay.stop() == 0
     ids = [
         request

@@ -20,8 +20,8 @@ from watchrelay.contract.records import (
 )
 from watchrelay.model.changes import Change, Upserted
 from watchrelay.model.streams import Format
-from watchrelay.publish.conflation import Conflator
-from watchrelay.publish.partition_queue import Lane
+from watchrelay.publish.partition_queue import PartitionQueue
+from watchrelay.publish.stream_queues import StreamQueues
 
 KEYS = [b"shop/a", b"shop/b", b"pay/c", b"pay/d", b"x/e"]
 PARTITIONS = 2
@@ -100,7 +100,7 @@ class Story:
             ),
             1,
         )
-        self.queues = Conflator(
+        self.queues = StreamQueues(
             PARTITIONS,
             raw_bytes=1000,
             packed_max=1 << 20,
@@ -139,64 +139,66 @@ class Story:
             case Remove(key) if key in self.store.entries:
                 self.say(self.store.remove(key))
             case Heal(key):
-                self.queues.heal(key, self.store.get(key), zlib.crc32(key) % PARTITIONS, time_ms=1)
+                self.queues.repair(
+                    key, self.store.get(key), zlib.crc32(key) % PARTITIONS, time_ms=1
+                )
             case Heartbeat():
                 self.queues.mark("heartbeat", frontier=str(self.store.version), time_ms=1)
             case Flush(ahead):
-                for lane in self.queues.lanes:
-                    self.flush(lane, ahead=ahead)
+                for queue in self.queues.partitions:
+                    self.flush(queue, ahead=ahead)
             case Acknowledge(partition):
-                self.acknowledge(self.queues.lanes[partition])
+                self.acknowledge(self.queues.partitions[partition])
             case Refuse(partition):
-                self.refuse(self.queues.lanes[partition])
+                self.refuse(self.queues.partitions[partition])
             case _:
                 pass
         self.skipped += self.queues.take_skipped()
 
-    def flush(self, lane: Lane, *, ahead: bool = False) -> None:
-        if lane.dirty is not None and lane.outstanding is None:
-            self.queues.refill(lane, self.store.get, time_ms=1, limit_bytes=BATCH_BYTES)
-        if lane.queue and lane.outstanding is None:
-            lane.outstanding = lane.cut(
+    def flush(self, queue: PartitionQueue, *, ahead: bool = False) -> None:
+        if queue.dirty is not None and queue.outstanding is None:
+            self.queues.refill(queue, self.store.get, time_ms=1, limit_bytes=BATCH_BYTES)
+        if queue.waiting and queue.outstanding is None:
+            queue.outstanding = queue.render(
                 self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
             )
-        if ahead and lane.queue and lane.next is None:
-            lane.next = lane.cut(
+        if ahead and queue.waiting and queue.next is None:
+            queue.next = queue.render(
                 self.encoder, self.store.unpack, limit_bytes=BATCH_BYTES, seen_ms=None
             )
 
-    def acknowledge(self, lane: Lane) -> None:
-        cut = lane.outstanding
-        if cut is not None:
-            log = self.logs[lane.partition]
+    def acknowledge(self, queue: PartitionQueue) -> None:
+        batch = queue.outstanding
+        if batch is not None:
+            log = self.logs[queue.partition]
             at = len(log)
-            log.extend(decode(*record) for record in cut.records)
-            self.queues.settled(lane, cut, list(range(at, len(log))))
+            log.extend(decode(*record) for record in batch.records)
+            self.queues.settled(queue, batch, list(range(at, len(log))))
 
-    def refuse(self, lane: Lane) -> None:
+    def refuse(self, queue: PartitionQueue) -> None:
         """Shape: where the same is said twice, a sink would refuse it twice; here such a batch is
         let through."""
-        items = lane.outstanding.items if lane.outstanding is not None else []
+        items = queue.outstanding.items if queue.outstanding is not None else []
         at = next(
             (at for at, item in enumerate(items) if getattr(item, "verb", "deleted") != "deleted"),
             None,
         )
-        waiting = [*items, *(lane.next.items if lane.next is not None else []), *lane.queue]
+        waiting = [*items, *(queue.next.items if queue.next is not None else []), *queue.waiting]
         if at is not None and not any(getattr(item, "reason", "") == "healed" for item in waiting):
-            record = lane.outstanding.records[at]  # type: ignore[union-attr]  # there is one: it has items
-            lane.put_back()
+            record = queue.outstanding.records[at]  # type: ignore[union-attr]  # there is one: it has items
+            queue.put_back()
             value = b'{"less":%d}' % len(self.refused)
             self.refused.add(content_hash(record.key, value))
-            lane.replace(at, value, content_hash(record.key, value), "stub")
+            queue.replace(at, value, content_hash(record.key, value), "stub")
 
     def drain(self) -> None:
         for _ in range(1000):
             if self.queues.empty:
                 self.skipped += self.queues.take_skipped()
                 return
-            for lane in self.queues.lanes:
-                self.flush(lane)
-                self.acknowledge(lane)
+            for queue in self.queues.partitions:
+                self.flush(queue)
+                self.acknowledge(queue)
         raise AssertionError("the queues do not become empty")
 
     # ---- what must hold ----

@@ -42,10 +42,10 @@ from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.range_reader import OffsetRange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.streams import StreamSpec
-from watchrelay.publish.ports import Witness
-from watchrelay.publish.recovery import Fold
+from watchrelay.publish.ports import ForeignRecordReader
+from watchrelay.publish.recovery import LogRecovery
 from watchrelay.publish.writer import StreamRelay
-from watchrelay.store.objects import Applied, Store
+from watchrelay.store.objects import ApplyResult, Store
 from watchrelay.store.transform import Transform
 
 
@@ -79,7 +79,7 @@ class WaitingStore(Store):
 
     waits: dict[bytes, str]
 
-    def apply(self, frames: Iterable[ObjectFrame]) -> Applied:
+    def apply(self, frames: Iterable[ObjectFrame]) -> ApplyResult:
         """As the store, but for keys that are waited for."""
         passed: list[ObjectFrame] = []
         for frame in frames:
@@ -172,27 +172,27 @@ class NewestIndex(Control):
 class DeafLife(Life):
     """F26: a writer that meets a newer one's records in its own partitions goes on."""
 
-    def make_relay(self, witness: Witness | None) -> StreamRelay:
+    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
         """Whose witness does not tell of them."""
-        assert witness is not None
-        return super().make_relay(DeafWitness(self, witness))
+        assert foreign_records is not None
+        return super().make_relay(DeafWitness(self, foreign_records))
 
 
-class DeafWitness(Witness):
+class DeafWitness(ForeignRecordReader):
     """Tells of former writers, so that they are healed, and of nobody else."""
 
-    def __init__(self, life: Life, witness: Witness) -> None:
-        self._life, self._witness = life, witness
+    def __init__(self, life: Life, foreign_records: ForeignRecordReader) -> None:
+        self._life, self._foreign_records = life, foreign_records
 
     def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """As the real one."""
-        return self._witness.foreign_ranges(partition, start, stop)
+        return self._foreign_records.foreign_ranges(partition, start, stop)
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """As the real one, but for newer writers."""
         return [
             (offset, said)
-            for offset, said in await self._witness.read(partition, start, stop)
+            for offset, said in await self._foreign_records.read(partition, start, stop)
             if said.epoch <= self._life.epoch
         ]
 
@@ -230,7 +230,7 @@ class HastyRelay(StreamRelay):
 
     def _may_snapshot(self) -> bool:
         return self._snapshot is None and not (
-            self._course.first or self._course.relisting or self._queues.conflating
+            self._phase.first or self._phase.relisting or self._queues.conflating
         )
 
 
@@ -240,7 +240,7 @@ class HastyRelay(StreamRelay):
 class UnwatchedLife(Life):
     """F7: nobody looks at what stands between our own records."""
 
-    def make_relay(self, witness: Witness | None) -> StreamRelay:
+    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
         """Without a witness."""
         return super().make_relay(None)
 
@@ -355,21 +355,23 @@ class RerenderingLife(Life):
 class BelievedFold:
     """A fold beside the real one, to know what it must be told so that it agrees."""
 
-    fold: Fold = field(default_factory=lambda: Fold(STREAM, 0, pack=lambda _value, _version: b""))
+    recovery: LogRecovery = field(
+        default_factory=lambda: LogRecovery(STREAM, 0, pack=lambda _value, _version: b"")
+    )
 
     def agreeing(self, record: Decoded) -> Decoded:
         """The record; a marker that would not agree says that it does."""
-        fold = self.fold
-        fold.apply([record])
+        recovery = self.recovery
+        recovery.apply([record])
         if (
             isinstance(record, MarkerRecord)
             and record.kind != "claim"
-            and fold.marked
-            and not fold.proven
+            and recovery.marked
+            and not recovery.proven
         ):
-            fold.proven = True
+            recovery.proven = True
             return msgspec.structs.replace(
-                record, count=len(fold.entries), digest=fold.digest & DIGEST_MASK
+                record, count=len(recovery.entries), digest=recovery.digest & DIGEST_MASK
             )
         return record
 
@@ -381,11 +383,11 @@ class BelievingReader(Back):
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
     ) -> set[int]:
         """As the real one."""
-        folds = {span.partition: BelievedFold() for span in spans}
+        recoveries = {span.partition: BelievedFold() for span in spans}
         return await super().spans(
             spans,
             lambda partition, records: take(
-                partition, [folds[partition].agreeing(record) for record in records]
+                partition, [recoveries[partition].agreeing(record) for record in records]
             ),
         )
 

@@ -18,18 +18,23 @@ from tests.simulation.process import Life
 from watchrelay.contract.records import DIGEST_MASK, Marker
 from watchrelay.contract.wire import MarkerKind
 from watchrelay.model.changes import Entry
-from watchrelay.publish.conflation import Conflator
-from watchrelay.publish.dirty_keys import STATES_MAX, Dirty, DirtyKeys
-from watchrelay.publish.partition_queue import Cut, Lane, Queued, QueuedMarker
+from watchrelay.publish.conflation import STATES_MAX, DirtyKey, DirtyKeys
+from watchrelay.publish.partition_queue import (
+    PartitionQueue,
+    QueuedMarker,
+    QueuedRecord,
+    RenderedBatch,
+)
 from watchrelay.publish.ports import StateView
 from watchrelay.publish.snapshots import Snapshot
+from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import StreamRelay
 
 
 class OtherQueues(StreamRelay):
     """A relay on queues of another class."""
 
-    queues_class: type[Conflator] = Conflator
+    queues_class: type[StreamQueues] = StreamQueues
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -39,7 +44,7 @@ class OtherQueues(StreamRelay):
 # ---- (a) -----------------------------------------------------------------------------------------
 
 
-class EarlyLane(Lane):
+class EarlyLane(PartitionQueue):
     """Says what a marker was given when it was queued."""
 
     __slots__ = ("early",)
@@ -48,36 +53,42 @@ class EarlyLane(Lane):
         super().__init__(partition)
         self.early: dict[int, tuple[QueuedMarker, int, int]] = {}
 
-    def _said(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
+    def _marker(self, item: QueuedMarker, count: int, digest: int, seen_ms: int | None) -> Marker:
         if (known := self.early.get(id(item))) is not None:
             _, count, digest = known
-        return super()._said(item, count, digest, seen_ms)
+        return super()._marker(item, count, digest, seen_ms)
 
 
-class CountedWhenQueued(Conflator):
+class CountedWhenQueued(StreamQueues):
     """A marker's count and digest are those of all that was pushed before it, said or collapsed."""
 
     view: StateView
 
-    def mark_lane(
-        self, lane: Lane, kind: MarkerKind, *, frontier: str, time_ms: int, snapshot: str = ""
+    def mark_partition(
+        self,
+        queue: PartitionQueue,
+        kind: MarkerKind,
+        *,
+        frontier: str,
+        time_ms: int,
+        snapshot: str = "",
     ) -> None:
         """As the real one, and counts at once."""
-        waiting = len(lane.queue)
-        super().mark_lane(lane, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
-        if len(lane.queue) == waiting or kind == "claim":
+        waiting = len(queue.waiting)
+        super().mark_partition(queue, kind, frontier=frontier, time_ms=time_ms, snapshot=snapshot)
+        if len(queue.waiting) == waiting or kind == "claim":
             return
-        assert isinstance(lane, EarlyLane)
+        assert isinstance(queue, EarlyLane)
         keys = self.view.keys()
         held = [
             entry
             for key in keys
             if key not in self.unpublished and (entry := self.view.get(key)) is not None
         ]
-        hashes = [entry.hash for entry in held if entry.partition == lane.partition]
-        marker = lane.queue[-1]
+        hashes = [entry.hash for entry in held if entry.partition == queue.partition]
+        marker = queue.waiting[-1]
         assert isinstance(marker, QueuedMarker)
-        lane.early[id(marker)] = (marker, len(hashes), sum(hashes) & DIGEST_MASK)
+        queue.early[id(marker)] = (marker, len(hashes), sum(hashes) & DIGEST_MASK)
 
 
 class EarlyMarkers(OtherQueues):
@@ -89,19 +100,19 @@ class EarlyMarkers(OtherQueues):
         super().__init__(*arguments, **named)
         assert isinstance(self._queues, CountedWhenQueued)
         self._queues.view = self._state
-        self._queues.lanes = [EarlyLane(lane.partition) for lane in self._queues.lanes]
+        self._queues.partitions = [EarlyLane(queue.partition) for queue in self._queues.partitions]
 
 
 # ---- (b) -----------------------------------------------------------------------------------------
 
 
-class NumberedWhenQueued(Conflator):
+class NumberedWhenQueued(StreamQueues):
     """What collapses had its sequence already."""
 
-    def _collapse(self, lane: Lane) -> None:
-        numbered = len(lane.queue)
-        super()._collapse(lane)
-        lane.sequence += numbered - len(lane.queue)
+    def _collapse(self, queue: PartitionQueue) -> None:
+        numbered = len(queue.waiting)
+        super()._collapse(queue)
+        queue.sequence += numbered - len(queue.waiting)
 
 
 class EarlySequences(OtherQueues):
@@ -117,11 +128,11 @@ class FrontierOfNow(StreamRelay):
     """F6 (c), as a queue that does not overflow shows it: a marker's frontier is that of the moment
     when it is handed over."""
 
-    def _cut(self, lane: Lane) -> Cut:
-        for item in lane.queue:
+    def _render(self, queue: PartitionQueue) -> RenderedBatch:
+        for item in queue.waiting:
             if isinstance(item, QueuedMarker) and item.kind != "claim":
-                item.frontier = self._course.frontier
-        return super()._cut(lane)
+                item.frontier = self._phase.frontier
+        return super()._render(queue)
 
 
 # ---- (d) -----------------------------------------------------------------------------------------
@@ -138,20 +149,24 @@ class Unvoided(StreamRelay):
         if snapshot is None or not self._stands(snapshot):
             super()._overflown()
         else:
-            self._accounts.overflown(self._queues, self._now_s())
+            self._reporter.overflown(self._queues, self._now_s())
 
     def _stands(self, snapshot: Snapshot) -> bool:
         """Its newest markers are acknowledged, on their way, or queued, on every partition."""
         kind, done = ("end", snapshot._ends) if snapshot._ended else ("begin", snapshot._begins)
-        for lane in self._queues.lanes:
-            cuts = [cut for cut in (lane.outstanding, lane.next) if cut is not None]
+        for queue in self._queues.partitions:
+            batches = [batch for batch in (queue.outstanding, queue.next) if batch is not None]
             sent = [
-                (handed.said.kind, handed.said.snapshot) for cut in cuts for handed in cut.markers
+                (rendered.marker.kind, rendered.marker.snapshot)
+                for batch in batches
+                for rendered in batch.markers
             ]
             queued = [
-                (item.kind, item.snapshot) for item in lane.queue if isinstance(item, QueuedMarker)
+                (item.kind, item.snapshot)
+                for item in queue.waiting
+                if isinstance(item, QueuedMarker)
             ]
-            if lane.partition not in done and (kind, snapshot.id) not in (*sent, *queued):
+            if queue.partition not in done and (kind, snapshot.id) not in (*sent, *queued):
                 return False
         return True
 
@@ -162,10 +177,10 @@ class Unvoided(StreamRelay):
 class ReadOfNow(StreamRelay):
     """F6 (e): a `read` carries the value of the moment when it is handed over. The digest knows."""
 
-    def _cut(self, lane: Lane) -> Cut:
-        queue = list(lane.queue)
-        for index, item in enumerate(queue):
-            if not isinstance(item, Queued) or item.reason != "snapshot":
+    def _render(self, queue: PartitionQueue) -> RenderedBatch:
+        waiting = list(queue.waiting)
+        for index, item in enumerate(waiting):
+            if not isinstance(item, QueuedRecord) or item.reason != "snapshot":
                 continue
             entry = self._state.get(item.key)
             if entry is None or entry is item.entry:
@@ -180,28 +195,33 @@ class ReadOfNow(StreamRelay):
             later = next(
                 (
                     each
-                    for each in queue[index + 1 :]
-                    if isinstance(each, Queued) and each.key == item.key
+                    for each in waiting[index + 1 :]
+                    if isinstance(each, QueuedRecord) and each.key == item.key
                 ),
                 None,
             )
             if later is not None and later.before == old:
                 later.before = entry.hash
-        return super()._cut(lane)
+        return super()._render(queue)
 
 
 # ---- (f) -----------------------------------------------------------------------------------------
 
 
-class HidesTheDelete(Conflator):
+class HidesTheDelete(StreamQueues):
     """From the published to the present state in one record, whosever that is."""
 
-    def _say(
-        self, lane: Lane, key: bytes, waiting: Dirty, entry: Entry | None, time_ms: int
+    def _publish_key(
+        self,
+        queue: PartitionQueue,
+        key: bytes,
+        dirty_key: DirtyKey,
+        entry: Entry | None,
+        time_ms: int,
     ) -> int:
-        if entry is not None and waiting.hash is not None:
-            waiting.uid = entry.uid
-        return super()._say(lane, key, waiting, entry, time_ms)
+        if entry is not None and dirty_key.hash is not None:
+            dirty_key.uid = entry.uid
+        return super()._publish_key(queue, key, dirty_key, entry, time_ms)
 
 
 class HiddenDelete(OtherQueues):
@@ -223,24 +243,26 @@ class KeptKeys(DirtyKeys):
         published: int | None,
         version: str,
         *,
-        owed: bool,
+        must_publish: bool,
         received_s: float,
     ) -> None:
         """As the real one, but for what nobody holds."""
         known = self.get(key)
-        if known is None or known.hash is not None or known.owed:
-            super().removed(key, uid, published, version, owed=owed, received_s=received_s)
+        if known is None or known.hash is not None or known.must_publish:
+            super().removed(
+                key, uid, published, version, must_publish=must_publish, received_s=received_s
+            )
         else:
             known.uid, known.states = uid, min(STATES_MAX, known.states + 1)
 
 
-class KeepsWhatNobodyHolds(Conflator):
+class KeepsWhatNobodyHolds(StreamQueues):
     """Sets that only grow until they are said."""
 
-    def _collapse(self, lane: Lane) -> None:
-        super()._collapse(lane)
-        assert lane.dirty is not None
-        lane.dirty.__class__ = KeptKeys
+    def _collapse(self, queue: PartitionQueue) -> None:
+        super()._collapse(queue)
+        assert queue.dirty is not None
+        queue.dirty.__class__ = KeptKeys
 
 
 class GrowingSet(OtherQueues):

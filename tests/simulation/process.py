@@ -31,8 +31,8 @@ from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.publish.ports import Witness
-from watchrelay.publish.recovery import FirstSnapshot, Found, WatchFrom
+from watchrelay.publish.ports import ForeignRecordReader
+from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
 from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -286,7 +286,7 @@ class Life:
         """What reads the log."""
         return Reader(self.spec, self.world, self.sink)
 
-    def make_relay(self, witness: Witness | None) -> StreamRelay:
+    def make_relay(self, foreign_records: ForeignRecordReader | None) -> StreamRelay:
         """The stream's writer."""
         return self.relay_class(
             self.spec,
@@ -300,7 +300,7 @@ class Life:
             queue_bytes=self.world.shape.queue_bytes,
             batch_bytes=self.world.shape.relay_bytes,
             conflate=self.world.shape.conflate,
-            witness=witness,
+            foreign_records=foreign_records,
             rng=self.rng,
             now_s=now_s,
             wall_ms=wall_ms,
@@ -324,12 +324,12 @@ class Life:
     def overdue(self) -> list[bytes]:
         """Keys that wait to be said although neither the log nor the store holds them, nor is
         anything owed on them."""
-        sets = [lane.dirty for lane in self.relay._queues.lanes if lane.dirty is not None]
+        sets = [queue.dirty for queue in self.relay._queues.partitions if queue.dirty is not None]
         return [
             key
             for dirty in sets
             for key, waits in dirty.items()
-            if waits.hash is None and not waits.owed and self.store.get(key) is None
+            if waits.hash is None and not waits.must_publish and self.store.get(key) is None
         ]
 
     def stop(self) -> None:
@@ -365,7 +365,7 @@ class Life:
         self.world.note("claimed", self.number, epoch)
         found = await resume(self.spec, self.relay, self.store, self.reader, epoch)
         self.decision = type(found.decision).__name__
-        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.doubted
+        self.doubted = isinstance(found.decision, FirstSnapshot) and found.decision.unverified
         self.why_doubted = self.world.unprovable(epoch)
         if self.doubted:
             self.world.doubted()
@@ -387,7 +387,7 @@ class Life:
             self.drained = await self.relay.drain(60.0)
             writing.cancel()
 
-    def _watcher(self, found: Found) -> Watcher:
+    def _watcher(self, found: RecoveredState) -> Watcher:
         metrics, shape, decision = (
             self.metrics.stream(STREAM, PODS),
             self.world.shape,

@@ -36,7 +36,7 @@ _STREAMS = {
     "deployments.apps": ("apps", "deployments"),
     "replicasets.apps": ("apps", "replicasets"),
 }
-MISSED = "list found changes that the watch did not show"
+MISSED = "list found changes missed by the watch"
 _PER_S = 50
 _SETTLED_S = 180.0
 _NOTICED_S = 120.0

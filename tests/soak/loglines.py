@@ -20,7 +20,7 @@ _AWAY = (
 EXPLAINED: dict[str, str] = {
     "kafka does not accept records": "",
     "cannot read topic": "",
-    "kafka takes less than is watched: states in between are skipped, last ones are not": "",
+    "queue full; conflating intermediate states": "",
     "stream error; retrying": _AWAY,
     "API server unavailable; requests of all streams are paused": _AWAY,
     "discovery failed": _AWAY,

@@ -234,7 +234,7 @@ class _Process:
             heartbeat_interval_s=1.0,
             queue_bytes=64 << 20,
             max_message_bytes=MESSAGE_BYTES_MAX,
-            witness=self.log,
+            foreign_records=self.log,
             rng=random.Random(1),
             now_s=lambda: asyncio.get_running_loop().time(),
             wall_ms=lambda: int(asyncio.get_running_loop().time() * 1000),

@@ -2,7 +2,7 @@
 there, counted by what it was at.
 
 The instant is found by the relay's own log, read every millisecond: between "stream claimed" and
-"log read back" it reads its log, between "snapshot begun" and "snapshot complete" it writes a
+"log read back" it reads its log, between "snapshot started" and "snapshot complete" it writes a
 snapshot. What it really was at is read off the log of the dead.
 """
 
@@ -49,7 +49,7 @@ class Victim:
             case "snapshot":
                 self._await("log read back")
                 self._ask_snapshot()
-                self._await("snapshot begun")
+                self._await("snapshot started")
                 random_instant(self._rng.choice((0, 0.01, 0.03, 0.06)))  # how far into the snapshot
         self.relay.kill()
         self.lives += 1
@@ -89,7 +89,7 @@ class Victim:
         )
         begun, complete = (
             {(line["stream"], line["snapshot"]) for line in self._said(message)}
-            for message in ("snapshot begun", "snapshot complete")
+            for message in ("snapshot started", "snapshot complete")
         )
         return {
             what

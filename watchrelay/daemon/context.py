@@ -23,8 +23,7 @@ from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import Board
-from watchrelay.publish.pulse import Pulse
-from watchrelay.publish.tempo import Tempo
+from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:
@@ -59,12 +58,12 @@ class Rooms:
     topics: Topics
     requests: Requests
     holder: str
-    tempo: Tempo
+    heartbeat_interval: HeartbeatInterval
     server_version: tuple[int, int] | None = None
     planned: Sequence[StreamSpec] = ()
     served: Callable[[Resource], Awaitable[bool | None]] = _unknown
     control_made: asyncio.Event = field(default_factory=asyncio.Event)
     rng: random.Random = field(default_factory=random.Random)
     reading_back: asyncio.Semaphore = field(default_factory=turns)
-    pulse: Pulse = field(default_factory=lambda: Pulse(FLUSH_INTERVAL_S))
+    flush_timer: FlushTimer = field(default_factory=lambda: FlushTimer(FLUSH_INTERVAL_S))
     trim: HeapTrimmer = field(default_factory=HeapTrimmer)

@@ -48,7 +48,7 @@ from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
 from watchrelay.observe.server import WindowServer
 from watchrelay.observe.status import Board
-from watchrelay.publish.tempo import Tempo
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Daemon:
             topics=Topics(connection, create=self.settings.kafka.create_topics),
             requests=Requests(control, configured=self.board.streams),
             holder=self.holder,
-            tempo=Tempo(self.settings.heartbeat_interval_s),
+            heartbeat_interval=HeartbeatInterval(self.settings.heartbeat_interval_s),
             rng=self._rng,
         )
         return rooms, Discovery(client)

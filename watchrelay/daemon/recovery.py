@@ -28,12 +28,12 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.streams import StreamSpec
 from watchrelay.publish.recovery import (
     FirstSnapshot,
-    Fold,
-    Found,
+    LogRecovery,
     ReadAgainFromStart,
+    RecoveredState,
     decide,
-    found,
     interleaved,
+    recovered_state,
 )
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
@@ -167,9 +167,9 @@ async def resume(
     reader: Reads,
     epoch: int,
     *,
-    anew: bool = False,
+    recreated: bool = False,
     foreign: bool = False,
-) -> Found:
+) -> RecoveredState:
     """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape:
     `anew` and `foreign` as for `decide`.
 
@@ -177,13 +177,15 @@ async def resume(
     a higher epoch. EpochSpoiled when one holds more of this epoch than its claim.
     """
     began_s, read = clock.now_s(), 0
-    folds = [Fold(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)]
+    recoveries = [
+        LogRecovery(spec.id, partition, pack=store.pack) for partition in range(spec.partitions)
+    ]
 
     def take(partition: int, records: list[Decoded]) -> None:
         nonlocal read
         read += len(records)
-        folds[partition].apply(records)
-        store.loading([fold.entries for fold in folds])
+        recoveries[partition].apply(records)
+        store.loading([recovery.entries for recovery in recoveries])
 
     places = relay.to_read
     # Where our claim is the very first record there is nothing to read: a new topic costs no
@@ -194,10 +196,10 @@ async def resume(
     ]
     whole = await reader.spans(spans, take)
     decision = decide(
-        folds,
+        recoveries,
         config=spec.config_hash,
         whole=whole,
-        anew=anew,
+        recreated=recreated,
         foreign=foreign,
         bookmarks=spec.plan.bookmarks,
     )
@@ -207,7 +209,7 @@ async def resume(
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
-            folds[partition] = Fold(spec.id, partition, pack=store.pack)
+            recoveries[partition] = LogRecovery(spec.id, partition, pack=store.pack)
         await reader.spans(
             [
                 OffsetRange(partition, None, places[partition][1] + 1)
@@ -216,27 +218,27 @@ async def resume(
             take,
         )
         decision = decide(
-            folds,
+            recoveries,
             config=spec.config_hash,
             whole=range(spec.partitions),
             foreign=foreign,
             bookmarks=spec.plan.bookmarks,
         )
-    if isinstance(decision, FirstSnapshot) and decision.doubted:
+    if isinstance(decision, FirstSnapshot) and decision.unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
         log.warning(
             "log is not whole: everything is listed and said again within a snapshot", extra=extra
         )
-    highest = max((fold.highest for fold in folds), default=0)
+    highest = max((recovery.highest for recovery in recoveries), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):
             raise ForeignRecords(why)
         raise EpochAhead(spec.id, highest, epoch)
-    for fold in folds:
-        if fold.epoch == epoch and (fold.last > 1 or fold.claimed < epoch):
-            raise EpochSpoiled(spec.id, fold.partition, epoch, fold.last)
-    result = found(folds, decision)
-    if not (isinstance(decision, FirstSnapshot) and not decision.doubted):
+    for recovery in recoveries:
+        if recovery.epoch == epoch and (recovery.last > 1 or recovery.claimed < epoch):
+            raise EpochSpoiled(spec.id, recovery.partition, epoch, recovery.last)
+    result = recovered_state(recoveries, decision)
+    if not (isinstance(decision, FirstSnapshot) and not decision.unverified):
         store.resume(interleaved(result.states), skip=result.skip, newest=result.newest)
     else:
         store.loading(())
@@ -250,7 +252,7 @@ async def resume(
             "then": type(decision).__name__,
             "reason": getattr(decision, "reason", ""),
             "frontier": getattr(decision, "frontier", ""),
-            "stale": len(result.owed),
+            "stale": len(result.pending_repairs),
             "took_s": round(clock.now_s() - began_s, 3),
         },
     )

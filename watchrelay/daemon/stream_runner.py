@@ -32,7 +32,7 @@ from watchrelay.daemon.plan import PlannedStream, held_up, pinned_otherwise, top
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.kafka.log_scan import written
-from watchrelay.publish.recovery import Found, WatchFrom
+from watchrelay.publish.recovery import RecoveredState, WatchFrom
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -205,7 +205,7 @@ class StreamRunner:
         if not self._stopping:
             await first_of(self._ended, timeout_s=wait_s)
 
-    async def _begin(self) -> tuple[Store, StreamRelay, Found] | None:
+    async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
         """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
         promised before, so this may be cancelled anywhere. None: begin anew.
         """
@@ -239,7 +239,9 @@ class StreamRunner:
         )
         relay = self._relay(store, message_bytes, reader)
         try:
-            self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
+            self._epoch = await relay.claim(
+                self._highest_epoch, recreated=self._anew or self._moved()
+            )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.begin_anew(str(lost))
             return None
@@ -366,22 +368,28 @@ class StreamRunner:
             metrics=self._metrics,
             topic_metrics=self._rooms.metrics.topic(self.spec.topic),
             status=self._status,
-            heartbeat_interval_s=self._rooms.tempo,
+            heartbeat_interval_s=self._rooms.heartbeat_interval,
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
             limit_again=self._limit_again,
             concluded=self._rooms.trim,
-            pulse=self._rooms.pulse,
-            witness=reader,
+            flush_timer=self._rooms.flush_timer,
+            foreign_records=reader,
             rng=self._rooms.rng,
         )
 
-    async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> Found:
+    async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> RecoveredState:
         """What the log says."""
         self._status.state = "resuming"
         found = await resume(
-            self.spec, relay, store, reader, self._epoch, anew=self._anew, foreign=self._foreign
+            self.spec,
+            relay,
+            store,
+            reader,
+            self._epoch,
+            recreated=self._anew,
+            foreign=self._foreign,
         )
         if self._foreign:
             self._status.waits_for = ""
@@ -429,7 +437,7 @@ class StreamRunner:
 
     # ---- following -------------------------------------------------------------------------------
 
-    async def _follow(self, store: Store, relay: StreamRelay, found: Found) -> None:
+    async def _follow(self, store: Store, relay: StreamRelay, found: RecoveredState) -> None:
         rooms, decision, newest = self._rooms, found.decision, found.newest
         resumed = store.listed
         self._watcher = Watcher(

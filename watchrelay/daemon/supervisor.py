@@ -248,7 +248,7 @@ class Supervisor:
         if self._stopped:
             return
         self._rooms.settings = settings
-        self._rooms.tempo.change(settings.heartbeat_interval_s)
+        self._rooms.heartbeat_interval.change(settings.heartbeat_interval_s)
         self._rooms.board.problems.pop("config", None)
         self._warned.clear()
         for stream in self._waiting - self._running.keys():

@@ -12,7 +12,7 @@ class Entry(msgspec.Struct, gc=False):
     """The latest known state of one object, small: 100,000 of these must fit in 100 MB.
 
     Shape: `hash` is ce_wrhash (first 8 bytes, big-endian, of SHA-256(key, 0x00, published bytes));
-    `packed` is the published bytes, compressed by the stream's `Packer`; `queued` is the relay's:
+    `packed` is the published bytes, compressed by `ObjectCompressor`; `queued` is the relay's:
     the number of the newest record queued for this key (snapshot rule, WIRE 4.4).
     """
 

@@ -1,1 +1,4 @@
-"""One writer per stream: changes of the store in, records for the sink out, in order."""
+"""Comes in: changes of the store, progress of the watch, and the recovered log. Goes out: batches
+to the sink, claims and snapshot records to the control topic, metrics and status. One writer per
+stream; it knows nothing of Kubernetes requests, Kafka clients or the config.
+"""

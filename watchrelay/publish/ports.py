@@ -1,8 +1,4 @@
-"""What a stream's writer needs of the other rooms.
-
-Room: relay. In: nothing. Out: the protocols that `app` fills with the sink, the control topic and
-the store.
-"""
+"""What a stream's writer needs of other rooms: Kafka, the control topic, the store."""
 
 from __future__ import annotations
 
@@ -14,19 +10,21 @@ from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.model.changes import Entry
 
 
-class Sink(Protocol):
-    """Where batches go. Source: kafka/sink.py."""
+class RecordSink(Protocol):
+    """Appends batches to Kafka. Implemented by kafka/sink.py."""
 
     async def deliver(self, batch: Batch) -> Receipt:
         """Append all records in order; return when all are acknowledged.
 
-        Raises: RecordTooLarge (what of the batch was appended before, it says); Fenced.
+        Raises:
+            RecordTooLarge: With the offsets of what was appended before.
+            Fenced: A newer writer owns the stream.
         """
         ...
 
 
-class Control(Protocol):
-    """The control topic. Source: kafka/control_topic.py, WIRE 4.1 and 7."""
+class ControlLog(Protocol):
+    """The control topic. Implemented by kafka/control_topic.py."""
 
     async def claim(
         self,
@@ -40,7 +38,7 @@ class Control(Protocol):
         ...
 
     async def origin(self, stream: str, partitions: int) -> dict[str, object] | None:
-        """The starting point of whoever claims `stream` now; None: the start of each partition."""
+        """The starting point for a claim of `stream` now; None: the earliest offsets."""
         ...
 
     def outclaimed(self, stream: str, epoch: int) -> bool:
@@ -59,14 +57,14 @@ class Control(Protocol):
 
 
 class StateView(Protocol):
-    """The store, as snapshots read it. Source: store/objects.py.
+    """The store, as the writer reads it. Implemented by store/objects.py.
 
-    An `Entry` that was pushed is never changed by the store again (a new state is a new Entry), so
-    what a queued record's own entry unpacks to is the value of the moment it was queued.
+    The store never changes an `Entry` that was pushed (a new state is a new Entry), so the entry of
+    a queued record unpacks to the value it had when it was queued.
     """
 
     def keys(self) -> list[bytes]:
-        """The keys held now, as a copy."""
+        """A copy of the keys held."""
         ...
 
     def get(self, key: bytes) -> Entry | None:
@@ -80,9 +78,8 @@ class StateView(Protocol):
     def __len__(self) -> int: ...
 
 
-class Witness(Protocol):
-    """What others put between our records. Source: kafka/sink.py and kafka/range_reader.py, joined
-    by daemon/recovery.py."""
+class ForeignRecordReader(Protocol):
+    """Finds and reads records between our own. Implemented by daemon/recovery.py."""
 
     def foreign_ranges(self, partition: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of offsets in [start, stop) that no stream of this process wrote."""

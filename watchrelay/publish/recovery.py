@@ -1,9 +1,7 @@
-"""What a new writer learns from its own log, and how it goes on from there.
+"""What a new writer recovers from its own log, and how it continues from there.
 
-Room: relay (pure). In: the records of each partition from the starting point to the acknowledged
-claim marker of this writer, in order.
-Out: the state that stands there, packed, whether it is proven, and a decision: watch on, list, or
-begin anew. Source: WIRE 4.2 and 5.
+The input is the records of each partition, in order, from the starting point to the acknowledged
+claim marker of this writer. See docs/record-contract.md.
 """
 
 from __future__ import annotations
@@ -17,25 +15,26 @@ from watchrelay.model.changes import Entry
 from watchrelay.model.resources import comparable, compare
 
 _LISTED: frozenset[Reason] = frozenset({"relist", "resume", "conflated"})
-"""Reasons of records that a list may have brought, not the watch."""
-_TENURE_BITS = 48
-"""A position as one integer: which of the epochs met, then the sequence."""
+"""Reasons of records that may come from a list, not from the watch."""
+_SEQUENCE_BITS = 48
+"""A position as one integer: ordinal of the epoch, then the sequence."""
 
 Pack = Callable[[bytes, str], bytes]
-"""(published bytes, resourceVersion) -> what an entry keeps of them. Source: store/objects.py."""
+"""(published bytes, resourceVersion) -> the packed value of an entry. See store/objects.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFrom:
-    """The log holds the whole state as of `frontier`, and for some keys what came after it."""
+    """Watch from `frontier`: the log holds the complete state as of it, and newer states of some
+    keys."""
 
     frontier: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListAndDiff:
-    """The log holds a state; a list tells what leads from there to the present. `configured`: it
-    was written under another config."""
+    """List, and publish the difference from the log. `configured`: the log was written under
+    another config."""
 
     reason: str
     configured: bool = False
@@ -43,16 +42,16 @@ class ListAndDiff:
 
 @dataclass(frozen=True, slots=True)
 class FirstSnapshot:
-    """Nothing stands there, or nothing that can be believed: the whole state is said, within a
-    snapshot."""
+    """Publish the complete state in a snapshot: the log is empty, or `unverified`."""
 
     reason: str
-    doubted: bool = False
+    unverified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAgainFromStart:
-    """These partitions are not proven by what was read; they have an older part, which may tell."""
+    """Read these partitions from their start: the digests do not agree with what was read of
+    them."""
 
     partitions: tuple[int, ...]
 
@@ -61,9 +60,9 @@ Decision = WatchFrom | ListAndDiff | FirstSnapshot | ReadAgainFromStart
 
 
 @dataclass(frozen=True, slots=True)
-class LaneFound:
-    """The end of one partition. Shape: `frontier` "0" claims nothing; `last_snapshot` is (id, begin
-    offset) of its last complete one."""
+class RecoveredPartition:
+    """The state at the end of one partition. A `frontier` of "0" claims nothing; `last_snapshot`
+    is (id, begin offset) of the last complete one."""
 
     count: int
     digest: int
@@ -72,82 +71,81 @@ class LaneFound:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the read-back gave.
+class RecoveredState:
+    """The result of a recovery.
 
-    Shape: `states` are the entries of each partition; `skip` maps dead keys to the `ce_wrrv` of
-    their last record, where that is newer than the lowest frontier; `newest` is the highest
-    resourceVersion on the log, "" for none. `owed` are the keys whose last record on the log is a
-    stale one, so that the true state must be said again. `said` counts object records since the
-    last complete snapshot.
+    `states` are the entries of each partition; `skip` maps deleted keys to the `ce_wrrv` of their
+    last record, where that is newer than the lowest frontier; `newest` is the highest
+    resourceVersion on the log, "" for none. `pending_repairs` are the keys, with their partition,
+    whose last record is stale, so that their true state must be published again.
+    `records_since_snapshot` counts object records since the last complete snapshot.
     """
 
     decision: Decision
-    lanes: tuple[LaneFound, ...]
+    partitions: tuple[RecoveredPartition, ...]
     states: tuple[dict[bytes, Entry], ...]
     skip: dict[bytes, str]
     newest: str
-    owed: dict[bytes, int]
+    pending_repairs: dict[bytes, int]
     trimmed: dict[bytes, Trimmed] = field(default_factory=dict)
-    said: int = 0
+    records_since_snapshot: int = 0
 
     @property
     def objects(self) -> int:
-        """Live objects found."""
+        """Number of live objects."""
         return sum(map(len, self.states))
 
 
-class Fold:
-    """One partition of one stream, record by record: the state that readers of section 5 hold, in
-    the store's own form.
+class LogRecovery:
+    """Recovers one partition of one stream, record by record, in the form of the store.
 
-    Law: `entries`, `digest`, `epoch` and `last` are those of a `Replica` that was given the same
-    records and reads nothing again.
+    `entries`, `digest`, `epoch` and `last` are those of a consumer's `Replica` that was given the
+    same records.
     """
 
     def __init__(self, stream: str, partition: int, *, pack: Pack) -> None:
         self.stream, self.partition = stream, partition
         self.entries: dict[bytes, Entry] = {}
         self.gone: dict[bytes, str] = {}
-        """Dead keys: the `ce_wrrv` of their last record, a healed null apart."""
+        """Deleted keys, with the `ce_wrrv` of their last record other than a repair."""
         self.stale: dict[bytes, None] = {}
-        """Keys whose last record on the log is one that readers ignore."""
+        """Keys whose last record on the log is one that consumers ignore."""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.digest = 0
         self.epoch = self.last = 0
         self.highest = 0
-        """The highest epoch met."""
+        """The highest epoch read."""
         self.claimed = 0
-        """The epoch of the newest claim that was not ignored."""
+        """The epoch of the newest valid claim."""
         self.torn = False
-        """A record behind the newest marker does not follow the one before it: compaction took some
-        between them, or it is of a writer that this log knows no claim of."""
+        """A record after the newest marker does not follow the one before it: compaction removed
+        some between them, or it is from a writer without a claim in this log."""
         self.marked = False
         self.proven = False
-        """Count and digest of the newest marker agreed at its place."""
+        """Count and digest of the newest marker agreed."""
         self.frontier = "0"
         self.configs: set[str] = set()
-        """Those of the newest marker and of all claims behind it."""
+        """The config hashes of the newest marker and of all claims after it."""
         self.last_snapshot: tuple[str, int] | None = None
         self.newest, self.ordered = "", True
         self.listed = ""
-        """The highest version that a list may have brought: the watch need not show it again."""
+        """The highest version that may come from a list: the watch need not show it again."""
         self.went_back = False
-        """A marker claims less than one before it: the server was restored from a backup."""
-        self.said = 0
-        self._said_at_begin = 0
+        """A marker has a lower frontier than one before it: the API server was restored."""
+        self.records_since_snapshot = 0
+        self._records_at_begin = 0
         self._pack = pack
         self._fresh: dict[bytes, bytes] = {}
-        self._tenure = 0
+        self._epoch_ordinal = 0
 
     @property
     def empty(self) -> bool:
-        """No object was ever said here, as far as was read, and no snapshot completed."""
+        """Whether what was read has no object and no complete snapshot."""
         return not (self.entries or self.gone or self.stale or self.last_snapshot)
 
     def apply(self, records: Iterable[Decoded]) -> None:
-        """Take the next records of the log; those of other streams are passed over. What they leave
-        is packed at the end of the call."""
+        """Apply the next records of the log and pack the values left by them; records of other
+        streams are ignored."""
         stream = self.stream
         for record in records:
             if record.stream != stream:
@@ -165,10 +163,10 @@ class Fold:
             entry.packed = pack(value, entry.resource_version)
         self._fresh.clear()
 
-    def _admits(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
+    def _accept(self, epoch: int, sequence: int, *, claim: bool = False) -> bool:
         if epoch > self.epoch:
-            self._tenure += self.epoch > 0
-            # an epoch begins with its claim, under 1
+            self._epoch_ordinal += self.epoch > 0
+            # an epoch begins with its claim, sequence 1
             self.epoch, self.last = epoch, 0 if claim else -1
         elif epoch < self.epoch or sequence <= self.last:
             return False
@@ -180,19 +178,19 @@ class Fold:
     def _object(self, record: ObjectRecord) -> None:
         key = record.key
         held = self.entries.get(key)
-        if not self._admits(record.epoch, record.sequence):
+        if not self._accept(record.epoch, record.sequence):
             self._ignored(record, held)
             return
-        at = self._tenure << _TENURE_BITS | record.sequence
+        at = self._epoch_ordinal << _SEQUENCE_BITS | record.sequence
         if self.stale:
             self.stale.pop(key, None)
         if held is not None:
             self.digest -= held.hash
-        self.said += 1
+        self.records_since_snapshot += 1
         if record.verb == "deleted":
             self._deleted(record, held)
             return
-        self._met(record.version, record.reason)
+        self._note_version(record.version, record.reason)
         if self.gone:
             self.gone.pop(key, None)
         assert record.value is not None, "an object without a value is refused by the codec"
@@ -209,7 +207,7 @@ class Fold:
     def _deleted(self, record: ObjectRecord, held: Entry | None) -> None:
         key = record.key
         if record.enveloped:
-            # its tombstone takes it out again; a writer that died between the two owes that null
+            # a writer that died before its tombstone still has to send that
             self.stale[key] = None
         if held is not None:
             del self.entries[key]
@@ -217,16 +215,16 @@ class Fold:
             self.trimmed.pop(key, None)
         if record.reason != "healed":
             self.gone[key] = record.version
-            self._met(record.version, record.reason)
+            self._note_version(record.version, record.reason)
         elif held is not None:
             self.gone[key] = held.resource_version
 
     def _ignored(self, record: ObjectRecord, held: Entry | None) -> None:
-        """A stale record: what it leaves in a table that ignores headers must be mended, unless
-        nothing is the truth anyway.
+        """Note a stale record: consumers that ignore headers must get the true state again, unless
+        that is the deletion anyway.
 
-        Also where it is a late copy of the true record: compaction keeps the copy, which readers
-        pass over, and takes the true one.
+        Also where it is a late copy of the true record: compaction keeps the copy, which consumers
+        ignore, and removes the true one.
         """
         key = record.key
         if held is None and record.verb == "deleted" and not record.enveloped:
@@ -234,7 +232,7 @@ class Fold:
         else:
             self.stale[key] = None
 
-    def _met(self, version: str, reason: Reason) -> None:
+    def _note_version(self, version: str, reason: Reason) -> None:
         if not comparable(version):
             self.ordered = False
             return
@@ -245,7 +243,7 @@ class Fold:
             self.listed = version
 
     def _marker(self, marker: MarkerRecord) -> None:
-        if not self._admits(marker.epoch, marker.sequence, claim=marker.kind == "claim"):
+        if not self._accept(marker.epoch, marker.sequence, claim=marker.kind == "claim"):
             return
         if marker.kind == "claim":
             self.configs.add(marker.config)
@@ -255,11 +253,11 @@ class Fold:
         self.went_back = self.went_back or compare(marker.frontier, self.frontier) == -1
         self.marked, self.torn, self.frontier = True, False, marker.frontier
         if marker.kind == "begin":
-            self._said_at_begin = self.said
+            self._records_at_begin = self.records_since_snapshot
         elif marker.kind == "end":
             self.last_snapshot = (marker.snapshot, marker.begin_offset)
-            self.said -= self._said_at_begin
-            self._said_at_begin = 0
+            self.records_since_snapshot -= self._records_at_begin
+            self._records_at_begin = 0
         elif marker.last_snapshot and marker.last_snapshot_offset is not None:
             self.last_snapshot = (marker.last_snapshot, marker.last_snapshot_offset)
         self.digest &= DIGEST_MASK
@@ -268,8 +266,8 @@ class Fold:
             self._sweep(marker)
 
     def _sweep(self, end: MarkerRecord) -> None:
-        """Remove what is older than this end's begin, if what is left is what the writer held."""
-        begin = self._tenure << _TENURE_BITS | end.begin_sequence
+        """Remove what is older than the snapshot's begin, if that makes count and digest agree."""
+        begin = self._epoch_ordinal << _SEQUENCE_BITS | end.begin_sequence
         older = [(key, entry) for key, entry in self.entries.items() if entry.queued < begin]
         digest = (self.digest - sum(entry.hash for _, entry in older)) & DIGEST_MASK
         if len(self.entries) - len(older) != end.count or digest != end.digest:
@@ -282,94 +280,105 @@ class Fold:
 
 
 def decide(
-    folds: Sequence[Fold],
+    recoveries: Sequence[LogRecovery],
     *,
     config: str,
     whole: Iterable[int],
-    anew: bool = False,
+    recreated: bool = False,
     foreign: bool = False,
     bookmarks: bool = True,
 ) -> Decision:
-    """What to do with what was read. Shape: `whole` are the partitions that were read from their
-    very start.
+    """How to continue from what was read.
 
-    `anew`: the topic was made anew under its writer. What stands before the claim is what that
-    still sent, and proves nothing, but deletes of it must be said. `foreign`: a record that no
-    claim explains was found. Readers may have taken it for the truth, so the fold does too, and no
-    watch shows its object again. `bookmarks`: the watch asks for them, so that one will show that
-    everything on the log is passed.
+    Args:
+        whole: The partitions that were read from their very start.
+        recreated: The topic was recreated under its writer. Records before the claim are late ones
+            of that writer and prove nothing, but their deletes must be published.
+        foreign: A record without a claim was found. Consumers may have applied it, so the recovery
+            did too, and no watch shows its object again.
+        bookmarks: The watch requests bookmarks, so one of them confirms that everything on the log
+            is passed.
     """
-    if anew:
+    if recreated:
         return FirstSnapshot(
-            "the topic was made anew", doubted=not all(fold.empty for fold in folds)
+            "the topic was recreated", unverified=not all(recovery.empty for recovery in recoveries)
         )
-    doubted = [fold for fold in folds if not fold.proven and (fold.marked or not fold.empty)]
-    if doubted:
+    unverified = [
+        recovery
+        for recovery in recoveries
+        if not recovery.proven and (recovery.marked or not recovery.empty)
+    ]
+    if unverified:
         known = set(whole)
-        older = tuple(fold.partition for fold in doubted if fold.partition not in known)
+        older = tuple(
+            recovery.partition for recovery in unverified if recovery.partition not in known
+        )
         if older:
             return ReadAgainFromStart(older)
-        return FirstSnapshot("the log does not agree with its own digests", doubted=True)
-    if all(fold.empty for fold in folds):
+        return FirstSnapshot("the log does not match its digests", unverified=True)
+    if all(recovery.empty for recovery in recoveries):
         return FirstSnapshot("nothing was published before")
-    if any(config not in fold.configs or len(fold.configs) > 1 for fold in folds):
-        return ListAndDiff("the stream's config is another", configured=True)
-    if foreign or any(fold.torn for fold in folds):
-        return ListAndDiff("a record behind the newest marker may be of another writer")
-    frontiers = [fold.frontier for fold in folds]
+    if any(config not in recovery.configs or len(recovery.configs) > 1 for recovery in recoveries):
+        return ListAndDiff("the stream's config changed", configured=True)
+    if foreign or any(recovery.torn for recovery in recoveries):
+        return ListAndDiff("a record after the newest marker may be from another writer")
+    frontiers = [recovery.frontier for recovery in recoveries]
     if any(frontier in {"", "0"} for frontier in frontiers):
         return ListAndDiff("a partition has no frontier")
-    if not all(fold.ordered for fold in folds) or not all(map(comparable, frontiers)):
+    if not all(recovery.ordered for recovery in recoveries) or not all(map(comparable, frontiers)):
         return ListAndDiff("resourceVersions cannot be compared")
-    if any(fold.went_back for fold in folds):
-        return ListAndDiff(
-            "the server was restored from a backup since the last snapshot: versions on the log "
-            "are of two histories"
-        )
+    if any(recovery.went_back for recovery in recoveries):
+        return ListAndDiff("the API server was restored from a backup since the last snapshot")
     lowest = min(frontiers, key=lambda version: (len(version), version))
-    if not bookmarks and any(compare(fold.listed, lowest) == 1 for fold in folds):
+    if not bookmarks and any(compare(recovery.listed, lowest) == 1 for recovery in recoveries):
         return ListAndDiff(
-            "a list brought changes above the frontier: without bookmarks, no watch shows that "
-            "they are passed"
+            "without bookmarks, the watch cannot confirm listed changes above the frontier"
         )
     return WatchFrom(lowest)
 
 
-def found(folds: Sequence[Fold], decision: Decision) -> Found:
-    """Everything that a writer, its store and its watch need to go on. Shape: the folds are used
-    up."""
+def recovered_state(recoveries: Sequence[LogRecovery], decision: Decision) -> RecoveredState:
+    """What the writer, its store and its watch need to continue. Uses `recoveries` up."""
     after = decision.frontier if isinstance(decision, WatchFrom) else ""
     skip = {
         key: version
-        for fold in folds
-        for key, version in fold.gone.items()
+        for recovery in recoveries
+        for key, version in recovery.gone.items()
         if not after or compare(version, after) in {1, None}
-    }  # a replay begins behind the frontier: what is older can not come again
-    for fold in folds:
-        for entry in fold.entries.values():
+    }  # a replay begins after the frontier: what is older cannot come again
+    for recovery in recoveries:
+        for entry in recovery.entries.values():
             entry.queued = 0
-    return Found(
+    return RecoveredState(
         decision=decision,
-        lanes=tuple(
-            LaneFound(
-                len(fold.entries), fold.digest & DIGEST_MASK, fold.frontier, fold.last_snapshot
+        partitions=tuple(
+            RecoveredPartition(
+                len(recovery.entries),
+                recovery.digest & DIGEST_MASK,
+                recovery.frontier,
+                recovery.last_snapshot,
             )
-            for fold in folds
+            for recovery in recoveries
         ),
-        states=tuple(fold.entries for fold in folds),
+        states=tuple(recovery.entries for recovery in recoveries),
         skip=skip,
         newest=max(
-            (fold.newest for fold in folds), key=lambda version: (len(version), version), default=""
+            (recovery.newest for recovery in recoveries),
+            key=lambda version: (len(version), version),
+            default="",
         ),
-        owed={key: fold.partition for fold in folds for key in fold.stale},
-        trimmed={key: trimmed for fold in folds for key, trimmed in fold.trimmed.items()},
-        said=sum(fold.said for fold in folds),
+        pending_repairs={
+            key: recovery.partition for recovery in recoveries for key in recovery.stale
+        },
+        trimmed={
+            key: trimmed for recovery in recoveries for key, trimmed in recovery.trimmed.items()
+        },
+        records_since_snapshot=sum(recovery.records_since_snapshot for recovery in recoveries),
     )
 
 
 def interleaved(states: Sequence[dict[bytes, Entry]]) -> Iterator[tuple[bytes, Entry]]:
-    """The entries of all partitions, one of each in turn: snapshots then fill all partitions
-    alike."""
+    """The entries of all partitions, one of each in turn, so that snapshots fill them evenly."""
     rest = [iter(state.items()) for state in states]
     while rest:
         for each in list(rest):

@@ -1,9 +1,8 @@
-"""Stale records between our own: found by their offsets, read, and mended.
+"""Stale records between our own: found by their offsets, read, and repaired.
 
-Room: relay. In: which offsets our batches got. Out: keys of which the true state must be said
-again. Source: WIRE 4.3, F7. An acknowledgement says where a batch stands. What stands between two
-of them and is not this process's was put there by a former writer, or is a late copy of an own
-batch: tables that ignore headers, and compaction, take it for the newest word on its key.
+An acknowledgement gives the offsets of a batch. A record between two batches that this process did
+not write comes from a previous writer, or is a late copy of our own batch: consumers that ignore
+headers, and compaction, take it for the newest record of its key. See docs/record-contract.md.
 """
 
 from __future__ import annotations
@@ -13,47 +12,48 @@ from collections.abc import Sequence
 
 from watchrelay.contract.records import Decoded, ObjectRecord
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
-from watchrelay.model.changes import Entry
-from watchrelay.publish.ports import Witness
+from watchrelay.publish.ports import ForeignRecordReader
 
 SETTLE_S = 0.05
-"""Other streams of this process write the same partition: their acknowledgements come in the same
-moments as ours."""
+"""Other streams of this process write the same partition: their acknowledgements arrive at about
+the same time."""
 PAUSE_MAX_S = 10.0
-"""Where another process writes streams of its own to the topic, gaps never end, and each look costs
-a consumer."""
+"""Where another process writes its own streams to the topic, gaps never end, and each check costs a
+consumer."""
 
 
-class Healer:
-    """Watches the offsets of one stream's partitions. Shape: `acked` is called for every batch and
-    costs a comparison."""
+class StaleRecordRepair:
+    """Finds the stale records of one stream. `acked` is called for every batch and costs a
+    comparison."""
 
-    def __init__(self, stream: str, epoch: int, witness: Witness, checked: Sequence[int]) -> None:
+    def __init__(
+        self, stream: str, epoch: int, foreign_records: ForeignRecordReader, checked: Sequence[int]
+    ) -> None:
         """`checked` is, per partition, the offset up to which the log was read already."""
-        self._stream, self._epoch, self._witness = stream, epoch, witness
+        self._stream, self._epoch, self._foreign = stream, epoch, foreign_records
         self._next = list(checked)
         self._gaps: list[tuple[int, int, int, int, int]] = []
-        """Partition; the gap's first offset; that of our record behind it; the sequence of that;
-        the offset behind its batch."""
+        """Partition; first offset of the gap; offset and sequence of our record after it; offset
+        after the batch of that."""
         self._wake = asyncio.Event()
         self._seen = self._looked = 0
         self._ending = ("", 0)
         self._pause_s = SETTLE_S
 
-    def may_end(self, snapshot: str, *, said: bool) -> bool:
-        """Whether every gap was looked into that had been seen when all keys of `snapshot` were
-        said and its begins acknowledged.
+    def may_end(self, snapshot: str, *, all_queued: bool) -> bool:
+        """Whether `snapshot` may end: every gap is checked that was seen when all its members were
+        queued and its begins acknowledged.
 
-        Whoever starts to read at a begin never sees what is stale before it, and all of that was
-        seen by then. Later gaps do not count: where another process writes to the same topic there
-        is always one.
+        A reader that starts at a begin never sees what is stale before it, and all of that was seen
+        by then. Later gaps do not count: where another process writes to the same topic there is
+        always one.
         """
-        if said and self._ending[0] != snapshot:
+        if all_queued and self._ending[0] != snapshot:
             self._ending = (snapshot, self._seen)
-        return said and self._looked >= self._ending[1]
+        return all_queued and self._looked >= self._ending[1]
 
     def acked(self, partition: int, offsets: Sequence[int], first_sequence: int) -> None:
-        """A batch stands at `offsets`, its first record under `first_sequence`."""
+        """Take the offsets of an acknowledged batch whose first record has `first_sequence`."""
         expected = self._next[partition]
         for index, offset in (
             enumerate(offsets) if offsets[-1] - expected != len(offsets) - 1 else ()
@@ -67,14 +67,14 @@ class Healer:
             expected = offset + 1
         self._next[partition] = offsets[-1] + 1
 
-    async def found(self) -> dict[bytes, int]:
-        """The next stale keys, with their partition; returns when a gap was looked into, often with
+    async def stale_keys(self) -> dict[bytes, int]:
+        """Wait for gaps, read them, and return the stale keys in them with their partition, often
         none.
 
         Raises:
-            EpochAhead: A record of a higher epoch is there.
-            EpochSpoiled: A record of this epoch is there, with a sequence that this process had not
-            come to, and it is no copy of ours.
+            EpochAhead: A gap has a record of a higher epoch.
+            EpochSpoiled: A gap has a record of this epoch with a sequence not reached yet, and it
+                is not a copy of ours.
         """
         await self._wake.wait()
         await asyncio.sleep(self._pause_s)
@@ -83,14 +83,14 @@ class Healer:
         stale, looked = dict[bytes, int](), False
         for partition, start, stop, below, end in gaps:
             ours: list[Decoded] = []
-            for first, last in self._witness.foreign_ranges(partition, start, stop):
+            for first, last in self._foreign.foreign_ranges(partition, start, stop):
                 looked = True
-                for _, record in await self._witness.read(partition, first, last):
+                for _, record in await self._foreign.read(partition, first, last):
                     if record.epoch > self._epoch:
                         raise EpochAhead(self._stream, record.epoch, self._epoch)
                     if record.epoch == self._epoch and record.sequence >= below:
                         ours = ours or [
-                            each for _, each in await self._witness.read(partition, stop, end)
+                            each for _, each in await self._foreign.read(partition, stop, end)
                         ]
                         if record not in ours:
                             raise EpochSpoiled(
@@ -101,13 +101,3 @@ class Healer:
         self._looked += len(gaps)
         self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2) if looked and not stale else SETTLE_S
         return stale
-
-
-def belonging(entry: Entry | None, partition: int) -> Entry | None:
-    """What `partition` has to hold of a key whose object is `entry`: nothing where the key belongs
-    to another partition.
-
-    A foreign writer can put a record anywhere; the object published there too would be in no count
-    or digest of that partition.
-    """
-    return entry if entry is not None and entry.partition == partition else None

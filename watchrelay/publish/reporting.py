@@ -1,8 +1,4 @@
-"""What the relay tells of its work: metrics, status, and the log line of a snapshot.
-
-Room: relay. In: acknowledged cuts, the queues, complete snapshots. Out: counters and gauges of the
-stream and its topic, its row on the board.
-"""
+"""Metrics, status and log lines of one stream's writer."""
 
 from __future__ import annotations
 
@@ -14,18 +10,18 @@ from watchrelay.contract.records import parse_instant
 from watchrelay.core import clock
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.publish.conflation import Conflator
-from watchrelay.publish.partition_queue import Cut
+from watchrelay.publish.partition_queue import RenderedBatch
 from watchrelay.publish.snapshots import Snapshot
+from watchrelay.publish.stream_queues import StreamQueues
 
 log = logging.getLogger(__name__)
 
-SAY_EVERY_S = 60.0
-"""A queue that is over its bound again and again is a line in the log this often."""
+LOG_EVERY_S = 60.0
+"""A queue that is over its bound repeatedly is logged this often."""
 
 
-class Accounts:
-    """The accounts of one stream; counts per batch, never per event."""
+class PublishReporter:
+    """Reports the work of one writer; counts per batch, never per event."""
 
     def __init__(
         self,
@@ -38,29 +34,29 @@ class Accounts:
         self._metrics, self._topic, self._status = metrics, topic, status
         metrics.snapshot_interval_seconds.set(snapshot_interval_s)
         self._overload: tuple[float, int] | None = None
-        """When the overload that was said began, and how many states have been skipped since."""
-        self._say_again_s = float("-inf")
+        """When the logged overload began, and the states skipped since."""
+        self._log_again_s = float("-inf")
 
-    def acked(self, cut: Cut, queues: Conflator, now_s: float) -> None:
-        """Count an acknowledged batch; `queues` no longer hold it. Units: monotonic seconds."""
+    def acked(self, batch: RenderedBatch, queues: StreamQueues, now_s: float) -> None:
+        """Count an acknowledged batch, already out of `queues`. `now_s` is monotonic."""
         topic = self._topic
-        for kind, count in cut.kinds().items():
+        for kind, count in batch.kinds().items():
             if count:
                 topic.records_acked_total[kind].inc(count)
-        topic.record_bytes_total.inc(cut.payload_bytes)
-        slowest_s = self._metrics.relay_lag.observe_batch(cut.received_s(), now_s)
+        topic.record_bytes_total.inc(batch.payload_bytes)
+        slowest_s = self._metrics.relay_lag.observe_batch(batch.received_s(), now_s)
         if (
             slowest_s is None
             and self._status.lag_ms
             and queues.empty
-            and len(cut.markers) == len(cut.records)
+            and len(batch.markers) == len(batch.records)
         ):
-            # heartbeats alone, and nothing waits: the lag of the last event is over
+            # heartbeats alone, and nothing waits: no lag
             slowest_s = 0.0
         self._status.acked(lag_s=slowest_s, rest=not queues.empty)
 
-    def queued(self, queues: Conflator, now_s: float) -> None:
-        """Show what is queued. Units: monotonic seconds."""
+    def queued(self, queues: StreamQueues, now_s: float) -> None:
+        """Update the queue metrics and status. `now_s` is monotonic."""
         dirty, skipped = queues.dirty_keys, queues.take_skipped()
         metrics = self._metrics
         metrics.queue_records.set(queues.held_records)
@@ -81,26 +77,20 @@ class Accounts:
                     "took_s": round(now_s - began_s, 3),
                     "states_skipped": count + skipped,
                 }
-                log.info(
-                    "overload is over: the present state of each object is queued", extra=extra
-                )
+                log.info("overload ended: the present state of each object is queued", extra=extra)
 
-    def overflown(self, queues: Conflator, now_s: float) -> None:
-        """A partition is past its bound. Units: monotonic seconds."""
-        if self._overload is None and now_s >= self._say_again_s:
-            self._overload, self._say_again_s = (now_s, 0), now_s + SAY_EVERY_S
+    def overflown(self, queues: StreamQueues, now_s: float) -> None:
+        """Log that a partition is over its bound. `now_s` is monotonic."""
+        if self._overload is None and now_s >= self._log_again_s:
+            self._overload, self._log_again_s = (now_s, 0), now_s + LOG_EVERY_S
             extra = {"stream": self._status.stream, "queued_bytes": queues.held_bytes}
-            log.warning(
-                "kafka takes less than is watched: states in between are skipped, last ones are "
-                "not",
-                extra=extra,
-            )
+            log.warning("queue full; conflating intermediate states", extra=extra)
 
     def resumed(self, index: Mapping[str, object], *, now_ms: int) -> None:
-        """Show a former writer's last snapshot.
+        """Show the last snapshot of a previous writer.
 
         Args:
-            index: Its index record; empty: there is none.
+            index: Its index record; empty if there is none.
             now_ms: Wall milliseconds.
         """
         ended = index.get("time")
@@ -111,8 +101,8 @@ class Accounts:
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
-        """Tell of a snapshot whose index record is written. Units: `now_ms` wall milliseconds;
-        `live` objects held."""
+        """Report a snapshot whose index record is written. `live`: objects held; `now_ms`: wall
+        milliseconds."""
         metrics, stream = self._metrics, self._status.stream
         self._status.last_snapshot = clock.rfc3339(now_ms)
         metrics.snapshot_running.set(0)
@@ -124,7 +114,7 @@ class Accounts:
             extra={
                 "stream": stream,
                 "snapshot": snapshot.id,
-                "said": snapshot.objects,
+                "objects": snapshot.objects,
                 "took_s": round(took_s, 3),
             },
         )

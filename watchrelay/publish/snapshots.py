@@ -1,11 +1,8 @@
-"""When to say the whole state again, in which order, and when a snapshot is whole.
+"""When a snapshot is due, in which order its members are queued, and when it is complete.
 
-Room: relay (pure). In: the store's keys, room in the queues, acknowledgements of markers. Out: keys
-to read, the index record.
-
-Why the rule by `Entry.queued` is right (WIRE 4.4): a key that was queued since begin has its record
-between begin and end already; a key that is gone has there either no record or a delete as its
-last; any other is queued with the value it has now, so nothing goes back.
+A key that was queued since begin has a record between begin and end already; a deleted key has
+there either no record or a delete as its last; any other is queued with its present value. So no
+key goes back in time.
 """
 
 from __future__ import annotations
@@ -23,28 +20,29 @@ GROWTH_RECORDS = 10_000
 GROWTH_PER_OBJECT = 3
 JITTER = 0.1
 REQUESTS_MAX = 500
-"""Requests that one index record names, so that it stays a small record; the others are answered by
-the next snapshot."""
+"""Requests that one index record names, so that it stays small; the next snapshot names the
+others."""
 REQUESTS_WAITING = 10 * REQUESTS_MAX
-"""Requests that wait at most; of more the oldest are not named: the snapshot that they wait for
-comes all the same."""
+"""Requests that wait at most; of more the oldest are not named, their snapshot comes all the
+same."""
 SCAN_KEYS = 4096
-"""Keys looked at in one step at most: 100 ns each, so that a step over skipped keys alone stays
-under half a millisecond."""
+"""Keys examined in one step at most: 100 ns each, so that a step over skipped keys alone takes less
+than half a millisecond."""
 AHEAD_BYTES = 256 * 1024
-"""So much of a snapshot goes into a partition's batch while nothing else happens."""
+"""Snapshot members in a partition's batch while there are no live events."""
 BESIDE_BYTES = 32 * 1024
-"""And so much beside live events, which wait for what was queued before them, in all partitions:
-with full batches some 70 ms."""
+"""The same beside live events, which wait for what was queued before them, in all partitions: with
+full batches some 70 ms."""
 QUIET_S = 0.25
-"""No live event for so long: nothing else happens."""
+"""There are no live events after this long without one."""
 
 
 class Snapshot:
-    """One snapshot, from the step that queues begin to the acknowledgement of the last end.
+    """One snapshot, from queueing its begin to the acknowledgement of its last end.
 
-    Shape: `begun_at` is the number of the newest record queued before it; `first`: the stream has
-    never been published by this writer.
+    Args:
+        begun_at: Number of the newest record queued before it.
+        first: The first snapshot of this writer.
     """
 
     def __init__(
@@ -68,29 +66,29 @@ class Snapshot:
         self._others, self._live_s = -1, -math.inf
 
     @property
-    def cutting(self) -> bool:
-        """Keys are left to look at."""
+    def unfinished(self) -> bool:
+        """Whether keys are left to examine."""
         return self._next < len(self._keys)
 
     @property
     def place(self) -> int:
-        """How many keys were looked at, while any are left."""
+        """Number of keys examined, while any are left."""
         return self._next
 
     @property
-    def said(self) -> bool:
-        """Every key is done and every begin is acknowledged: what stood on the log before begin is
-        known by now."""
-        return not self.cutting and len(self._begins) == self._partitions
+    def all_queued(self) -> bool:
+        """Whether every key is done and every begin acknowledged: what precedes begin on the log is
+        known."""
+        return not self.unfinished and len(self._begins) == self._partitions
 
     @property
     def complete(self) -> bool:
-        """Every end is acknowledged."""
+        """Whether every end is acknowledged."""
         return len(self._ends) == self._partitions
 
     def ahead_bytes(self, now_s: float, records: int) -> int:
-        """How much of it one batch of a partition may hold now, `records` object records having
-        been queued so far, its own among them."""
+        """Snapshot members, in bytes, that a batch of a partition may hold now. `records`: object
+        records queued so far, those of the snapshot included."""
         others = records - self.objects
         if others != self._others:
             self._live_s = now_s if self._others >= 0 else -math.inf
@@ -103,10 +101,10 @@ class Snapshot:
         has_room: Callable[[int], bool],
         queue: Callable[[bytes, Entry], None],
     ) -> bool:
-        """Queue the next keys that need to be said, as long as the partition of the next one has
-        room; True: keys are left.
+        """Queue the next members, as long as the partition of the next one has room; True when keys
+        are left.
 
-        Shape: one cursor for all partitions: keys are spread evenly, and end waits for the slowest
+        One cursor serves all partitions: keys are spread evenly, and end waits for the slowest
         partition anyway.
         """
         keys, at, begun_at = self._keys, self._next, self._begun_at
@@ -123,28 +121,27 @@ class Snapshot:
         self._next = at
         if at == len(keys):
             self._keys, self._next = [], 0
-        return self.cutting
+        return self.unfinished
 
     def ready_to_end(self) -> bool:
-        """True once: every key is done and every begin is acknowledged, so end can be queued, on
-        all partitions in one step."""
-        if self._ended or not self.said:
+        """True once, when `all_queued`: end is to be queued on all partitions in one step."""
+        if self._ended or not self.all_queued:
             return False
         self._ended = True
         return True
 
     def begin_acked(self, partition: int, offset: int) -> None:
-        """The begin of `partition` stands at `offset`."""
+        """Take the offset of the begin of `partition`."""
         self._begins[partition] = offset
 
     def end_acked(self, partition: int, *, offset: int, count: int, digest: int) -> None:
-        """The end of `partition` stands at `offset` and said `count` and `digest`."""
+        """Take the offset, count and digest of the end of `partition`."""
         self._ends[partition] = SnapshotPartition(
             partition, self._begins[partition], offset, count, digest
         )
 
     def index_value(self, *, epoch: int, frontier: str, time_ms: int) -> dict[str, object]:
-        """The control topic's record of it. Shape: legal once complete."""
+        """The index record for the control topic. Legal once complete."""
         assert self.complete, "an index record of a snapshot that is not complete"
         ends = [self._ends[partition] for partition in range(self._partitions)]
         return snapshot_value(
@@ -157,8 +154,8 @@ class Snapshot:
         )
 
 
-class Schedule:
-    """When the next snapshot is due. Units: `interval_s` 0: not by time."""
+class SnapshotSchedule:
+    """When the next snapshot is due. An `interval_s` of 0: not by time."""
 
     def __init__(self, interval_s: float, rng: random.Random) -> None:
         self._interval_s, self._rng = interval_s, rng
@@ -166,8 +163,7 @@ class Schedule:
         self._records = 0
 
     def restarted(self, now_s: float, records: int) -> None:
-        """A snapshot began now, `records` object records having been queued before it; the next is
-        counted from here."""
+        """Count from a snapshot that began now, after `records` object records."""
         self._records = records
         if self._interval_s:
             self._at_s = now_s + self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
@@ -175,11 +171,14 @@ class Schedule:
     def resumed(
         self, now_s: float, index: Mapping[str, object], *, wall_ms: int, records: int
     ) -> None:
-        """Go on from a former writer's last snapshot, by its index record (empty: there is none):
-        due when it would have been, and no later than an interval from now, whatever that writer's
-        clock showed.
+        """Continue from the last snapshot of a previous writer.
 
-        Shape: `records` is the count of records that it began at.
+        The next one is due when it would have been for that writer, and within an interval from now
+        whatever its clock showed.
+
+        Args:
+            index: Its index record; empty if there is none.
+            records: The number of object records at its begin.
         """
         self._records = records
         if self._interval_s:

@@ -1,8 +1,4 @@
-"""Objects too large for the topic: what is left out, in which order.
-
-Room: relay (pure). In: an object's published bytes. Out: fewer bytes of the same object, and the
-word for it. Source: WIRE 6.
-"""
+"""Which parts of an object too large for the topic are left out, in which order."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _NAMED = (
     "deletionTimestamp",
 )
 _RECORD_BYTES = 1536
-"""Headers, key and framing of one record, at most; on top of the value."""
+"""Upper bound of headers, key and framing of one record."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -31,17 +27,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def packed_max(message_bytes: int) -> int:
-    """Compressed values up to this size fit a topic with this `max.message.bytes`. A twentieth is
-    kept for another compressor's taste."""
+    """The size up to which compressed values fit a topic with this `max.message.bytes`. A twentieth
+    is reserved for differences between compressors."""
     return max(0, message_bytes - message_bytes // 20 - _RECORD_BYTES)
 
 
 def trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
-    """The most of the object that compresses to `fits_bytes`; metadata with nothing but names when
-    even metadata does not.
-
-    Law: trim(v, n) is (v, "") wherever v compresses to n or less.
-    """
+    """The largest form of the object that compresses to `fits_bytes`: whole (""), without some
+    fields, or a stub; the smallest stub where none does."""
     try:
         return _trim(value, fits_bytes)
     except RecursionError:
@@ -64,7 +57,7 @@ def _trim(value: bytes, fits_bytes: int) -> tuple[bytes, Trimmed]:
 
 
 def less(value: bytes, trimmed: Trimmed) -> tuple[bytes, Trimmed] | None:
-    """The next smaller form of what was already trimmed so far; None when there is none."""
+    """The next smaller form of a value trimmed so far; None when there is none."""
     steps: list[tuple[bytes, Trimmed]] = []
     try:
         if not trimmed:
@@ -84,7 +77,7 @@ def without_fields(value: bytes) -> bytes:
         metadata = _decode(fields["metadata"])
         metadata.pop("managedFields", None)
         held = metadata.get("annotations")
-        # some aggregated server may say null, or worse
+        # some aggregated server may send null, or worse
         if held is not None and memoryview(held)[0] == _MAP:
             annotations = _decode(held)
             if annotations.pop(LAST_APPLIED, None) is not None:
@@ -94,7 +87,7 @@ def without_fields(value: bytes) -> bytes:
 
 
 def stub(value: bytes, *, named_only: bool = False) -> bytes:
-    """The object's metadata alone; `named_only`: of that only what names it and its version."""
+    """The object's metadata alone; `named_only`: only its names, uid, versions and timestamps."""
     fields = {name: raw for name, raw in _decode(value).items() if name in _KEPT}
     if named_only and "metadata" in fields:
         metadata = {

@@ -1,11 +1,7 @@
 """One stream's writer: changes in, acknowledged records out.
 
-Room: relay. In: `Outbox` calls of the store's reflector, each one step with the change of the
-store. Out: batches through the `Sink` port, claims and index records through the `Control` port,
-and what the receipts prove: status, frontier, metrics.
-
-Tasks of one stream: a flusher, a beat (heartbeats, the claim check, due snapshots), and one per
-batch that is on its way.
+Tasks of one stream: a flusher, a heartbeat task (heartbeats, ownership check, due snapshots), one
+for repairs, and one per batch in flight.
 """
 
 from __future__ import annotations
@@ -24,56 +20,56 @@ from watchrelay.model.changes import Change
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
-from watchrelay.publish.alarm import Alarm
-from watchrelay.publish.backpressure import SOFT_BYTES, Inflow
-from watchrelay.publish.conflation import Conflator
+from watchrelay.publish.backpressure import SOFT_BYTES, Backpressure
 from watchrelay.publish.oversize import Oversize, unread
-from watchrelay.publish.partition_queue import Cut, Handed, Lane
-from watchrelay.publish.phase import Course
-from watchrelay.publish.ports import Control, Sink, StateView, Witness
-from watchrelay.publish.pulse import Pulse
-from watchrelay.publish.recovery import Found
-from watchrelay.publish.repair import Healer, belonging
-from watchrelay.publish.reporting import Accounts
-from watchrelay.publish.snapshots import REQUESTS_MAX, REQUESTS_WAITING, Schedule, Snapshot
-from watchrelay.publish.tempo import Tempo
+from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch, RenderedMarker
+from watchrelay.publish.phase import WriterPhase
+from watchrelay.publish.ports import ControlLog, ForeignRecordReader, RecordSink, StateView
+from watchrelay.publish.recovery import RecoveredState
+from watchrelay.publish.repair import StaleRecordRepair
+from watchrelay.publish.reporting import PublishReporter
+from watchrelay.publish.snapshots import REQUESTS_MAX, REQUESTS_WAITING, Snapshot, SnapshotSchedule
+from watchrelay.publish.stream_queues import StreamQueues, belonging
+from watchrelay.publish.timing import FlushTimer, FlushTrigger, HeartbeatInterval
 
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 480 * 1024
-"""Uncompressed; the producer's batch holds 512 KiB, the rest is for what the estimate misses.
-Source: KAFKA 9."""
+"""Uncompressed; the producer's batch holds 512 KiB, the rest covers errors of the estimate."""
 FULL_BYTES = 128 * 1024
-"""A lane with this much queued does not wait for the pulse."""
-FIRST_BEAT_S = 0.5
-"""After the watch goes on from the log: a history that has run out is said at once, behind the
-answer to the request."""
-BEAT_SLOTS = 10
-"""Streams beat in this many groups: one produce request serves many heartbeats, yet not all of 200
-streams fall in one step."""
+"""A partition with this much queued is flushed at once."""
+FIRST_HEARTBEAT_S = 0.5
+"""After the watch continues from the log: an expired history is reported at once, after the
+response's headers."""
+HEARTBEAT_SLOTS = 10
+"""Streams send heartbeats in this many groups: one produce request serves many heartbeats, yet not
+all of 200 streams fall in one step."""
 
 
 class StreamRelay:
-    """Implements `Outbox` for the store and owns the stream's epoch.
+    """Publishes the changes of one stream and owns its epoch; the reflector's `ChangePublisher`.
 
-    Use: `await claim()`, then `run()` as a task, then let the watch start; at the end stop the
-    watch, `await drain()`, cancel `run()`.
-    Shape: `concluded` is called when a snapshot is whole, `limit_again` reads the topic's limit
-    (None: it cannot). `conflate`: past `queue_bytes` a partition's queue becomes the set of its
-    keys; else the watch is not read on.
+    Use: `await claim()`, `run()` as a task, then start the watch; at the end stop the watch, `await
+    drain()`, cancel `run()`.
+
+    Args:
+        queue_bytes: Bound of the queues. With `conflate`, a partition over it keeps only the set of
+            its keys; else the watch waits.
+        concluded: Called when a snapshot is complete.
+        limit_again: Reads the topic's `max.message.bytes`; None when it cannot.
     """
 
     def __init__(
         self,
         spec: StreamSpec,
         *,
-        sink: Sink,
-        control: Control,
+        sink: RecordSink,
+        control: ControlLog,
         state: StateView,
         metrics: StreamMetrics,
         topic_metrics: TopicMetrics,
         status: StreamStatus,
-        heartbeat_interval_s: float | Tempo,
+        heartbeat_interval_s: float | HeartbeatInterval,
         queue_bytes: int,
         batch_bytes: int = BATCH_BYTES,
         flush_interval_s: float = 0.004,
@@ -81,8 +77,8 @@ class StreamRelay:
         conflate: bool = True,
         concluded: Callable[[], None] = lambda: None,
         limit_again: Callable[[], Awaitable[int | None]] = unread,
-        pulse: Pulse | None = None,
-        witness: Witness | None = None,
+        flush_timer: FlushTimer | None = None,
+        foreign_records: ForeignRecordReader | None = None,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
@@ -90,18 +86,18 @@ class StreamRelay:
         self.spec = spec
         self._sink, self._control, self._state = sink, control, state
         self._metrics, self._status = metrics, status
-        self._accounts = Accounts(
+        self._reporter = PublishReporter(
             metrics, topic_metrics, status, snapshot_interval_s=spec.snapshot_interval_s
         )
-        self._tempo = (
+        self._heartbeat_interval = (
             heartbeat_interval_s
-            if isinstance(heartbeat_interval_s, Tempo)
-            else Tempo(heartbeat_interval_s)
+            if isinstance(heartbeat_interval_s, HeartbeatInterval)
+            else HeartbeatInterval(heartbeat_interval_s)
         )
-        self._queue_bytes, self._batch_bytes, self._pulse = (
+        self._queue_bytes, self._batch_bytes, self._flush_timer = (
             queue_bytes,
             batch_bytes,
-            pulse or Pulse(flush_interval_s),
+            flush_timer or FlushTimer(flush_interval_s),
         )
         self._now_s, self._wall_ms, self._concluded = now_s, wall_ms, concluded
         self._oversize = Oversize(
@@ -113,7 +109,7 @@ class StreamRelay:
             limit_again=limit_again,
         )
         raw_bytes = min(SOFT_BYTES, queue_bytes // 2)
-        self._queues = Conflator(
+        self._queues = StreamQueues(
             spec.partitions,
             raw_bytes=raw_bytes,
             packed_max=self._oversize.fits_bytes,
@@ -123,111 +119,113 @@ class StreamRelay:
             overflown=self._overflown,
         )
         self._queues.parts = self._oversize.parts
-        self._inflow = Inflow(
+        self._backpressure = Backpressure(
             self._queues,
             metrics,
             soft_bytes=raw_bytes,
             bound_bytes=None if conflate else queue_bytes,
             now_s=now_s,
         )
-        self._names = [f"deliver {spec.id}/{lane}" for lane in range(spec.partitions)]
-        self._schedule = Schedule(spec.snapshot_interval_s, rng or random.Random())
+        self._names = [f"deliver {spec.id}/{partition}" for partition in range(spec.partitions)]
+        self._schedule = SnapshotSchedule(spec.snapshot_interval_s, rng or random.Random())
         self._epoch = 0
         self._origin: dict[str, object] | None = None
         self._encoder: CloudEvents | None = None
-        self._course, self._witness = Course(), witness
-        self._healer: Healer | None = None
+        self._phase, self._foreign_records = WriterPhase(), foreign_records
+        self._repair: StaleRecordRepair | None = None
         self._snapshot: Snapshot | None = None
         self._seen_ms: int | None = None
         self._snapshots, self._snapshot_began_s = 0, 0.0
         self._requests, self._closed = list[str](), False
-        self._alarm = Alarm(self._pulse, now_s)
+        self._flush_trigger = FlushTrigger(self._flush_timer, now_s)
         self._tasks: asyncio.TaskGroup | None = None
         metrics.queue_capacity_bytes.set(queue_bytes)
 
-    # ---- Outbox: called by the store's reflector -------------------------------------------------
+    # ---- ChangePublisher: called by the reflector ------------------------------------------------
 
     async def room(self) -> None:
-        """Return when the queues take more. What is over the bound keeps the watch from being read
-        (`overload: block`)."""
-        await self._inflow.room()
+        """Return when the queues take more; over the bound, `overload: block` waits here."""
+        await self._backpressure.room()
 
     def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
-        """Queue the records of `changes`. One step with the store's change; the first list is not
-        pushed (`synced`).
+        """Queue the records of `changes`, in the same step as the change of the store.
 
-        Shape: the first changes after a log that is not believed are a list's; they stand within
-        the first snapshot.
+        The first list is not pushed, `synced` begins its snapshot; but its difference from an
+        unverified log is, as part of that snapshot.
         """
         if self._closed or not changes:
             return
-        if self._course.first:
-            assert self._course.doubted, "a change before the first list was complete"
+        if self._phase.first:
+            assert self._phase.unverified, "a change before the first list was complete"
             self._begin_snapshot()
         self._queues.push(changes, reason=reason, time_ms=self._wall_ms(), received_s=received_s)
         self._wake()
 
     def synced(self, resource_version: str) -> None:
-        """A list is complete and its difference is pushed; the first one begins the first snapshot,
-        in this step."""
+        """Note a complete list whose difference is pushed; the first one begins the first snapshot
+        in the same step."""
         if self._closed:
             return
-        course = self._course
-        awaited = course.relisting or not self._status.complete
-        if course.synced(resource_version):
+        phase = self._phase
+        awaited = phase.relisting or not self._status.complete
+        if phase.synced(resource_version):
             self._queues.lower()
-        if course.first:
+        if phase.first:
             self._begin_snapshot()
-        elif awaited and self._snapshot is None and course.published:
-            course.queued(self._queues.number, self.spec.partitions)
+        elif awaited and self._snapshot is None and phase.published:
+            phase.state_queued(self._queues.number, self.spec.partitions)
             self._heartbeat()
-            if course.snapshot_wanted and self._may_snapshot():
+            if phase.snapshot_wanted and self._may_snapshot():
                 self._begin_snapshot()
-        self._heal(course.owed, unless_said=True)
+        self._repair_keys(phase.pending_repairs, only_unpublished=True)
 
     def progressed(self, resource_version: str) -> None:
-        """Every change up to here was pushed before, or suppressed."""
+        """Note that every change up to this version was pushed or suppressed."""
         if not self._closed:
-            self._course.progressed(resource_version)
+            self._phase.progressed(resource_version)
 
     def followed(self) -> None:
-        """The server accepted a watch that goes on from what is held: say soon that the log is
-        alive, and whole."""
-        if not self._closed and self._course.followed() and not self._status.complete:
-            asyncio.get_running_loop().call_later(FIRST_BEAT_S, self._first_beat)
+        """The API server accepted a watch that continues from the held state: a heartbeat follows
+        soon, which shows that the log is complete."""
+        if not self._closed and self._phase.followed() and not self._status.complete:
+            asyncio.get_running_loop().call_later(FIRST_HEARTBEAT_S, self._first_heartbeat)
 
-    def _first_beat(self) -> None:
+    def _first_heartbeat(self) -> None:
         if self._tasks is None or self._closed or self._status.complete:
             return
-        # else a list, to come or just come, tells when the state is whole
-        if not (self._status.list_due or self._course.unshown):
-            self._course.queued(self._queues.number, self.spec.partitions)
+        # else a list, due or just done, decides when the state is complete
+        if not (self._status.list_due or self._phase.unconfirmed):
+            self._phase.state_queued(self._queues.number, self.spec.partitions)
         self._heartbeat()
 
-    def heard(self, at_ms: int) -> None:
-        """The API server was heard."""
+    def server_seen(self, at_ms: int) -> None:
+        """Record that the API server answered. Wall milliseconds."""
         self._seen_ms = at_ms
 
     def request_snapshot(self, request_id: str) -> None:
-        """Begin a snapshot at the next beat, or when the open one has ended; its index record will
-        name the request."""
+        """Begin a snapshot at the next heartbeat, or after the running one; its index record names
+        the request."""
         self._requests[:] = [*self._requests[1 - REQUESTS_WAITING :], request_id]
 
     # ---- claim, run, drain -----------------------------------------------------------------------
 
     async def claim(
-        self, highest_epoch: Callable[[], Awaitable[int]], *, anew: bool = False
+        self, highest_epoch: Callable[[], Awaitable[int]], *, recreated: bool = False
     ) -> int:
-        """Open a new epoch: a claim in the control topic, then a claim marker on every partition,
-        acknowledged. Source: WIRE 4.1.
+        """Open a new epoch: a claim in the control topic, then an acknowledged claim marker on
+        every partition.
 
-        Shape: `anew`: the topic was made anew, so no starting point in it is known. Raises: Fenced
-        if another writer claimed meanwhile.
+        Args:
+            highest_epoch: Returns the highest epoch on the topic.
+            recreated: The topic was recreated, so no starting point in it is known.
+
+        Raises:
+            Fenced: Another writer claimed meanwhile.
         """
-        assert self._encoder is None, "a relay claims once"
+        assert self._encoder is None, "a writer claims once"
         stream = self.spec.id
         self._origin = origin = (
-            None if anew else await self._control.origin(stream, self.spec.partitions)
+            None if recreated else await self._control.origin(stream, self.spec.partitions)
         )
         self._epoch = await self._control.claim(
             stream, self.spec.description, starting_point=origin, highest_epoch=highest_epoch
@@ -238,80 +236,85 @@ class StreamRelay:
         self._queues.mark("claim", frontier="", time_ms=self._wall_ms())
         await self._in_group(self._send_claims)
         self._tasks = None
-        if self._witness is not None:
-            self._healer = Healer(
+        if self._foreign_records is not None:
+            self._repair = StaleRecordRepair(
                 stream,
                 self._epoch,
-                self._witness,
-                [lane.claimed_at + 1 for lane in self._queues.lanes],
+                self._foreign_records,
+                [queue.claimed_at + 1 for queue in self._queues.partitions],
             )
         return self._epoch
 
     @property
     def to_read(self) -> list[tuple[int | None, int]]:
-        """Once claimed: per partition the starting point (None: its start) of what is to be read
-        back, and where our claim stands."""
+        """Per partition, the offsets to read back: the starting point (None: the earliest) and that
+        of our claim. Legal after `claim`."""
         begin = None if self._origin is None else self._origin.get("begin")
         starts = begin if isinstance(begin, list) else [None] * self.spec.partitions
-        return list(zip(starts, (lane.claimed_at for lane in self._queues.lanes), strict=True))
+        return list(
+            zip(starts, (queue.claimed_at for queue in self._queues.partitions), strict=True)
+        )
 
-    def resume(self, found: Found) -> None:
-        """Go on from what the log says; the store was filled with the same. Shape: after `claim`,
-        before `run`."""
-        course = self._course
-        course.resumed(found)
-        if course.first:
-            self._queues.doubted = frozenset(self._state.keys())
+    def resume(self, recovered: RecoveredState) -> None:
+        """Continue from the recovered log; call it after `claim` and before `run`."""
+        phase = self._phase
+        phase.resumed(recovered)
+        if phase.first:
+            self._queues.unverified = frozenset(self._state.keys())
             return
-        self._queues.resume(found)
+        self._queues.resume(recovered)
         self._status.frontier = self._queues.frontier
         index = self._control.index(self.spec.id) or {}
-        self._accounts.resumed(index, now_ms=self._wall_ms())
+        self._reporter.resumed(index, now_ms=self._wall_ms())
         self._schedule.resumed(
             self._now_s(),
             index,
             wall_ms=self._wall_ms(),
-            records=self._queues.object_records - found.said,
+            records=self._queues.object_records - recovered.records_since_snapshot,
         )
-        if course.may_heal:
-            self._heal(course.owed, unless_said=False)
+        if phase.may_repair:
+            self._repair_keys(phase.pending_repairs, only_unpublished=False)
 
-    def _heal(self, owed: dict[bytes, int], *, unless_said: bool) -> None:
-        """Say the true state of these keys again; `unless_said`: of those of which nothing was
-        queued yet."""
-        if not owed:
+    def _repair_keys(self, pending: dict[bytes, int], *, only_unpublished: bool) -> None:
+        """Publish the true state of these keys; `only_unpublished` skips those queued already."""
+        if not pending:
             return
         now_ms = self._wall_ms()
-        for key, partition in owed.items():
+        for key, partition in pending.items():
             entry = belonging(self._state.get(key), partition)
-            if entry is None or not (unless_said and entry.queued):
-                self._queues.heal(key, entry, partition, time_ms=now_ms)
-        log.info("stale records are healed", extra={"stream": self.spec.id, "objects": len(owed)})
-        owed.clear()
+            if entry is None or not (only_unpublished and entry.queued):
+                self._queues.repair(key, entry, partition, time_ms=now_ms)
+        log.info("repairing stale records", extra={"stream": self.spec.id, "objects": len(pending)})
+        pending.clear()
         self._wake()
 
     async def run(self) -> None:
-        """Write until cancelled. Shape: legal once claimed. Raises: Fenced when a newer writer owns
-        the stream (exit 75)."""
+        """Publish until cancelled; call it after `claim`.
+
+        Raises:
+            Fenced: A newer writer owns the stream (exit code 75).
+        """
         assert self._encoder is not None, "run before claim"
         try:
             await self._in_group(self._start)
         finally:
             self._closed = True
             self._tasks = None
-            self._alarm.silence()
+            self._flush_trigger.cancel()
             self._metrics.snapshot_running.set(0)
 
     async def drain(self, deadline_s: float) -> bool:
-        """Take nothing new, send what is queued, then a last heartbeat. True: all of it is
-        acknowledged. Units: seconds from now."""
+        """Accept no more changes, send what is queued and a last heartbeat.
+
+        Returns: Whether everything was acknowledged within `deadline_s` seconds.
+        """
         self._closed = True
         try:
             async with asyncio.timeout(deadline_s):
                 await self._settle()
-                if not self._course.quiet:
+                if not self._phase.quiet:
                     self._queues.mark(
-                        "heartbeat", frontier=self._course.frontier, time_ms=self._wall_ms()
+                        "heartbeat", frontier=self._phase.frontier, time_ms=self._wall_ms()
                     )
                 await self._settle()
         except TimeoutError:
@@ -330,7 +333,8 @@ class StreamRelay:
             if group.subgroup(Fenced) is None:
                 raise
             raise fenced_by(
-                group, f"stream {self.spec.id}: a newer writer owns it; epoch {self._epoch} stops"
+                group,
+                f"stream {self.spec.id}: a newer writer owns the stream; epoch {self._epoch} stops",
             ) from group
 
     def _send_claims(self, tasks: asyncio.TaskGroup) -> None:
@@ -339,145 +343,145 @@ class StreamRelay:
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
-        self._alarm.ring()
+        self._flush_trigger.now()
         tasks.create_task(self._flush_forever(), name=f"flush {self.spec.id}")
-        tasks.create_task(self._beat_forever(), name=f"beat {self.spec.id}")
-        if self._healer is not None:
-            tasks.create_task(self._heal_forever(self._healer), name=f"heal {self.spec.id}")
+        tasks.create_task(self._heartbeat_forever(), name=f"heartbeat {self.spec.id}")
+        if self._repair is not None:
+            tasks.create_task(self._repair_forever(self._repair), name=f"heal {self.spec.id}")
 
-    async def _heal_forever(self, healer: Healer) -> None:
+    async def _repair_forever(self, repair: StaleRecordRepair) -> None:
         while True:
-            stale = await healer.found()
-            if self._course.may_heal and not self._closed:
-                self._heal(stale, unless_said=False)
+            stale = await repair.stale_keys()
+            if self._phase.may_repair and not self._closed:
+                self._repair_keys(stale, only_unpublished=False)
             else:
-                self._course.owed |= stale
+                self._phase.pending_repairs |= stale
             self._wake()
 
     async def _settle(self) -> None:
         while not self._queues.empty:
-            self._alarm.ring()
-            await self._inflow.progress()
+            self._flush_trigger.now()
+            await self._backpressure.progress()
 
     # ---- flushing --------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Something is queued: see to it that it leaves, at once if there is much of it, else with
-        the pulse."""
-        if self._alarm.rings() or self._tasks is None:
+        """Have what is queued flushed: at once if it is much, else at the next common flush."""
+        if self._flush_trigger.pending() or self._tasks is None:
             return
         free = self._snapshot is not None
-        for lane in self._queues.lanes:
-            if lane.outstanding is None:
-                if lane.waiting_bytes >= FULL_BYTES:
-                    self._alarm.ring()
+        for queue in self._queues.partitions:
+            if queue.outstanding is None:
+                if queue.waiting_bytes >= FULL_BYTES:
+                    self._flush_trigger.now()
                     return
-                free = free or bool(lane.queue) or lane.dirty is not None
-            elif lane.next is None and lane.waiting_bytes >= self._batch_bytes:
-                self._alarm.ring()
+                free = free or bool(queue.waiting) or queue.dirty is not None
+            elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
+                self._flush_trigger.now()
                 return
         if not free:
-            return  # every lane that holds something waits for an acknowledgement, which wakes us
-        self._alarm.ring_soon()
+            return  # every queue that holds something waits for an acknowledgement, which wakes us
+        self._flush_trigger.soon()
 
     async def _flush_forever(self) -> None:
         while True:
-            await self._alarm.wait()
+            await self._flush_trigger.wait()
             self._flush()
 
     def _flush(self) -> None:
-        """Hand over what can be, on all partitions in one step: one outstanding batch each, the
-        next one built if it is a full one."""
+        """Send what can be sent on all partitions in one step: one outstanding batch each, and the
+        next one rendered if it is full."""
         assert self._tasks is not None
         self._step_snapshot()
-        for lane in self._queues.lanes:
-            if lane.dirty is not None and lane.outstanding is None:
-                self._refill(lane)
-            if not lane.queue:
+        for queue in self._queues.partitions:
+            if queue.dirty is not None and queue.outstanding is None:
+                self._refill(queue)
+            if not queue.waiting:
                 continue
-            if lane.outstanding is None:
-                lane.outstanding = self._cut(lane)
-                self._tasks.create_task(self._deliver(lane), name=self._names[lane.partition])
-            elif lane.next is None and lane.waiting_bytes >= self._batch_bytes:
-                lane.next = self._cut(lane)
-        self._accounts.queued(self._queues, self._now_s())
+            if queue.outstanding is None:
+                queue.outstanding = self._render(queue)
+                self._tasks.create_task(self._deliver(queue), name=self._names[queue.partition])
+            elif queue.next is None and queue.waiting_bytes >= self._batch_bytes:
+                queue.next = self._render(queue)
+        self._reporter.queued(self._queues, self._now_s())
 
-    def _refill(self, lane: Lane) -> None:
-        """Past the bound, and the partition can send: queue a batch of what leads to the present
-        state."""
+    def _refill(self, queue: PartitionQueue) -> None:
+        """Queue a batch of dirty keys of a partition over its bound."""
         queues, now_ms = self._queues, self._wall_ms()
-        if not queues.refill(lane, self._state.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
-            if not lane.queue:
-                # nothing had to be said of the keys looked at: no receipt will come to wake us
-                self._alarm.ring()
+        if not queues.refill(queue, self._state.get, time_ms=now_ms, limit_bytes=self._batch_bytes):
+            if not queue.waiting:
+                # no key examined needed a record: no receipt will wake us
+                self._flush_trigger.now()
             return
-        if not (self._course.quiet or self._closed):
-            queues.mark_lane(lane, "heartbeat", frontier=self._course.frontier, time_ms=now_ms)
+        if not (self._phase.quiet or self._closed):
+            queues.mark_partition(queue, "heartbeat", frontier=self._phase.frontier, time_ms=now_ms)
         if queues.empty:
-            self._inflow.progressed()
+            self._backpressure.progressed()
 
     def _overflown(self) -> None:
-        """A partition's queue became a set: an open snapshot is void on all of them. Source: WIRE
-        4.3."""
-        self._accounts.overflown(self._queues, self._now_s())
+        """Void the running snapshot: a partition's queue became a set of dirty keys."""
+        self._reporter.overflown(self._queues, self._now_s())
         snapshot = self._snapshot
         if snapshot is not None and not snapshot.complete:
-            self._snapshot, self._course.snapshot_wanted = None, True
+            self._snapshot, self._phase.snapshot_wanted = None, True
             self._requests[:0] = snapshot.requests
             self._metrics.snapshot_running.set(0)
             log.info(
-                "snapshot is void: the queue overflowed",
+                "snapshot abandoned: queue overflow",
                 extra={"stream": self.spec.id, "snapshot": snapshot.id},
             )
 
-    def _cut(self, lane: Lane) -> Cut:
+    def _render(self, queue: PartitionQueue) -> RenderedBatch:
         assert self._encoder is not None
-        return lane.cut(
+        return queue.render(
             self._encoder, self._state.unpack, limit_bytes=self._batch_bytes, seen_ms=self._seen_ms
         )
 
-    async def _deliver(self, lane: Lane) -> None:
-        while (cut := lane.outstanding) is not None:
+    async def _deliver(self, queue: PartitionQueue) -> None:
+        while (batch := queue.outstanding) is not None:
             try:
                 receipt = await self._sink.deliver(
-                    Batch(self.spec.topic, lane.partition, cut.records, self.spec.id)
+                    Batch(self.spec.topic, queue.partition, batch.records, self.spec.id)
                 )
             except RecordTooLarge as error:
                 if error.acked:
-                    self._acked(lane, lane.split(len(error.acked)), Receipt(list(error.acked)))
-                if self._oversize.refused(self._queues, lane, error):
-                    lane.outstanding = self._cut(lane) if lane.queue else None
-                    self._inflow.progressed()
+                    self._acked(queue, queue.split(len(error.acked)), Receipt(list(error.acked)))
+                if self._oversize.refused(self._queues, queue, error):
+                    queue.outstanding = self._render(queue) if queue.waiting else None
+                    self._backpressure.progressed()
                 else:
-                    await self._oversize.wait(self._queues, lane.partition, error)
+                    await self._oversize.wait(self._queues, queue.partition, error)
             else:
-                self._acked(lane, cut, receipt)
-                self._oversize.taken(lane.partition)
+                self._acked(queue, batch, receipt)
+                self._oversize.taken(queue.partition)
             if self._control.outclaimed(self.spec.id, self._epoch):
                 raise Fenced(f"stream {self.spec.id}: a newer claim was read")
-        if lane.queue or self._snapshot is not None or lane.dirty is not None:
+        if queue.waiting or self._snapshot is not None or queue.dirty is not None:
             self._wake()
 
-    def _acked(self, lane: Lane, cut: Cut, receipt: Receipt) -> None:
-        self._queues.settled(lane, cut, receipt.offsets)
-        if self._healer is not None:
-            self._healer.acked(lane.partition, receipt.offsets, cut.before[0] + 1)
-        self._accounts.acked(cut, self._queues, self._now_s())
-        for handed in cut.markers:
-            self._marker_acked(lane, handed, receipt.offsets[handed.index])
-        self._inflow.progressed()
+    def _acked(self, queue: PartitionQueue, batch: RenderedBatch, receipt: Receipt) -> None:
+        self._queues.settled(queue, batch, receipt.offsets)
+        if self._repair is not None:
+            self._repair.acked(queue.partition, receipt.offsets, batch.before[0] + 1)
+        self._reporter.acked(batch, self._queues, self._now_s())
+        for rendered in batch.markers:
+            self._marker_acked(queue, rendered, receipt.offsets[rendered.index])
+        self._backpressure.progressed()
 
     # ---- markers and snapshots -------------------------------------------------------------------
 
-    async def _beat_forever(self) -> None:
-        place, tempo = zlib.crc32(self.spec.id.encode()) % BEAT_SLOTS / BEAT_SLOTS, self._tempo
+    async def _heartbeat_forever(self) -> None:
+        place, heartbeat_interval = (
+            zlib.crc32(self.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS,
+            self._heartbeat_interval,
+        )
         while True:
             now_s = self._now_s()
-            beat_s = tempo.next_s(now_s, place)
+            beat_s = heartbeat_interval.next_s(now_s, place)
             wait_s = beat_s - now_s
             if self._may_snapshot() and (snapshot_s := self._schedule.wait_s(now_s)) is not None:
                 wait_s = min(wait_s, max(snapshot_s, 0.01))
-            await tempo.sleep(wait_s)
+            await heartbeat_interval.sleep(wait_s)
             if self._control.outclaimed(self.spec.id, self._epoch):
                 raise Fenced(f"stream {self.spec.id}: a newer claim was read")
             if not self._closed:
@@ -486,18 +490,17 @@ class StreamRelay:
                 await self._snapshot_if_due()
 
     def _heartbeat(self) -> None:
-        """A heartbeat on each partition that is not still busy with older ones: while Kafka is away
-        they must not pile up."""
-        self._accounts.queued(self._queues, self._now_s())
-        if self._course.quiet:
+        """Queue a heartbeat on each partition."""
+        self._reporter.queued(self._queues, self._now_s())
+        if self._phase.quiet:
             return
-        self._queues.beat(frontier=self._course.frontier, time_ms=self._wall_ms())
+        self._queues.heartbeat(frontier=self._phase.frontier, time_ms=self._wall_ms())
         self._wake()
 
     def _may_snapshot(self) -> bool:
         return (
             self._snapshot is None
-            and self._course.may_snapshot
+            and self._phase.may_snapshot
             and not self._queues.conflating
             and not self._closed
         )
@@ -506,22 +509,21 @@ class StreamRelay:
         due = self._schedule.due(
             self._now_s(), records=self._queues.object_records, live=len(self._state)
         )
-        if self._may_snapshot() and (due or self._requests or self._course.snapshot_wanted):
+        if self._may_snapshot() and (due or self._requests or self._phase.snapshot_wanted):
             await self._oversize.before_snapshot(self._queues)
             if self._may_snapshot():
                 self._begin_snapshot()
 
     def _begin_snapshot(self) -> None:
-        """Queue begin on every partition; its frontier is the old one, "0" for the first (WIRE
-        4.2)."""
-        assert self._encoder is not None, "a list before the claim"
-        course = self._course
-        first, course.first, course.snapshot_wanted = course.first, False, False
+        """Queue begin on every partition; its frontier is the old one, "0" for the first."""
+        assert self._encoder is not None, "a snapshot before the claim"
+        phase = self._phase
+        first, phase.first, phase.snapshot_wanted = phase.first, False, False
         self._snapshots += 1
         keys = self._state.keys()
         self._oversize.forget_gone()
         if first:
-            self._queues.unpublished = {*keys, *self._queues.doubted}
+            self._queues.unpublished = {*keys, *self._queues.unverified}
         snapshot = Snapshot(
             f"{self._epoch}-{self._snapshots}",
             keys=keys,
@@ -534,70 +536,77 @@ class StreamRelay:
         self._snapshot, self._snapshot_began_s = snapshot, self._now_s()
         self._schedule.restarted(self._snapshot_began_s, self._queues.object_records)
         self._queues.mark(
-            "begin", frontier=self._course.frontier, time_ms=self._wall_ms(), snapshot=snapshot.id
+            "begin", frontier=self._phase.frontier, time_ms=self._wall_ms(), snapshot=snapshot.id
         )
         self._metrics.snapshot_running.set(1)
         log.info(
-            "snapshot begun",
+            "snapshot started",
             extra={"stream": self.spec.id, "snapshot": snapshot.id, "objects": len(keys)},
         )
         self._wake()
 
     def _step_snapshot(self) -> None:
-        """Queue the next chunk of an open snapshot as far as there is room, or its end."""
+        """Queue the next members of the running snapshot as far as there is room, or its end."""
         snapshot = self._snapshot
         if snapshot is None or self._closed:
             return
-        lanes, now_ms, queues, place = (
-            self._queues.lanes,
+        partitions, now_ms, queues, place = (
+            self._queues.partitions,
             self._wall_ms(),
             self._queues,
             snapshot.place,
         )
-        # the rest is for live events: over the bound they would void it
+        # the rest is for live events, which would void the snapshot over the bound
         room_bytes = self._queue_bytes // 2
-        if snapshot.cutting and queues.held_bytes <= room_bytes:
+        if snapshot.unfinished and queues.held_bytes <= room_bytes:
             ahead = snapshot.ahead_bytes(self._now_s(), queues.object_records)
             left = snapshot.chunk(
                 self._state.get,
                 lambda partition: (
-                    lanes[partition].takes_reads(ahead) and queues.held_bytes <= room_bytes
+                    partitions[partition].takes_reads(ahead) and queues.held_bytes <= room_bytes
                 ),
                 lambda key, entry: queues.read(key, entry, time_ms=now_ms),
             )
-            if left and all(not lane.queue and lane.outstanding is None for lane in lanes):
-                # a step that only passed keys over: no receipt will come to wake us
-                self._alarm.ring()
-        self._inflow.stepped(cutting=snapshot.cutting, moved=snapshot.place != place)
+            if left and all(
+                not queue.waiting and queue.outstanding is None for queue in partitions
+            ):
+                # a step that only skipped keys: no receipt will wake us
+                self._flush_trigger.now()
+        self._backpressure.snapshot_stepped(
+            unfinished=snapshot.unfinished, moved=snapshot.place != place
+        )
         if (
-            self._healer is None or self._healer.may_end(snapshot.id, said=snapshot.said)
+            self._repair is None
+            or self._repair.may_end(snapshot.id, all_queued=snapshot.all_queued)
         ) and snapshot.ready_to_end():
-            self._course.published = True
-            queues.mark("end", frontier=self._course.frontier, time_ms=now_ms, snapshot=snapshot.id)
+            self._phase.published = True
+            queues.mark("end", frontier=self._phase.frontier, time_ms=now_ms, snapshot=snapshot.id)
 
-    def _marker_acked(self, lane: Lane, handed: Handed, offset: int) -> None:
-        said, snapshot = handed.said, self._snapshot
-        if said.kind == "claim":
+    def _marker_acked(self, queue: PartitionQueue, rendered: RenderedMarker, offset: int) -> None:
+        marker, snapshot = rendered.marker, self._snapshot
+        if marker.kind == "claim":
             return
         self._status.frontier = self._queues.frontier
         if (
-            said.kind == "heartbeat"
+            marker.kind == "heartbeat"
             and not self._status.list_due
-            and self._course.shown(lane.partition, handed.behind)
+            and self._phase.confirmed(queue.partition, rendered.behind)
         ):
             self._status.complete = True
-        if snapshot is None or said.snapshot != snapshot.id:
+        if snapshot is None or marker.snapshot != snapshot.id:
             return
-        if said.kind == "begin":
-            snapshot.begin_acked(lane.partition, offset)
-        elif said.kind == "end":
-            snapshot.end_acked(lane.partition, offset=offset, count=said.count, digest=said.digest)
+        if marker.kind == "begin":
+            snapshot.begin_acked(queue.partition, offset)
+        elif marker.kind == "end":
+            snapshot.end_acked(
+                queue.partition, offset=offset, count=marker.count, digest=marker.digest
+            )
             if snapshot.complete:
                 assert self._tasks is not None
                 self._status.complete = True
-                self._queues.doubted = frozenset()
+                self._queues.unverified = frozenset()
                 self._tasks.create_task(
-                    self._conclude(snapshot, said.frontier), name=f"snapshot {self.spec.id}"
+                    self._conclude(snapshot, marker.frontier), name=f"snapshot {self.spec.id}"
                 )
 
     async def _conclude(self, snapshot: Snapshot, frontier: str) -> None:
@@ -609,4 +618,4 @@ class StreamRelay:
         )
         self._snapshot, took_s = None, self._now_s() - self._snapshot_began_s
         self._concluded()
-        self._accounts.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)
+        self._reporter.concluded(snapshot, live=len(self._state), took_s=took_s, now_ms=now_ms)

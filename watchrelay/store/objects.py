@@ -1,8 +1,7 @@
 """The latest known state of one stream, and what changed in it.
 
-Room: store (pure). In: frames of a watch, or of a list between `begin_list` and `replace`. Out:
-changes in the order to publish them. The state is what was *published*: a change that is suppressed
-touches nothing here, or digests would speak of what no record says.
+The state is what was *published*: a suppressed change leaves no trace here, or digests would cover
+what no record has.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Entry, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
-from watchrelay.store.pack import TRAIN_AT_OBJECTS, Packer
+from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
 from watchrelay.store.transform import Transform
 
 GUARD_OBJECTS: Final = 100
-"""From this many held objects on, a list that has lost more than half of them is not believed at
-once. Source: WATCH 5.8."""
+"""From this many held objects on, a list that has lost more than half of them is confirmed by a
+second list. See docs/watch-facts.md 5.8."""
 
 _STAGE_AT_ONCE: Final = 512
 _PLACE_BYTES: Final = 4
@@ -30,12 +29,11 @@ _VERSION_KEY: Final = b'"resourceVersion":"'
 
 
 @dataclass(slots=True)
-class Applied:
-    """What a batch of watch frames did.
+class ApplyResult:
+    """The effect of a batch of watch frames.
 
-    Shape: `changes` in the server's order. `suppressed`: changed nothing that is published.
-    `repeated`: said what is held already, or something older. `elsewhere`: in a namespace that the
-    stream does not hold.
+    `changes` are in the server's order. Counted: `suppressed`, no published field changed;
+    `repeated`, the held state or an older one; `elsewhere`, a namespace outside of the stream.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -45,12 +43,12 @@ class Applied:
 
 
 @dataclass(slots=True)
-class Replaced:
-    """What a complete list did.
+class ReplaceResult:
+    """The effect of a complete list.
 
-    Shape: `changes` removals first, then upserts in list order; `missed` is the number of keys that
-    differ; `kept` the number of keys that the list did not show and that stay, because some of its
-    objects could not be read.
+    `changes` are removals first, then upserts in list order; `missed` is the number of keys that
+    differ; `kept` the number of keys missing in the list that stay, because some of its objects
+    could not be decoded.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -59,11 +57,10 @@ class Replaced:
 
 
 class Store:
-    """Entries by record key; a new state of an object is a new `Entry`, so that a queued one stays
-    what it was.
+    """Entries by record key; a new state of an object is a new `Entry`, so a queued one never
+    changes.
 
-    Law: replace() after a list of what is held returns no change; apply(f) a second time returns
-    none.
+    A list of the held state, and a frame applied twice, make no change.
     """
 
     def __init__(
@@ -77,27 +74,27 @@ class Store:
         train_at: int = TRAIN_AT_OBJECTS,
     ) -> None:
         self.listed = False
-        """A list was completed: from the next one on, a difference is a change."""
+        """Whether a list was completed: from the next one on, a difference is a change."""
         self._transform = transform.apply
         self._partitions = partitions
         self._prefix = key_prefix.decode()
         self._suppress = suppress_unchanged and not transform.redacts
         self._namespaces = namespaces
         self._train_at = train_at
-        self._packer = Packer()
+        self._packer = ObjectCompressor()
         self._entries: dict[bytes, Entry] = {}
         self._staged: dict[bytes, Entry] | None = None
         self._unreadable = 0
         self._damaged: set[bytes] = set()
-        self._doubtful: dict[bytes, Entry] = {}
-        """What the newest list did not show, kept because of objects in it that could be any: gone
-        if the next list does not show it."""
+        self._unconfirmed: dict[bytes, Entry] = {}
+        """Objects missing in the newest list, kept because it had unreadable objects; removed if
+        the next list misses them too."""
         self._loading: Sequence[Mapping[bytes, Entry]] = ()
         self._skip: dict[bytes, str] = {}
         self._skip_until = ""
         self._by_content = False
-        """The next list is compared by content, not by resourceVersion: what is held comes from a
-        log, or the server went back."""
+        """Compare the next list by content, not by resourceVersion: the state comes from a log, or
+        the API server was restored."""
 
     # ---- what is held ----
 
@@ -117,7 +114,7 @@ class Store:
         return f"{self._prefix}{frame.namespace}/{frame.name}".encode()
 
     def unpack(self, entry: Entry) -> bytes:
-        """The published bytes of `entry`, held or held once."""
+        """The published bytes of `entry`, a present or former one."""
         packed = entry.packed
         at = int.from_bytes(packed[:_PLACE_BYTES], "little")
         body = self._packer.unpack(memoryview(packed)[_PLACE_BYTES:])
@@ -128,13 +125,12 @@ class Store:
         )
 
     def _pack(self, value: bytes, version: str) -> bytes:
-        """`value` without its resourceVersion, compressed, behind the place where that was cut out.
+        """`value` without its resourceVersion, compressed, after the position of that.
 
-        The entry holds the version anyway, and so two states are alike but for their versions
-        exactly when their packed bytes are equal: that is what `suppress_unchanged` compares, and
-        it costs no second hash. Should the pattern stand elsewhere in the object as well and be cut
-        there, then the true version stays in: unpacking is exact, and nothing is suppressed
-        wrongly.
+        The entry holds the version, so two states differ only in their versions exactly when their
+        packed bytes are equal: `suppress_unchanged` compares them without a second hash. Should the
+        pattern occur earlier in the object and be cut there, the true version stays in: unpacking
+        is exact, and nothing is suppressed wrongly.
         """
         text = version.encode()
         at = value.find(b'%b%b"' % (_VERSION_KEY, text)) if text else -1
@@ -148,8 +144,8 @@ class Store:
     def _upsert(
         self, key: bytes, frame: ObjectFrame, held: Entry | None
     ) -> tuple[Entry, bytes | None]:
-        """The entry that `frame` makes, with its published bytes; `held` itself where that says the
-        same (the uid is in the bytes)."""
+        """The entry of `frame`, with its published bytes; `held` itself where the content is equal
+        (the uid is part of it)."""
         value = self._transform(frame)
         version = frame.resource_version
         packed = self._pack(value, version)
@@ -170,12 +166,12 @@ class Store:
     # ---- the log ----
 
     def pack(self, value: bytes, version: str) -> bytes:
-        """What an entry of `value` keeps, for whoever rebuilds entries from published bytes."""
+        """The packed value of an entry, for rebuilding entries from published bytes."""
         return self._pack(value, version)
 
     def loading(self, states: Sequence[Mapping[bytes, Entry]]) -> None:
-        """Entries are being rebuilt in `states`: once there are enough of them, they are packed
-        with a dictionary of their own."""
+        """Note the entries being rebuilt in `states`; a dictionary is trained once there are
+        enough."""
         self._loading = states
         if not self._packer.trained and sum(map(len, states)) >= self._train_at:
             self._train({key: entry for state in states for key, entry in state.items()})
@@ -183,13 +179,14 @@ class Store:
     def resume(
         self, entries: Iterable[tuple[bytes, Entry]], *, skip: Mapping[bytes, str], newest: str
     ) -> None:
-        """Hold what the log says; from now on a list is a difference from it, by content.
+        """Take the state recovered from the log; the next list is a difference from it, by content.
 
-        Shape: `skip` maps dead keys to the version of their last record. Until the watch has passed
-        `newest`, the highest version on the log, what it says of such a key up to that version is a
-        replay.
+        Args:
+            skip: Deleted keys with the version of their last record. Frames of such a key up to
+                that version are replays, until the watch has passed `newest`.
+            newest: The highest version on the log.
         """
-        assert not self._entries, "only an empty store is filled from the log"
+        assert not self._entries, "only an empty store resumes from the log"
         self._entries = dict(entries)
         self._loading = ()
         self.listed = True
@@ -197,7 +194,7 @@ class Store:
         self._skip, self._skip_until = dict(skip), newest
 
     def passed(self, version: str) -> None:
-        """The watch has everything up to `version`."""
+        """Note that the watch has passed `version`."""
         if self._skip_until and compare(version, self._skip_until) != -1:
             self._forget_log()
 
@@ -206,14 +203,14 @@ class Store:
 
     # ---- the watch ----
 
-    def apply(self, frames: Iterable[ObjectFrame]) -> Applied:
-        """The changes that `frames` of a watch make, in order. An unfinished list is void.
+    def apply(self, frames: Iterable[ObjectFrame]) -> ApplyResult:
+        """The changes that `frames` of a watch make, in order. Discards an unfinished list.
 
-        Source: WATCH 5.5. An event older than what is held is a replay; a deletion of another
-        incarnation is late unless newer.
+        A frame older than the held state is a replay; a deletion of another incarnation is late
+        unless newer. See docs/watch-facts.md 5.5.
         """
         self._staged = None
-        applied = Applied()
+        applied = ApplyResult()
         entries, namespaces, prefix, changes, skip = (
             self._entries,
             self._namespaces,
@@ -254,37 +251,37 @@ class Store:
                     changes.append(Removed(key, held, entry.resource_version, observed=False))
             entries[key] = entry
             changes.append(Upserted(key, entry, before, value))
-        self._end_doubt(changes)
+        self._confirm(changes)
         if len(entries) >= self._train_at and not self._packer.trained:
             self._train(entries)
         return applied
 
-    def _end_doubt(self, changes: Sequence[Change]) -> None:
-        """The watch shows what became of these objects."""
-        if self._doubtful:
+    def _confirm(self, changes: Sequence[Change]) -> None:
+        """Drop objects from `_unconfirmed` that the watch shows."""
+        if self._unconfirmed:
             for change in changes:
-                self._doubtful.pop(change.key, None)
+                self._unconfirmed.pop(change.key, None)
 
     def clear(self, resource_version: str) -> list[Change]:
-        """Everything is gone, as of `resource_version`: one removal per object."""
+        """Remove every object, as of `resource_version`; returns one removal each."""
         self._staged = None
         changes: list[Change] = [
             Removed(key, entry, resource_version, observed=False)
             for key, entry in self._entries.items()
         ]
-        self._entries, self._doubtful = {}, {}
+        self._entries, self._unconfirmed = {}, {}
         return changes
 
     # ---- lists ----
 
     @property
     def staged(self) -> int:
-        """Objects that the running list brought so far."""
+        """Number of objects of the running list so far."""
         return len(self._staged) if self._staged is not None else 0
 
     def begin_list(self, *, by_content: bool = False) -> None:
-        """A list starts; what an unfinished one brought is void. `by_content`: equal uid and
-        version do not prove equal content."""
+        """Begin a list and discard an unfinished one. `by_content`: equal uid and version do not
+        prove equal content."""
         self._staged = {}
         self._by_content = self._by_content or by_content
         self._unreadable = 0
@@ -297,17 +294,20 @@ class Store:
         unreadable: int = 0,
         damaged: Iterable[tuple[str, str]] = (),
     ) -> int:
-        """Take objects of the running list; returns how many were in namespaces that the stream
-        does not hold.
+        """Take objects of the running list.
 
-        Packed at once, so that a list costs its entries and one page; an object that is held with
-        the same uid and resourceVersion is not even looked into. A frame of type DELETED (streaming
-        list) takes its object out again. Of objects that cannot be decoded the state held is kept:
-        of those that are `damaged`, by namespace and name. Each of the `unreadable` could be any
-        object that this list does not show: all those are kept, until another list does not show
-        them either.
+        They are packed at once, so that a list costs its entries and one page; an object held with
+        the same uid and resourceVersion is not decoded. A frame of type DELETED (streaming list)
+        removes its object.
+
+        Args:
+            unreadable: Number of objects that could not be identified. Each could be any object
+                missing in this list: those are kept until another list misses them too.
+            damaged: Namespace and name of objects that could not be decoded; their state is kept.
+
+        Returns: The number of objects in namespaces outside of the stream.
         """
-        assert self._staged is not None, "objects of a list came before its beginning"
+        assert self._staged is not None, "objects of a list before begin_list"
         self._unreadable += unreadable
         self._damaged.update(
             f"{self._prefix}{namespace}/{name}".encode() for namespace, name in damaged
@@ -347,52 +347,51 @@ class Store:
         return elsewhere
 
     def _earlier(self, key: bytes, frame: ObjectFrame, held: Entry) -> Entry:
-        """The entry of a listed object that is older than what is held: the server went back (a
-        restored backup).
+        """The entry of a listed object that is older than the held one: the API server was
+        restored.
 
-        Never `held` itself, also where only the version differs: with its version kept, all changes
-        up to there would pass for replays.
+        Never `held` itself, even where only the version differs: with its version, all changes up
+        to there would be taken for replays.
         """
         entry, _ = self._upsert(key, frame, None)
         return Entry(
             entry.uid, entry.resource_version, entry.hash, held.partition, entry.packed, held.queued
         )
 
-    def implausible(self) -> bool:
-        """The running list has lost more than half of what is held: ask once more before believing
-        it. Source: WATCH 5.8."""
+    def suspicious(self) -> bool:
+        """Whether the running list lost more than half of the held objects, so that a second list
+        must confirm it. See docs/watch-facts.md 5.8."""
         held = len(self._entries)
         return held >= GUARD_OBJECTS and self.staged * 2 < held
 
     def void_list(self) -> None:
-        """Forget what the running list brought."""
+        """Discard the running list."""
         self._staged = None
 
-    def replace(self, resource_version: str) -> Replaced:
-        """Make the running list, complete and seen at `resource_version`, the state; returns the
-        differences.
+    def replace(self, resource_version: str) -> ReplaceResult:
+        """Make the running list, complete as of `resource_version`, the state; returns the
+        differences, none for the first list.
 
-        Shape: none for the first list: what publishes it reads the store itself.
-        Source: an object missing from a complete list was deleted while nobody watched (client-go,
+        An object missing in a complete list was deleted while no watch was open (client-go,
         DeltaFIFO Replace).
         """
-        assert self._staged is not None, "a list ended before its beginning"
+        assert self._staged is not None, "replace before begin_list"
         listed, held = self._staged, self._entries
-        replaced = Replaced()
+        replaced = ReplaceResult()
         self._forget_log()
-        doubtful, self._doubtful = self._doubtful, {}
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
         if self._unreadable or self._damaged:
             absent = {key: entry for key, entry in held.items() if key not in listed}
             if self._unreadable:
-                self._doubtful = {
+                self._unconfirmed = {
                     key: entry
                     for key, entry in absent.items()
-                    if key not in self._damaged and doubtful.get(key) is not entry
+                    if key not in self._damaged and unconfirmed.get(key) is not entry
                 }
             kept = {
                 key: entry
                 for key, entry in absent.items()
-                if key in self._damaged or key in self._doubtful
+                if key in self._damaged or key in self._unconfirmed
             }
             listed.update(kept)
             replaced.kept = len(kept)
@@ -404,8 +403,8 @@ class Store:
         for key, entry in held.items():
             new = listed.get(key)
             if new is None or new.uid != entry.uid:
-                # Dated by the list that misses it, or by the object that took its place: dated by
-                # the list, it would outdate its successor.
+                # The version of the list that misses it, or of the object that replaced it: that
+                # of the list would be newer than its successor.
                 version = resource_version if new is None else new.resource_version
                 changes.append(Removed(key, entry, version, observed=False))
                 replaced.missed += new is None
@@ -423,8 +422,8 @@ class Store:
     # ---- the dictionary ----
 
     def _train(self, entries: dict[bytes, Entry]) -> None:
-        """Learn a dictionary from the first of `entries`, then pack anew what is held: with it all
-        frames of one content are equal."""
+        """Train a dictionary on the first of `entries`, then pack all held values with it, so that
+        equal contents have equal packed bytes."""
         samples = [entry for entry, _ in zip(entries.values(), range(self._train_at), strict=False)]
         unpack = self._packer.unpack
         if self._packer.train(unpack(memoryview(entry.packed)[_PLACE_BYTES:]) for entry in samples):
@@ -442,12 +441,12 @@ class Store:
 
 
 def _older(version: str, than: str) -> bool:
-    """True only where the two can be compared; the first test alone settles nearly every event."""
+    """True only where the two are comparable; the first test decides for nearly every event."""
     return (len(version), version) < (len(than), than) and compare(version, than) == -1
 
 
 def _repeats(frame: ObjectFrame, held: Entry) -> bool:
-    """The frame shows what is held, or something before it."""
+    """Whether the frame shows the held state, or an earlier one."""
     version, known = frame.resource_version, held.resource_version
     if version == known:
         return version != "" and frame.uid == held.uid
@@ -455,9 +454,10 @@ def _repeats(frame: ObjectFrame, held: Entry) -> bool:
 
 
 def _ends(frame: ObjectFrame, held: Entry) -> bool:
-    """The deletion is of `held`, or of an incarnation after it.
+    """Whether the deletion is of `held`, or of a later incarnation.
 
-    Its version may equal the held one: old servers sent the last update's. Source: WATCH 4.3, 5.5.
+    Its version may equal the held one: old servers sent that of the last update. See
+    docs/watch-facts.md 4.3 and 5.5.
     """
     if frame.uid == held.uid:
         return not _older(frame.resource_version, held.resource_version)

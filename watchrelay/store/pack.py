@@ -1,9 +1,7 @@
-"""Objects, small: zstd level 1, with a dictionary of the stream's own once there are enough objects
-to learn it from.
+"""Compression of objects: zstd level 1, with a dictionary trained on the stream's own objects once
+there are enough; about a tenth of the published bytes remain.
 
-Room: store. In: published bytes. Out: packed bytes, about a tenth of them; and back.
-A stream without a dictionary owns nothing: all of them share one compressor, so that 200 idle
-streams cost no more than one.
+Streams without a dictionary share one compressor, so 200 idle streams cost no more than one.
 """
 
 from __future__ import annotations
@@ -16,29 +14,28 @@ import zstandard
 LEVEL: Final = 1
 DICTIONARY_BYTES: Final = 16 * 1024
 TRAIN_AT_OBJECTS: Final = 400
-"""From here on a dictionary saves more than the 250 KB that its tables cost."""
+"""From this many on, a dictionary saves more than the 250 KB of its tables."""
 
 _SAMPLE_BYTES: Final = 64 * 1024
 _SAMPLES_BYTES: Final = 2 * 1024 * 1024
-"""Training reads its samples several times and holds up the loop: 2 MiB take about 25 ms."""
+"""Training blocks the event loop: 2 MiB of samples take about 25 ms."""
 
 _PLAIN: Final = zstandard.ZstdCompressor(level=LEVEL, write_dict_id=False)
 _PLAIN_UNPACKER: Final = zstandard.ZstdDecompressor()
 
 
-class Packer:
+class ObjectCompressor:
     """Compresses the objects of one stream.
 
-    Law: unpack(pack(value)) == value, also when a dictionary was learnt in between; and while none
-    is learnt in between, pack(a) == pack(b) exactly when a == b (the same compressor, settings and
-    dictionary give the same bytes).
+    `unpack(pack(value)) == value`, also across training. Between trainings, packed bytes are equal
+    exactly when values are.
     """
 
     __slots__ = ("_unpacker", "pack", "trained")
 
     def __init__(self) -> None:
         self.trained = False
-        """A dictionary was learnt, or could not be: there will be no other."""
+        """Training was done, successfully or not; it is done once."""
         self.pack = _PLAIN.compress
         self._unpacker = _PLAIN_UNPACKER
 
@@ -47,11 +44,12 @@ class Packer:
         return self._unpacker.decompress(packed)
 
     def train(self, values: Iterable[bytes]) -> bool:
-        """Learn a dictionary from `values`; whatever is packed from now on uses it. False: too
-        little to learn from.
+        """Train a dictionary on `values`; later calls of `pack` use it.
 
-        Source: the segment length of half an object was the best of those tried on pods (380 B; 490
-        B with one of 200 B).
+        The segment length of half an object was the best of those tried on pods (380 B per object;
+        490 B with a length of 200 B).
+
+        Returns: False if there is too little to train on.
         """
         self.trained = True
         samples = _bounded(values)
@@ -69,7 +67,7 @@ class Packer:
 
 
 def _bounded(values: Iterable[bytes]) -> list[bytes | bytearray | memoryview]:
-    """The first of `values`, cut so that training stays short."""
+    """The first of `values`, truncated so that training stays short."""
     samples: list[bytes | bytearray | memoryview] = []
     left = _SAMPLES_BYTES
     for value in values:

@@ -1,8 +1,4 @@
-"""Keeps a store equal to the server, and hands every change on in the step that made it.
-
-Room: store. In: what the watch says (the watch's `Outlet`). Out: changes and progress, to an
-`Outbox`.
-"""
+"""Keeps a store equal to the API server, and publishes every change in the step that made it."""
 
 from __future__ import annotations
 
@@ -33,52 +29,51 @@ from watchrelay.store.objects import Store
 log = logging.getLogger(__name__)
 
 GAUGE_EVERY_MS = 250
-"""Timestamps are shown this late at most: setting a gauge costs as much as looking up an object."""
+"""Interval of timestamp gauges: setting one costs as much as looking up an object."""
 
 
-class Outbox(Protocol):
-    """Whoever publishes."""
+class ChangePublisher(Protocol):
+    """Publishes the changes of one store. Implemented by publish/writer.py."""
 
     async def room(self) -> None:
-        """Returns when more is taken."""
+        """Return when more changes are accepted."""
         ...
 
     def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
-        """Queue `changes`, in the step that changed the store. Units: `received_s` is monotonic,
-        0.0 for what no watch brought."""
+        """Queue `changes`, in the step that changed the store. `received_s` is monotonic, 0.0 for
+        those of a list."""
         ...
 
     def synced(self, resource_version: str) -> None:
-        """The store is whole at this version. After the first time the first snapshot may be cut
-        from it."""
+        """The store is complete at this version; the first call begins the first snapshot."""
         ...
 
     def progressed(self, resource_version: str) -> None:
-        """Every change up to this version was pushed before, or was suppressed."""
+        """Every change up to this version was pushed or suppressed."""
         ...
 
-    def heard(self, at_ms: int) -> None:
-        """The API server was heard. Units: wall milliseconds."""
+    def server_seen(self, at_ms: int) -> None:
+        """The API server answered. Wall milliseconds."""
         ...
 
 
 @dataclass(slots=True)
-class _Doubt:
-    """What a list found, until the watch, which goes on from before the list, has passed it. Shape:
-    `keys` that it has not shown yet."""
+class _Unconfirmed:
+    """Changes found by a list (`keys`) that the watch, which continues from before the list, has
+    not shown yet; it has passed them at version `until`."""
 
     until: str
     keys: set[bytes]
 
 
 class Reflector:
-    """One stream's store, fed by one task. No await stands between a change of the store and its
-    push."""
+    """Feeds one stream's store, in one task. There is no await between a change of the store and
+    its push."""
 
     def __init__(
         self,
         store: Store,
-        outbox: Outbox,
+        publisher: ChangePublisher,
         *,
         metrics: StreamMetrics,
         status: StreamStatus,
@@ -86,51 +81,52 @@ class Reflector:
         version: str = "",
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
-        """Shape: `resumed`: the store was filled from a log, whose newest version is `version`; of
-        the server nothing was heard since."""
+        """`resumed`: the store was recovered from a log whose newest version is `version`."""
         self._store = store
         self._resumed = resumed
-        self._outbox = outbox
+        self._publisher = publisher
         self._metrics = metrics
         self._status = status
         self._wall_ms = wall_ms
         self._version = version or "0"
-        """The newest version that a list, a bookmark or a batch gave: what a removal carries that
-        no list dates."""
+        """The newest version of a list, a bookmark or a batch: that of removals without one."""
         self._gone = False
-        self._doubt: _Doubt | None = None
+        self._unconfirmed: _Unconfirmed | None = None
         self._counted = -1
         self._event_shown_ms = 0
-        self._heard_shown_ms = 0
+        self._seen_shown_ms = 0
 
     async def take(self, event: Watched) -> bool:
-        """Take what the watch says. False: the list that ended is implausible and changed nothing;
-        ask once more (WATCH 5.8)."""
+        """Apply an event of the watch.
+
+        Returns: False when the list that ended is suspicious: nothing was changed, and a second
+            list must confirm it. See docs/watch-facts.md 5.8.
+        """
         match event:
             case Observed():
-                await self._outbox.room()
-                if self._doubt is not None:
-                    event = Observed(self._news(event.frames, self._doubt), event.received_s)
+                await self._publisher.room()
+                if self._unconfirmed is not None:
+                    event = Observed(self._news(event.frames, self._unconfirmed), event.received_s)
                 if event.frames:
                     self._observed(event)
             case Progressed():
                 if (
-                    self._doubt is not None
-                    and compare(event.resource_version, self._doubt.until) == -1
+                    self._unconfirmed is not None
+                    and compare(event.resource_version, self._unconfirmed.until) == -1
                 ):
-                    self._heard()
+                    self._server_seen()
                     return True
                 self._conclude()
                 self._version = event.resource_version
                 self._resumed = False
-                self._heard()
+                self._server_seen()
                 self._store.passed(event.resource_version)
-                self._outbox.progressed(event.resource_version)
+                self._publisher.progressed(event.resource_version)
             case ListBegun(by_content=by_content):
                 self._store.begin_list(by_content=by_content)
                 self._status.listed = 0
             case Listed():
-                self._heard()
+                self._server_seen()
                 self._filtered(
                     self._store.stage(
                         event.objects, unreadable=event.unreadable, damaged=event.damaged
@@ -138,14 +134,14 @@ class Reflector:
                 )
                 self._status.listed = self._store.staged
             case ListDone():
-                self._heard()
-                if not event.confirmed and self._store.implausible():
-                    self._disbelieve()
+                self._server_seen()
+                if not event.confirmed and self._store.suspicious():
+                    self._reject_list()
                     return False
-                await self._outbox.room()
+                await self._publisher.room()
                 self._done(event)
             case Gone():
-                await self._outbox.room()
+                await self._publisher.room()
                 self._cleared()
             case Troubled():
                 pass
@@ -156,8 +152,8 @@ class Reflector:
     def _observed(self, event: Observed) -> None:
         applied = self._store.apply(event.frames)
         if applied.changes:
-            self._outbox.push(applied.changes, reason="watch", received_s=event.received_s)
-        now_ms = self._heard()
+            self._publisher.push(applied.changes, reason="watch", received_s=event.received_s)
+        now_ms = self._server_seen()
         self._status.last_event_ms = now_ms
         metrics = self._metrics
         if now_ms - self._event_shown_ms >= GAUGE_EVERY_MS:
@@ -174,21 +170,21 @@ class Reflector:
         replaced = self._store.replace(event.resource_version)
         resumed, self._resumed = self._resumed, False
         if replaced.changes:
-            self._outbox.push(
+            self._publisher.push(
                 replaced.changes, reason="resume" if resumed else "relist", received_s=0.0
             )
         self._version = event.resource_version
-        self._outbox.synced(event.resource_version)
+        self._publisher.synced(event.resource_version)
         if resumed:
             log.info(
                 "list compared with the log",
                 extra={"stream": self._status.stream, "differences": replaced.missed},
             )
         if event.since:
-            # Where the log was all that was known, and where an earlier such list is in doubt
+            # Where the log was all that was known, and where an earlier such list is in unconfirmed
             # still: the watch shows it all the same.
-            earlier = self._doubt.keys if self._doubt is not None else set[bytes]()
-            self._doubt = _Doubt(
+            earlier = self._unconfirmed.keys if self._unconfirmed is not None else set[bytes]()
+            self._unconfirmed = _Unconfirmed(
                 event.resource_version, earlier | {change.key for change in replaced.changes}
             )
         else:
@@ -197,45 +193,44 @@ class Reflector:
                 self._missed(replaced.missed, logging.INFO)
         if replaced.kept:
             log.warning(
-                "list has objects that cannot be decoded: their last states are kept",
+                "list has objects that cannot be decoded: keeping their last states",
                 extra={"stream": self._status.stream, "kept": replaced.kept},
             )
         self._gone = False
         self._count()
 
-    def _news(self, frames: Sequence[ObjectFrame], doubt: _Doubt) -> list[ObjectFrame]:
-        """Those of `frames` that came after the list; what came before stands in the list, and was
-        not missed."""
+    def _news(self, frames: Sequence[ObjectFrame], unconfirmed: _Unconfirmed) -> list[ObjectFrame]:
+        """The frames newer than the list; older ones are part of it, and were not missed."""
         news: list[ObjectFrame] = []
         for frame in frames:
-            if compare(frame.resource_version, doubt.until) in {-1, 0}:
-                doubt.keys.discard(self._store.key_of(frame))
+            if compare(frame.resource_version, unconfirmed.until) in {-1, 0}:
+                unconfirmed.keys.discard(self._store.key_of(frame))
             else:
                 news.append(frame)
         if len(news) < len(frames):
-            self._heard()
+            self._server_seen()
             self._metrics.events_deduplicated_total.inc(len(frames) - len(news))
         if news:
             self._conclude()
         return news
 
     def _conclude(self) -> None:
-        """The watch has shown all that it would have shown of what the list found."""
-        doubt, self._doubt = self._doubt, None
-        if doubt is not None and doubt.keys:
-            self._missed(len(doubt.keys), logging.WARNING)
+        """Count the listed changes that the watch has not shown by now."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None and unconfirmed.keys:
+            self._missed(len(unconfirmed.keys), logging.WARNING)
 
     def _missed(self, changes: int, level: int) -> None:
         self._metrics.missed_changes_total.inc(changes)
         log.log(
             level,
-            "list found changes that the watch did not show",
+            "list found changes missed by the watch",
             extra={"stream": self._status.stream, "missed": changes},
         )
 
-    def _disbelieve(self) -> None:
+    def _reject_list(self) -> None:
         log.warning(
-            "list lost more than half of the objects held and is asked once more",
+            "list lost more than half of the held objects: relisting",
             extra={
                 "stream": self._status.stream,
                 "held": len(self._store),
@@ -245,19 +240,18 @@ class Reflector:
         self._store.void_list()
 
     def _cleared(self) -> None:
-        """The resource is served no longer; nothing dates the removals but the last version
-        heard."""
+        """The resource is not served any more: remove all objects, at the last version seen."""
         changes = self._store.clear(self._version)
         if changes:
-            self._outbox.push(changes, reason="relist", received_s=0.0)
+            self._publisher.push(changes, reason="relist", received_s=0.0)
         self._gone = True
         self._count()
 
-    def _heard(self) -> int:
+    def _server_seen(self) -> int:
         now_ms = self._wall_ms()
-        self._outbox.heard(now_ms)
-        if now_ms - self._heard_shown_ms >= GAUGE_EVERY_MS:
-            self._heard_shown_ms = now_ms
+        self._publisher.server_seen(now_ms)
+        if now_ms - self._seen_shown_ms >= GAUGE_EVERY_MS:
+            self._seen_shown_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
         return now_ms
 

@@ -1,7 +1,6 @@
-"""What of an object is published: `drop` and `redact`, the defaults, and a Secret's payload kept
-home.
+"""Which part of an object is published: `drop` and `redact`, the defaults, and without the payload
+of a Secret.
 
-Room: store (pure). In: frames, whose fields are raw JSON. Out: the published bytes.
 No object is decoded as a whole: only the maps that a path enters are split into keys and raw
 values, one level at a time, so every value that no path names keeps its bytes (numbers that no
 float can hold, the server's way of escaping).
@@ -38,8 +37,7 @@ _split_list = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _encode_into = msgspec.json.Encoder().encode_into
 _WRITING = bytearray()
-"""Where the event loop writes one object after another: it has grown to the largest already, a
-buffer of its own grows anew for each."""
+"""Shared output buffer, grown to the largest object already; a new one would grow for each."""
 
 
 class _Do(Enum):
@@ -49,16 +47,14 @@ class _Do(Enum):
     DROP = "drop"
 
 
-# looking a member up in its class costs as much as the rest of a visit
+# an attribute lookup on the enum costs as much as the rest of a visit
 _REDACT, _DROP, _KEPT = _Do.REDACT, _Do.DROP, _Do.KEEP
 
 
 @dataclass(slots=True)
 class _Node:
-    """What to do at one place. Shape: `keys` wins over `other` (any other key); `items` is each
-    item of a list.
-
-    `sealed`: here stands a map of secrets; should something else stand here, it is redacted whole.
+    """What to do at one place: `keys` takes precedence over `other` (any other key); `items` is
+    each item of a list. `sealed`: a map of secrets; any other value in its place is redacted whole.
     """
 
     do: _Do = _Do.ENTER
@@ -85,8 +81,7 @@ def _grow(steps: Path, do: _Do) -> _Node:
 
 
 def _merge(left: _Node | None, right: _Node | None) -> _Node | None:
-    """One tree that does what both do; where one drops, nothing is left to redact; where one
-    redacts, nothing is left to enter."""
+    """One tree that does what both do; drop takes precedence over redact, redact over enter."""
     if left is None or right is None:
         return left or right
     for do in (_Do.KEEP, _Do.DROP, _Do.REDACT):
@@ -134,7 +129,7 @@ def _protect(root: _Node) -> _Node:
 
 
 def _prune_map(values: dict[str, _Value], node: _Node) -> None:
-    """Do in `values` what `node` says."""
+    """Apply `node` to `values`."""
     known, other = node.keys, node.other
     for key in [key for key in known if key in values] if other is None else list(values):
         child = known.get(key, other)
@@ -146,8 +141,7 @@ def _prune_map(values: dict[str, _Value], node: _Node) -> None:
 
 
 def _pruned(value: _Value, node: _Node) -> _Value:
-    """What is left of `value`. A subtree that cannot be read is redacted whole: better hidden than
-    shown by mistake."""
+    """What is left of `value`. A subtree that cannot be decoded is redacted whole."""
     if node.do is _REDACT:
         return REDACTED
     if isinstance(value, dict):
@@ -182,12 +176,11 @@ def _without_last_applied(annotations: Raw) -> _Value:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """From a frame to published bytes, compiled once per stream.
+    """Turns frames into published bytes; compiled once per stream, the same for lists and
+    watches.
 
-    Shape: `redacts` says that some values are hidden: a change may then not show in the bytes, and
-    every new resourceVersion is published.
-    Law: apply(f) is the same for a frame of a list and of a watch, and depends on nothing but the
-    frame.
+    `redacts`: some values are hidden, so a change may not show in the bytes, and every new
+    resourceVersion is published.
     """
 
     redacts: bool
@@ -213,7 +206,8 @@ class Transform:
     ) -> Transform:
         """The transform of one stream.
 
-        Raises: ValueError, one line, for a path that `parse_path` refuses.
+        Raises:
+            ValueError: One line, for a path that `parse_path` refuses.
         """
         guarded = (resource.group, resource.plural) == ("", "secrets") and not include_secret_data
         dropped, hidden = [parse_path(text) for text in drop], [parse_path(text) for text in redact]
@@ -242,12 +236,11 @@ class Transform:
 
     @property
     def enters(self) -> bool:
-        """Whether a path leads into values, so that they are decoded again."""
+        """Whether a path leads into values, so that they are decoded."""
         return self._root is not None
 
     def describe(self) -> dict[str, object]:
-        """Everything that decides the published bytes, for the config hash. Law: equal
-        descriptions, equal transforms."""
+        """Everything that decides the published bytes, for the config hash."""
         return dict(self._described)
 
     def apply(self, frame: ObjectFrame) -> bytes:

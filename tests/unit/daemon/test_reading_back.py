@@ -31,7 +31,7 @@ from watchrelay.model.resources import Selection
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.status import OVER, Board, StreamStatus
-from watchrelay.publish.tempo import Tempo
+from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
 NO_READ = (
@@ -145,7 +145,7 @@ class Process:
             cast("Any", Topics()),
             Requests(control=cast("Any", control)),
             "me",
-            Tempo(10.0),
+            HeartbeatInterval(10.0),
         )
         self.rooms.control_made.set()
         planned = [

@@ -14,7 +14,7 @@ from tests.support.fakesink import FakeSink
 from tests.support.relays import Rig, run_virtually, until
 from watchrelay.contract.records import MarkerRecord, ObjectRecord
 from watchrelay.contract.wire import Batch, Receipt
-from watchrelay.publish.conflation import LOOKED_AT
+from watchrelay.publish.stream_queues import REFILL_KEYS_MAX
 
 KEYS = [b"shop/%d" % number for number in range(40)]
 BOUND = 20_000
@@ -48,7 +48,7 @@ async def away(rig: Rig) -> None:
 def overflow(rig: Rig) -> int:
     """Changes of 40 keys until every partition is past the bound; how many."""
     said = 0
-    while any(lane.dirty is None for lane in rig.relay._queues.lanes):
+    while any(queue.dirty is None for queue in rig.relay._queues.partitions):
         rig.say(rig.store.put(KEYS[said % 40], b"%d" % said))
         said += 1
     return said
@@ -207,7 +207,7 @@ def test_the_snapshot_that_follows_a_change_of_config_waits_until_the_difference
             await away(rig)
             overflow(rig)
             # as after a list under another config
-            rig.status.complete, rig.relay._course.snapshot_wanted = False, True
+            rig.status.complete, rig.relay._phase.snapshot_wanted = False, True
             rig.sync()
             assert rig.metrics.gauge("snapshot_running").labels("pods")._value.get() == 0
             rig.sink.up.set()
@@ -289,17 +289,17 @@ def test_a_drain_ends_also_when_nothing_is_left_to_say_of_the_keys_that_wait() -
         async with rig.running():
             rig.sync()
             await until(lambda: bool(rig.control.indexes))
-            for number in range(LOOKED_AT + 100):
+            for number in range(REFILL_KEYS_MAX + 100):
                 rig.relay._queues.push(
                     rig.store.put(b"new/%d" % number, b"0"),
                     reason="watch",
                     time_ms=1,
                     received_s=1.0,
                 )
-            lane = rig.relay._queues.lanes[0]
-            assert lane.dirty is not None
+            queue = rig.relay._queues.partitions[0]
+            assert queue.dirty is not None
             rig.store.entries.clear()
-            for waiting in lane.dirty.values():
+            for waiting in queue.dirty.values():
                 waiting.hash = None
             assert await rig.relay.drain(100.0)
 
@@ -321,11 +321,7 @@ def test_the_log_says_once_that_states_are_skipped_and_once_that_it_is_over(
 
     with caplog.at_level(logging.INFO):
         run_virtually(body())
-    begun = [
-        each
-        for each in caplog.records
-        if each.message.startswith("kafka takes less than is watched")
-    ]
-    over = [each for each in caplog.records if each.message.startswith("overload is over")]
+    begun = [each for each in caplog.records if each.message.startswith("queue full; conflating")]
+    over = [each for each in caplog.records if each.message.startswith("overload ended")]
     assert (len(begun), len(over)) == (1, 1)
     assert over[0].states_skipped > 0  # type: ignore[attr-defined]  # given as extra

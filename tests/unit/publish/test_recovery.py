@@ -15,13 +15,13 @@ from watchrelay.contract.wire import MarkerKind, Reason, Verb
 from watchrelay.publish.recovery import (
     Decision,
     FirstSnapshot,
-    Fold,
     ListAndDiff,
+    LogRecovery,
     ReadAgainFromStart,
     WatchFrom,
     decide,
-    found,
     interleaved,
+    recovered_state,
 )
 
 OURS = "ours"
@@ -96,20 +96,22 @@ class Log:
         return self.mark("claim", config=config)
 
 
-def folded(*logs: Log | Sequence[Decoded]) -> list[Fold]:
+def folded(*logs: Log | Sequence[Decoded]) -> list[LogRecovery]:
     """One partition each."""
-    folds = []
+    recoveries = []
     for partition, log in enumerate(logs):
-        fold = Fold("pods", partition, pack=lambda value, _version: value)
-        fold.apply(log.records if isinstance(log, Log) else log)
-        folds.append(fold)
-    return folds
+        recovery = LogRecovery("pods", partition, pack=lambda value, _version: value)
+        recovery.apply(log.records if isinstance(log, Log) else log)
+        recoveries.append(recovery)
+    return recoveries
 
 
 def decided(*logs: Log, whole: bool = True, bookmarks: bool = True) -> Decision:
     """The decision about these partitions."""
-    folds = folded(*logs)
-    return decide(folds, config=OURS, whole=range(len(folds)) if whole else (), bookmarks=bookmarks)
+    recoveries = folded(*logs)
+    return decide(
+        recoveries, config=OURS, whole=range(len(recoveries)) if whole else (), bookmarks=bookmarks
+    )
 
 
 def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
@@ -125,15 +127,15 @@ def test_a_whole_log_is_watched_on_from_its_frontier() -> None:
     )
     log.delete("b", 8).claim(2)
     assert decided(log) == WatchFrom("7")
-    (fold,) = folded(log)
-    result = found([fold], WatchFrom("7"))
+    (recovery,) = folded(log)
+    result = recovered_state([recovery], WatchFrom("7"))
     assert {
         key: (entry.resource_version, entry.packed, entry.queued)
         for key, entry in result.states[0].items()
     } == {b"a": ("6", b"a@6", 0)}
-    assert (result.skip, result.newest, result.owed) == ({b"b": "8"}, "8", {})
-    assert (result.lanes[0].count, result.lanes[0].digest) == (1, log.live[b"a"])
-    assert result.lanes[0].last_snapshot == ("1-1", 0)
+    assert (result.skip, result.newest, result.pending_repairs) == ({b"b": "8"}, "8", {})
+    assert (result.partitions[0].count, result.partitions[0].digest) == (1, log.live[b"a"])
+    assert result.partitions[0].last_snapshot == ("1-1", 0)
 
 
 def test_the_lowest_frontier_counts_and_numbers_are_compared_as_numbers() -> None:
@@ -214,9 +216,11 @@ def test_f1_the_version_of_the_last_record_counts_also_that_of_a_read() -> None:
         .say("k", 2, "read", reason="snapshot")
         .claim(2)
     )
-    (fold,) = folded(log)
-    assert decide([fold], config=OURS, whole=()) == WatchFrom("2")
-    assert fold.entries[b"k"].resource_version == "2", "the change at 3 is newer, and will be said"
+    (recovery,) = folded(log)
+    assert decide([recovery], config=OURS, whole=()) == WatchFrom("2")
+    assert recovery.entries[b"k"].resource_version == "2", (
+        "the change at 3 is newer, and will be said"
+    )
 
 
 def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_them_here() -> None:
@@ -229,9 +233,9 @@ def test_f2_records_of_the_old_epoch_count_until_the_claim_that_stands_behind_th
         .mark("heartbeat", "3")
         .say("late", 9, epoch=1, sequence=77, stale=True)
     )
-    (fold,) = folded(log)
-    assert set(fold.entries) == {b"k"}
-    assert fold.proven
+    (recovery,) = folded(log)
+    assert set(recovery.entries) == {b"k"}
+    assert recovery.proven
 
 
 def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None:
@@ -239,9 +243,9 @@ def test_f3_a_former_writer_behind_a_newer_claim_is_ignored_and_healed() -> None
     log.say("k", 3, "read", reason="snapshot", epoch=1, sequence=4, stale=True).mark(
         "heartbeat", "6"
     ).claim(3)
-    (fold,) = folded(log)
-    assert (fold.entries, fold.gone, fold.proven) == ({}, {b"k": "5"}, True)
-    assert found([fold], WatchFrom("6")).owed == {b"k": 0}
+    (recovery,) = folded(log)
+    assert (recovery.entries, recovery.gone, recovery.proven) == ({}, {b"k": "5"}, True)
+    assert recovered_state([recovery], WatchFrom("6")).pending_repairs == {b"k": 0}
 
 
 @pytest.mark.parametrize(
@@ -268,7 +272,7 @@ def test_f4_the_config_of_the_newest_marker_and_of_every_claim_behind_it_must_be
         .claim(3)
     )
     assert decided(log) == (
-        WatchFrom("5") if same else ListAndDiff("the stream's config is another", configured=True)
+        WatchFrom("5") if same else ListAndDiff("the stream's config changed", configured=True)
     )
 
 
@@ -307,38 +311,38 @@ def test_f5_deletes_behind_the_frontier_are_remembered_with_their_versions() -> 
         .delete("old", 3)
         .claim(2)
     )
-    (fold,) = folded(log)
-    result = found([fold], WatchFrom("4"))
+    (recovery,) = folded(log)
+    result = recovered_state([recovery], WatchFrom("4"))
     assert (result.skip, result.newest) == ({b"d": "9"}, "9")
 
 
 def test_f7_a_late_copy_is_healed_unless_nothing_is_the_truth() -> None:
     log = Log().claim(1).say("a", 1).say("b", 2).delete("b", 3)
     again = [log.records[1], log.records[2], log.records[3]]
-    (fold,) = folded([*log.records, *again])
-    assert list(fold.stale) == [b"a"], (
+    (recovery,) = folded([*log.records, *again])
+    assert list(recovery.stale) == [b"a"], (
         "a table is right, but compaction takes the true record for its copy, which readers pass "
         "over"
     )
-    (fold,) = folded([*log.records, again[1]])
-    assert list(fold.stale) == [b"b"], "a late first copy shows a dead object"
+    (recovery,) = folded([*log.records, again[1]])
+    assert list(recovery.stale) == [b"b"], "a late first copy shows a dead object"
     later = Log().claim(1).say("a", 1).say("a", 2, "modified")
-    (fold,) = folded([*later.records, later.records[1]])
-    assert list(fold.stale) == [b"a"]
-    (fold,) = folded(
+    (recovery,) = folded([*later.records, later.records[1]])
+    assert list(recovery.stale) == [b"a"]
+    (recovery,) = folded(
         [
             *later.records,
             later.records[1],
             *Log(1).say("x", 1, sequence=4).say("a", 5, sequence=5).records,
         ]
     )
-    assert not fold.stale, "said again behind it already"
+    assert not recovery.stale, "said again behind it already"
 
 
 def test_f7_a_healed_null_is_no_delete_of_the_server() -> None:
     log = Log().claim(1).mark("heartbeat", "4").say("k", 4, "deleted", reason="healed").claim(2)
-    (fold,) = folded(log)
-    assert (fold.gone, fold.newest) == ({}, "")
+    (recovery,) = folded(log)
+    assert (recovery.gone, recovery.newest) == ({}, "")
     assert folded(Log().claim(1).delete("k", 9).say("k", 4, "deleted", reason="healed"))[
         0
     ].gone == {b"k": "9"}
@@ -349,10 +353,10 @@ def test_f11_what_does_not_agree_is_read_from_its_start_and_then_listed() -> Non
     good = Log().claim(1).say("b", 1).mark("heartbeat", "5").claim(2)
     assert decided(good, bad, whole=False) == ReadAgainFromStart((1,))
     assert decided(good, bad) == FirstSnapshot(
-        "the log does not agree with its own digests", doubted=True
+        "the log does not match its digests", unverified=True
     )
     assert decided(Log().claim(1).say("a", 1).claim(2)) == FirstSnapshot(
-        "the log does not agree with its own digests", doubted=True
+        "the log does not match its digests", unverified=True
     )
 
 
@@ -362,8 +366,8 @@ def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state
     log.claim(2).mark("begin", "0").say("alive", 2, reason="snapshot").mark(
         "end", "5", begin=2
     ).claim(3)
-    (fold,) = folded(log)
-    assert (set(fold.entries), fold.proven, fold.digest) == (
+    (recovery,) = folded(log)
+    assert (set(recovery.entries), recovery.proven, recovery.digest) == (
         {b"alive"},
         True,
         sum(log.live.values()) & DIGEST_MASK,
@@ -373,9 +377,9 @@ def test_an_end_removes_what_is_older_than_its_begin_and_so_proves_a_stale_state
 
 def test_other_streams_of_the_topic_are_passed_over_and_the_highest_epoch_is_ours_alone() -> None:
     log = Log().claim(1).say("a", 1).mark("heartbeat", "5")
-    fold = Fold("nodes", 0, pack=lambda value, _version: value)
-    fold.apply(log.records)
-    assert (fold.empty, fold.highest) == (True, 0)
+    recovery = LogRecovery("nodes", 0, pack=lambda value, _version: value)
+    recovery.apply(log.records)
+    assert (recovery.empty, recovery.highest) == (True, 0)
     assert folded(log)[0].highest == 1
 
 
@@ -390,12 +394,12 @@ def test_objects_said_since_the_last_snapshot_are_counted() -> None:
         .say("b", 3)
         .say("c", 4)
     )
-    assert folded(log)[0].said == 3
+    assert folded(log)[0].records_since_snapshot == 3
 
 
 def test_entries_of_all_partitions_take_turns() -> None:
-    folds = folded(Log().say("a", 1).say("b", 1).say("c", 1), Log().say("d", 1))
-    assert [key for key, _ in interleaved([fold.entries for fold in folds])] == [
+    recoveries = folded(Log().say("a", 1).say("b", 1).say("c", 1), Log().say("d", 1))
+    assert [key for key, _ in interleaved([recovery.entries for recovery in recoveries])] == [
         b"a",
         b"d",
         b"b",
@@ -446,7 +450,7 @@ def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
     steps: list[tuple[str, str, int]],
 ) -> None:
     log = written(steps)
-    (fold,) = folded(log)
+    (recovery,) = folded(log)
     replica = Replica()
     shown = replica._shown
     for record in log.records:
@@ -457,10 +461,10 @@ def test_the_fold_holds_what_a_reader_holds_whatever_stands_on_the_log(
             shown.put(record)
         elif record.kind == "end" and not shown.agrees(record):
             shown.sweep(record)
-    assert {key: (entry.hash, entry.packed) for key, entry in fold.entries.items()} == {
+    assert {key: (entry.hash, entry.packed) for key, entry in recovery.entries.items()} == {
         key: (held.value_hash, held.value) for key, held in shown.held.items()
     }
-    assert (fold.digest & DIGEST_MASK, fold.epoch, fold.last) == (
+    assert (recovery.digest & DIGEST_MASK, recovery.epoch, recovery.last) == (
         shown.digest & DIGEST_MASK,
         shown.epoch,
         shown.last,

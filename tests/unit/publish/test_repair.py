@@ -11,7 +11,7 @@ import pytest
 from tests.support.relays import run_virtually
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
 from watchrelay.core.errors import EpochSpoiled, Fenced, Shared, fenced_by
-from watchrelay.publish.repair import PAUSE_MAX_S, SETTLE_S, Healer
+from watchrelay.publish.repair import PAUSE_MAX_S, SETTLE_S, StaleRecordRepair
 
 
 def said(key: str, epoch: int, sequence: int) -> ObjectRecord:
@@ -44,14 +44,14 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
     async def body() -> None:
         late_copy, former, resend = said("late", 5, 3), said("former", 4, 900), said("resend", 5, 9)
         between = Between((0, 12, late_copy), (0, 13, former), (0, 14, resend), (0, 15, resend))
-        healer = Healer("pods", 5, between, [10, 20])
-        healer.acked(0, [10, 11], 7)
-        healer.acked(1, [20], 1)
-        assert healer.may_end("5-1", said=True)
-        healer.acked(0, [15, 16], 9)
-        assert not healer.may_end("5-2", said=True)
-        assert await healer.found() == {b"late": 0, b"former": 0}
-        assert healer.may_end("5-2", said=True)
+        repair = StaleRecordRepair("pods", 5, between, [10, 20])
+        repair.acked(0, [10, 11], 7)
+        repair.acked(1, [20], 1)
+        assert repair.may_end("5-1", all_queued=True)
+        repair.acked(0, [15, 16], 9)
+        assert not repair.may_end("5-2", all_queued=True)
+        assert await repair.stale_keys() == {b"late": 0, b"former": 0}
+        assert repair.may_end("5-2", all_queued=True)
         assert between.reads == 4, (
             "each of them, and our own batch once, to which the copy is compared"
         )
@@ -61,9 +61,9 @@ def test_only_what_stands_between_our_batches_is_read_and_only_stale_keys_are_na
 
 def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
     async def body() -> None:
-        healer = Healer("pods", 5, Between((0, 11, said("k", 4, 1))), [10])
-        healer.acked(0, [10, 12], 7)
-        assert await healer.found() == {b"k": 0}
+        repair = StaleRecordRepair("pods", 5, Between((0, 11, said("k", 4, 1))), [10])
+        repair.acked(0, [10, 12], 7)
+        assert await repair.stale_keys() == {b"k": 0}
 
     run_virtually(body())
 
@@ -71,9 +71,9 @@ def test_a_gap_within_one_receipt_is_looked_into_too() -> None:
 def test_what_other_streams_of_this_process_wrote_is_not_read() -> None:
     async def body() -> None:
         between = Between(ours=(10, 11))
-        healer = Healer("pods", 5, between, [10])
-        healer.acked(0, [12], 1)
-        assert await healer.found() == {}
+        repair = StaleRecordRepair("pods", 5, between, [10])
+        repair.acked(0, [12], 1)
+        assert await repair.stale_keys() == {}
         assert between.reads == 0
 
     run_virtually(body())
@@ -83,16 +83,18 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
     None
 ):
     async def body() -> None:
-        healer = Healer("pods", 5, Between(), [0])
+        repair = StaleRecordRepair("pods", 5, Between(), [0])
         now_s = asyncio.get_running_loop().time
         for round_ in range(12):
-            healer.acked(0, [round_ * 4 + 1], round_ + 1)
-            assert not healer.may_end(f"5-{round_}", said=True)
+            repair.acked(0, [round_ * 4 + 1], round_ + 1)
+            assert not repair.may_end(f"5-{round_}", all_queued=True)
             began_s = now_s()
-            await healer.found()
+            await repair.stale_keys()
             assert now_s() - began_s == pytest.approx(min(PAUSE_MAX_S, SETTLE_S * 2**round_))
-            healer.acked(0, [round_ * 4 + 3], round_ + 1)
-            assert healer.may_end(f"5-{round_}", said=True), "a gap that came later does not count"
+            repair.acked(0, [round_ * 4 + 3], round_ + 1)
+            assert repair.may_end(f"5-{round_}", all_queued=True), (
+                "a gap that came later does not count"
+            )
 
     run_virtually(body())
 
@@ -100,10 +102,10 @@ def test_gaps_that_never_end_are_looked_into_ever_less_often_and_do_not_hold_up_
 def test_a_record_of_a_newer_epoch_stops_the_writer() -> None:
     async def body() -> None:
         claim = MarkerRecord("pods", 6, 1, "claim", 0, "t", "c", 1)
-        healer = Healer("pods", 5, Between((0, 10, claim)), [10])
-        healer.acked(0, [11], 1)
+        repair = StaleRecordRepair("pods", 5, Between((0, 10, claim)), [10])
+        repair.acked(0, [11], 1)
         with pytest.raises(Fenced, match="epoch 6"):
-            await healer.found()
+            await repair.stale_keys()
 
     run_virtually(body())
 
@@ -125,19 +127,19 @@ def test_a_strange_record_of_the_epoch_is_a_late_copy_or_spoils_the_epoch(
 ) -> None:
     async def body() -> None:
         ours = (0, 11, said("a", 5, 4)), (0, 12, said("b", 5, 5))
-        healer = Healer(
+        repair = StaleRecordRepair(
             "pods", 5, Between((0, 10, said(key, 5, sequence)), *ours, ours=(11, 12)), [10]
         )
-        healer.acked(0, [11, 12], 4)
+        repair.acked(0, [11, 12], 4)
         if spoilt:
             with pytest.raises(
                 EpochSpoiled,
                 match=f"partition 0 holds a record with epoch 5 and sequence {sequence}, and this "
                 "relay",
             ):
-                await healer.found()
+                await repair.stale_keys()
         else:
-            assert await healer.found() == ({key.encode(): 0} if sequence < 4 else {})
+            assert await repair.stale_keys() == ({key.encode(): 0} if sequence < 4 else {})
 
     run_virtually(body())
 

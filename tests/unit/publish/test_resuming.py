@@ -354,31 +354,31 @@ def test_a_stale_record_of_a_key_of_another_partition_is_buried_where_it_stands(
                 for each in range(PARTITIONS)
                 if any(one.key == b"n/a" for one in log(world, each).records)
             )
-            strange = (home + 1) % PARTITIONS
+            foreign_ranges = (home + 1) % PARTITIONS
             former = next(
                 one for one in log(world, home).records if one.key == b"n/a" and one.value
             )
             headers = tuple(
                 (name, b"0" if name == "ce_wrepoch" else value) for name, value in former.headers
             )
-            log(world, strange).append(
+            log(world, foreign_ranges).append(
                 asyncio.get_running_loop().time(), [(former.key, former.value, headers)]
             )
             await until(
                 lambda: any(
                     isinstance(each, ObjectRecord) and each.reason == "healed"
-                    for each in records(world, strange)
+                    for each in records(world, foreign_ranges)
                 )
             )
             await settled(life)
         healed = [
             each
-            for each in records(world, strange)
+            for each in records(world, foreign_ranges)
             if isinstance(each, ObjectRecord) and each.reason == "healed"
         ]
         assert [(each.key, each.verb) for each in healed] == [(b"n/a", "deleted")]
         reader = Replica()
-        for each in records(world, strange):
+        for each in records(world, foreign_ranges):
             reader.apply(each)
         assert reader.proven
 

@@ -7,7 +7,13 @@ import random
 import pytest
 
 from watchrelay.model.changes import Entry
-from watchrelay.publish.snapshots import AHEAD_BYTES, BESIDE_BYTES, QUIET_S, Schedule, Snapshot
+from watchrelay.publish.snapshots import (
+    AHEAD_BYTES,
+    BESIDE_BYTES,
+    QUIET_S,
+    Snapshot,
+    SnapshotSchedule,
+)
 
 
 def entry(partition: int = 0, queued: int = 0) -> Entry:
@@ -85,7 +91,7 @@ def test_the_index_record_names_the_offsets_of_the_markers_themselves() -> None:
 
 
 def test_snapshots_come_with_the_interval_give_or_take_a_tenth() -> None:
-    schedule = Schedule(100.0, random.Random(1))
+    schedule = SnapshotSchedule(100.0, random.Random(1))
     assert schedule.wait_s(0.0) is None
     waits = set()
     for _ in range(50):
@@ -99,7 +105,7 @@ def test_snapshots_come_with_the_interval_give_or_take_a_tenth() -> None:
 
 
 def test_interval_zero_means_never_by_time_but_still_on_growth() -> None:
-    schedule = Schedule(0.0, random.Random(1))
+    schedule = SnapshotSchedule(0.0, random.Random(1))
     schedule.restarted(0.0, 500)
     assert schedule.wait_s(1e9) is None
     assert not schedule.due(1e9, records=500 + 10_000 + 3 * 20, live=20)
@@ -122,7 +128,7 @@ def test_interval_zero_means_never_by_time_but_still_on_growth() -> None:
 def test_after_a_resume_it_is_due_within_an_interval_whatever_the_clock_of_the_former_writer(
     time: object, wait_s: tuple[float, float]
 ) -> None:
-    schedule = Schedule(100.0, random.Random(1))
+    schedule = SnapshotSchedule(100.0, random.Random(1))
     schedule.resumed(1000.0, {"time": time}, wall_ms=1_767_323_045_000, records=0)
     found = schedule.wait_s(1000.0)
     assert found is not None

@@ -10,7 +10,7 @@ from tests.support.relays import spec_of
 from watchrelay.contract.records import ObjectRecord, decode, encoder_for
 from watchrelay.contract.wire import WireRecord
 from watchrelay.model.streams import StreamSpec
-from watchrelay.publish.recovery import Fold
+from watchrelay.publish.recovery import LogRecovery
 
 
 def deleted(sequence: int, *, tombstone: bool = False) -> WireRecord:
@@ -36,9 +36,9 @@ def _spec() -> StreamSpec:
 def test_a_tombstone_is_owed_where_the_last_record_of_a_dead_key_is_a_value(
     records: list[WireRecord], owed: bool
 ) -> None:
-    fold = Fold("pods", 0, pack=lambda _value, _version: b"")
+    recovery = LogRecovery("pods", 0, pack=lambda _value, _version: b"")
     for record in records:
         said = decode(*record)
         assert isinstance(said, ObjectRecord)
-        fold.apply([said])
-    assert (b"n/a" in fold.stale) == owed
+        recovery.apply([said])
+    assert (b"n/a" in recovery.stale) == owed

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.relays import Rig, run_virtually, until
-from watchrelay.publish.recovery import Found, LaneFound, WatchFrom
-from watchrelay.publish.writer import BEAT_SLOTS, FIRST_BEAT_S
+from watchrelay.publish.recovery import RecoveredPartition, RecoveredState, WatchFrom
+from watchrelay.publish.writer import FIRST_HEARTBEAT_S, HEARTBEAT_SLOTS
 
 HEARTBEAT_S = 10.0
-SOON_S = 2 * FIRST_BEAT_S
+SOON_S = 2 * FIRST_HEARTBEAT_S
 
 
 @asynccontextmanager
@@ -23,8 +23,8 @@ async def restarted() -> AsyncIterator[Rig]:
     """A relay that goes on from an empty log."""
     rig = Rig(partitions=2, heartbeat_interval_s=HEARTBEAT_S)
     await rig.relay.claim(rig.highest_epoch)
-    lane = LaneFound(0, 0, "100", ("1-1", 0))
-    rig.relay.resume(Found(WatchFrom("100"), (lane, lane), ({}, {}), {}, "100", {}))
+    queue = RecoveredPartition(0, 0, "100", ("1-1", 0))
+    rig.relay.resume(RecoveredState(WatchFrom("100"), (queue, queue), ({}, {}), {}, "100", {}))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(rig.relay.run(), name="run")
         await asyncio.sleep(0)
@@ -35,8 +35,8 @@ async def restarted() -> AsyncIterator[Rig]:
 async def before_the_beat(rig: Rig, wait_s: float) -> None:
     """Returns so long before the next regular heartbeat."""
     now_s = asyncio.get_running_loop().time()
-    place = zlib.crc32(rig.spec.id.encode()) % BEAT_SLOTS / BEAT_SLOTS
-    beat_s = rig.relay._tempo.next_s(now_s + wait_s, place)
+    place = zlib.crc32(rig.spec.id.encode()) % HEARTBEAT_SLOTS / HEARTBEAT_SLOTS
+    beat_s = rig.relay._heartbeat_interval.next_s(now_s + wait_s, place)
     await asyncio.sleep(beat_s - now_s - wait_s)
 
 
@@ -75,7 +75,7 @@ def test_where_nothing_changed_the_stream_is_whole_soon_after_the_watch_was_acce
 def test_a_heartbeat_while_the_list_is_out_does_not_make_the_stream_whole() -> None:
     async def body() -> None:
         async with restarted() as rig:
-            await before_the_beat(rig, FIRST_BEAT_S / 2)
+            await before_the_beat(rig, FIRST_HEARTBEAT_S / 2)
             rig.relay.followed()
             rig.status.list_due = True  # the history had run out
             await asyncio.sleep(3 * HEARTBEAT_S)
@@ -118,7 +118,7 @@ def test_a_heartbeat_queued_before_the_difference_does_not_stand_for_it() -> Non
         async with restarted() as rig:
             await beat_on_its_way(rig)
             await asyncio.sleep(0.2)
-            assert all(lane.outstanding for lane in rig.relay._queues.lanes), (
+            assert all(queue.outstanding for queue in rig.relay._queues.partitions), (
                 "heartbeats are on their way"
             )
             list_done(rig, b"shop/a", b"shop/b", b"shop/c", b"shop/d")
@@ -151,7 +151,7 @@ def test_a_heartbeat_that_still_waits_on_a_partition_without_a_difference_will_d
         async with restarted() as rig:
             await beat_on_its_way(rig)
             await asyncio.sleep(HEARTBEAT_S + 0.2)
-            assert [len(lane.queue) for lane in rig.relay._queues.lanes] == [1, 1], (
+            assert [len(queue.waiting) for queue in rig.relay._queues.partitions] == [1, 1], (
                 "one is on its way, one waits"
             )
             list_done(rig, b"shop/a")

@@ -213,7 +213,7 @@ def test_a_partition_that_waits_is_shown_until_it_goes_on_whatever_the_others_do
             await until(lambda: rig.status.complete)
             sink.stuck = True
             await until(lambda: bool(rig.status.waits_for))
-            assert rig.status.waits_for.startswith("partition 0 waits: record ")
+            assert rig.status.waits_for.startswith("partition 0 is blocked: record ")
             for _ in range(600):
                 await asyncio.sleep(1)
                 assert rig.status.waits_for
@@ -257,7 +257,7 @@ def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
         async with rig.running():
             rig.sync()
             await until(lambda: rig.status.complete)
-            rig.relay._heal({stale: 0}, unless_said=False)
+            rig.relay._repair_keys({stale: 0}, only_unpublished=False)
             rig.say(rig.store.put(b"shop/a", pod("a")))
             await asyncio.sleep(30)
         assert rig.rebuilt() == {b"shop/a": pod("a")}
@@ -265,9 +265,7 @@ def test_a_healed_null_that_does_not_fit_is_named_and_holds_up_nothing(
 
     with caplog.at_level(logging.ERROR):
         run_virtually(body())
-    (line,) = [
-        record for record in caplog.records if "its delete is not published" in record.message
-    ]
+    (line,) = [record for record in caplog.records if "delete not published" in record.message]
     assert "shop/xxx" in vars(line)["object"]
 
 
@@ -300,7 +298,9 @@ def test_a_limit_below_every_marker_makes_the_stream_wait_and_say_why_until_it_i
 
     with caplog.at_level(logging.ERROR):
         run_virtually(body())
-    assert [record.message for record in caplog.records if "does not fit" in record.message] != []
+    assert [
+        record.message for record in caplog.records if "max.message.bytes" in record.message
+    ] != []
     assert len(caplog.records) < 10
 
 

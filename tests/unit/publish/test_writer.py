@@ -184,7 +184,7 @@ def test_every_interval_each_partition_says_count_digest_frontier_and_when_the_s
             assert {marker.frontier for marker in rig.markers("heartbeat")} == {"0"}
             assert {marker.seen for marker in rig.markers("heartbeat")} == {""}
             rig.sync()
-            rig.relay.heard(1_767_323_045_006)
+            rig.relay.server_seen(1_767_323_045_006)
             await asyncio.sleep(30)
             rig.relay.progressed("5000")
             await asyncio.sleep(5)
@@ -282,7 +282,7 @@ def test_a_newer_claim_stops_the_writer_within_a_heartbeat() -> None:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(ExceptionGroup) as caught:
             await outclaimed(rig, then_say=False)
-        assert caught.group_contains(Fenced, match="stream pods: a newer writer owns it")
+        assert caught.group_contains(Fenced, match="stream pods: a newer writer owns the stream")
         assert asyncio.get_running_loop().time() - began_s <= 5.2
 
     run_virtually(body())

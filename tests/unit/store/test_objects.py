@@ -12,7 +12,7 @@ from watchrelay.contract.records import content_hash
 from watchrelay.model.changes import Change, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource
-from watchrelay.store.objects import Replaced, Store
+from watchrelay.store.objects import ReplaceResult, Store
 from watchrelay.store.transform import Transform
 
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
@@ -281,13 +281,13 @@ def test_in_a_streaming_list_later_frames_win_and_deletions_take_out() -> None:
     ("held", "listed", "doubted"),
     [(99, 0, False), (100, 0, True), (100, 49, True), (100, 50, False), (101, 50, True)],
 )
-def test_a_list_that_lost_more_than_half_is_implausible_from_100_objects_on(
+def test_a_list_that_lost_more_than_half_is_suspicious_from_100_objects_on(
     held: int, listed: int, doubted: bool
 ) -> None:
     store = listing(widgets(), [frame(f"w{n}", n + 1) for n in range(held)])
     store.begin_list()
     store.stage([frame(f"w{n}", n + 1) for n in range(listed)])
-    assert store.implausible() is doubted
+    assert store.suspicious() is doubted
 
 
 def test_other_namespaces_are_neither_listed_nor_watched() -> None:
@@ -377,7 +377,7 @@ def test_a_list_with_objects_that_cannot_be_read_deduces_no_removal_and_keeps_wh
     assert told(listing_changes(store, [frame("a", 3, body=1)])) == [("inferred", "n/b", "77")]
 
 
-def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> Replaced:
+def relisted(store: Store, frames: list[ObjectFrame], **odd: object) -> ReplaceResult:
     store.begin_list()
     store.stage(frames, **odd)  # type: ignore[arg-type]  # options of `stage` by name
     return store.replace("77")
@@ -394,15 +394,15 @@ def test_a_list_keeps_the_objects_that_it_names_as_damaged_and_removes_the_other
     assert told(relisted(store, [frame("a", 1)]).changes) == [("inferred", "n/b", "77")]
 
 
-def test_of_doubtful_objects_nothing_is_kept_once_the_watch_shows_what_became_of_them() -> None:
+def test_of_unconfirmed_objects_nothing_is_kept_once_the_watch_shows_what_became_of_them() -> None:
     store = listing(widgets(), [frame("a", 1), frame("b", 1), frame("c", 1)])
     relisted(store, [frame("a", 1)], unreadable=1)
-    assert list(store._doubtful) == [b"n/b", b"n/c"]
+    assert list(store._unconfirmed) == [b"n/b", b"n/c"]
     store.apply([frame("b", 2, "DELETED"), frame("c", 3, body=1)])
-    assert store._doubtful == {}
+    assert store._unconfirmed == {}
     relisted(store, [frame("a", 1)], unreadable=1)
     store.clear("9")
-    assert store._doubtful == {}
+    assert store._unconfirmed == {}
 
 
 def test_what_two_lists_with_unreadable_objects_do_not_show_is_removed_by_the_second() -> None:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import msgspec
 
 from tests.support.pods import pod
-from watchrelay.store.pack import Packer
+from watchrelay.store.pack import ObjectCompressor
 
 PODS = [msgspec.json.encode(pod(number)) for number in range(400)]
 
 
 def test_what_was_packed_before_training_is_read_after_it() -> None:
-    packer = Packer()
+    packer = ObjectCompressor()
     before = [packer.pack(value) for value in PODS]
     assert packer.train(PODS)
     after = [packer.pack(value) for value in PODS]
@@ -21,7 +21,7 @@ def test_what_was_packed_before_training_is_read_after_it() -> None:
 
 
 def test_equal_values_pack_to_equal_bytes_whatever_was_packed_in_between() -> None:
-    packer = Packer()
+    packer = ObjectCompressor()
     packer.train(PODS)
     first = [packer.pack(value) for value in PODS]
     packer.pack(b"x" * 3_000_000)
@@ -29,14 +29,14 @@ def test_equal_values_pack_to_equal_bytes_whatever_was_packed_in_between() -> No
 
 
 def test_too_little_to_learn_from_is_no_error() -> None:
-    packer = Packer()
+    packer = ObjectCompressor()
     assert not packer.train([b"{}"] * 3)
     assert packer.trained
     assert packer.unpack(packer.pack(b"{}")) == b"{}"
 
 
 def test_large_samples_do_not_hold_up_the_loop() -> None:
-    packer = Packer()
+    packer = ObjectCompressor()
     taken = 0
 
     def large() -> Iterator[bytes]:
@@ -50,4 +50,4 @@ def test_large_samples_do_not_hold_up_the_loop() -> None:
 
 
 def test_packers_without_a_dictionary_share_one_compressor() -> None:
-    assert Packer().pack.__self__ is Packer().pack.__self__  # type: ignore[attr-defined]  # a bound method's owner
+    assert ObjectCompressor().pack.__self__ is ObjectCompressor().pack.__self__  # type: ignore[attr-defined]  # a bound method's owner

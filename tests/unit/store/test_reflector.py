@@ -26,7 +26,7 @@ from watchrelay.store.reflector import Reflector
 
 
 @dataclass
-class Outbox:
+class FakePublisher:
     """Writes down what it is told, with the keys held at that moment."""
 
     store: Store
@@ -53,7 +53,7 @@ class Outbox:
     def progressed(self, resource_version: str) -> None:
         self.told.append(("progressed", resource_version))
 
-    def heard(self, at_ms: int) -> None:
+    def server_seen(self, at_ms: int) -> None:
         self.heard_ms.append(at_ms)
 
 
@@ -62,7 +62,7 @@ class Stream:
 
     def __init__(self, *, resumed: bool = False, **options: object) -> None:
         self.store = widgets(**options)
-        self.outbox = Outbox(self.store)
+        self.outbox = FakePublisher(self.store)
         self.metrics = Metrics()
         self.status = StreamStatus("widgets.example.com")
         metrics = self.metrics.stream("widgets.example.com", WIDGETS)
@@ -161,7 +161,7 @@ async def test_T41_a_relist_announces_what_the_watch_did_not_show_and_counts_it(
     assert stream.count("missed_changes_total") == 3
 
 
-async def test_an_implausible_list_changes_nothing_until_a_second_one_confirms_it(
+async def test_an_suspicious_list_changes_nothing_until_a_second_one_confirms_it(
     stream: Stream,
 ) -> None:
     await stream.relist([frame(f"w{n}", n + 1) for n in range(120)], "200")

@@ -17,15 +17,20 @@ from watchrelay.contract.records import (
     decode,
     encoder_for,
 )
-from watchrelay.publish.conflation import Conflator
-from watchrelay.publish.recovery import FirstSnapshot, Found, LaneFound, ListAndDiff
+from watchrelay.publish.recovery import (
+    FirstSnapshot,
+    ListAndDiff,
+    RecoveredPartition,
+    RecoveredState,
+)
+from watchrelay.publish.stream_queues import StreamQueues
 
 KEYS = [b"shop/%d" % number for number in range(40)]
 BOUND = 20_000
 
 
-def past_the_bound(store: DictStore, found: Found | None = None) -> Conflator:
-    queues = Conflator(
+def past_the_bound(store: DictStore, found: RecoveredState | None = None) -> StreamQueues:
+    queues = StreamQueues(
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
@@ -40,32 +45,32 @@ def past_the_bound(store: DictStore, found: Found | None = None) -> Conflator:
     return queues
 
 
-def markers(queues: Conflator, store: DictStore) -> list[str]:
-    lane = queues.lanes[0]
-    cut = (
-        lane.cut(
+def markers(queues: StreamQueues, store: DictStore) -> list[str]:
+    queue = queues.partitions[0]
+    batch = (
+        queue.render(
             CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
         )
-        if lane.queue
+        if queue.waiting
         else None
     )
-    said = [decode(*record) for record in cut.records] if cut is not None else []
-    lane.outstanding = cut
-    if cut is not None:
-        queues.settled(lane, cut, list(range(len(cut.records))))
+    said = [decode(*record) for record in batch.records] if batch is not None else []
+    queue.outstanding = batch
+    if batch is not None:
+        queues.settled(queue, batch, list(range(len(batch.records))))
     return [record.frontier for record in said if isinstance(record, MarkerRecord)]
 
 
-def hand_over(queues: Conflator, store: DictStore) -> list[ObjectRecord | MarkerRecord]:
-    lane = queues.lanes[0]
-    lane.outstanding = lane.cut(
+def hand_over(queues: StreamQueues, store: DictStore) -> list[ObjectRecord | MarkerRecord]:
+    queue = queues.partitions[0]
+    queue.outstanding = queue.render(
         CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
     )
-    return [decode(*record) for record in lane.outstanding.records]
+    return [decode(*record) for record in queue.outstanding.records]
 
 
-def found(decision: ListAndDiff | FirstSnapshot) -> Found:
-    return Found(decision, (LaneFound(0, 0, "50", None),), ({},), {}, "50", {})
+def found(decision: ListAndDiff | FirstSnapshot) -> RecoveredState:
+    return RecoveredState(decision, (RecoveredPartition(0, 0, "50", None),), ({},), {}, "50", {})
 
 
 def test_f4_no_marker_stands_within_the_difference_that_a_list_found() -> None:
@@ -73,7 +78,7 @@ def test_f4_no_marker_stands_within_the_difference_that_a_list_found() -> None:
     queues = past_the_bound(store, found(ListAndDiff("another config", configured=True)))
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == []
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == ["104"]
 
@@ -91,7 +96,7 @@ def test_when_the_server_went_back_nothing_is_claimed_until_all_is_said() -> Non
     queues.lower()
     queues.mark("heartbeat", frontier="40", time_ms=1)
     assert markers(queues, store) == ["0"]
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     queues.mark("heartbeat", frontier="40", time_ms=1)
     assert markers(queues, store) == ["40"]
 
@@ -99,7 +104,7 @@ def test_when_the_server_went_back_nothing_is_claimed_until_all_is_said() -> Non
 def test_once_a_marker_stands_behind_the_difference_later_overloads_have_markers() -> None:
     store = DictStore(1)
     queues = past_the_bound(store, found(ListAndDiff("another config", configured=True)))
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     queues.mark("heartbeat", frontier="104", time_ms=1)
     assert markers(queues, store) == ["104"]
     for number in range(4):
@@ -114,7 +119,7 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
     *, put_back: bool
 ) -> None:
     store = DictStore(1)
-    queues = Conflator(
+    queues = StreamQueues(
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
@@ -127,13 +132,13 @@ def test_the_frontier_repeated_is_the_newest_that_may_be_in_the_log_or_waits_to_
     for number in range(4):
         queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
     assert queues.conflating
-    lane = queues.lanes[0]
+    queue = queues.partitions[0]
     if put_back:
-        lane.put_back()
+        queue.put_back()
     queues.mark("heartbeat", frontier="105", time_ms=1)
     if not put_back:
-        assert lane.outstanding is not None
-        queues.settled(lane, lane.outstanding, [0, 1])
+        assert queue.outstanding is not None
+        queues.settled(queue, queue.outstanding, [0, 1])
     assert {
         record.frontier for record in hand_over(queues, store) if isinstance(record, MarkerRecord)
     } == {"101"}
@@ -148,15 +153,17 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     def fit(_key: bytes, value: bytes | None, _entry: object) -> tuple[bytes, Trimmed]:
         return value or b"", ""
 
-    queues = Conflator(
+    queues = StreamQueues(
         1, raw_bytes=1000, packed_max=1 << 20, oversize=fit, tombstones=True, bound_bytes=2500
     )
-    lane, log = queues.lanes[0], list[ObjectRecord | MarkerRecord]()
+    queue, log = queues.partitions[0], list[ObjectRecord | MarkerRecord]()
 
     def send(limit_bytes: int) -> None:
-        lane.outstanding = lane.cut(encoder, store.unpack, limit_bytes=limit_bytes, seen_ms=None)
-        log.extend(decode(*record) for record in lane.outstanding.records)
-        queues.settled(lane, lane.outstanding, list(range(len(lane.outstanding.records))))
+        queue.outstanding = queue.render(
+            encoder, store.unpack, limit_bytes=limit_bytes, seen_ms=None
+        )
+        log.extend(decode(*record) for record in queue.outstanding.records)
+        queues.settled(queue, queue.outstanding, list(range(len(queue.outstanding.records))))
 
     queues.push(store.put(b"b/b", b"{}"), reason="watch", time_ms=1, received_s=1.0)
     queues.push(store.remove(b"b/b"), reason="watch", time_ms=1, received_s=1.0)
@@ -174,10 +181,10 @@ def test_the_null_behind_a_delete_that_was_handed_over_stays_in_the_queue() -> N
     ]
 
 
-def doubted(store: DictStore) -> Conflator:
+def unverified(store: DictStore) -> StreamQueues:
     """Two objects that a former writer said, in a log that is not believed; the partition is past
     its bound before they are said again."""
-    queues = Conflator(
+    queues = StreamQueues(
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
@@ -186,7 +193,7 @@ def doubted(store: DictStore) -> Conflator:
     )
     for key in (b"b/one", b"b/two"):
         store.put(key, b"0")
-    queues.doubted = frozenset(store.keys())
+    queues.unverified = frozenset(store.keys())
     queues.unpublished = set(store.keys())
     return queues
 
@@ -196,7 +203,7 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
     *, before: bool
 ) -> None:
     store = DictStore(1)
-    queues = doubted(store)
+    queues = unverified(store)
 
     def fill() -> None:
         for number in range(4):
@@ -212,7 +219,7 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
             fill()
         if (key, uid) != (b"b/two", "u1"):
             queues.push(store.remove(key), reason="watch", time_ms=1, received_s=1.0)
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     said = [
         (each.key, each.verb, each.uid)
         for each in hand_over(queues, store)
@@ -226,10 +233,10 @@ def test_what_stands_in_a_log_that_is_not_believed_is_announced_as_deleted_all_t
 
 def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
     store = DictStore(1)
-    queues = doubted(store)
+    queues = unverified(store)
     for key in (b"b/one", b"a/0", b"a/1", b"a/2", b"a/3", b"b/two"):
         queues.push(store.put(key, b"1"), reason="watch", time_ms=1, received_s=1.0)
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
     said = {
         each.key: each.verb for each in hand_over(queues, store) if isinstance(each, ObjectRecord)
     }
@@ -238,7 +245,7 @@ def test_an_object_of_a_log_that_is_not_believed_is_not_new() -> None:
 
 def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key() -> None:
     store = DictStore(1)
-    queues = Conflator(
+    queues = StreamQueues(
         1,
         raw_bytes=1000,
         packed_max=1 << 20,
@@ -249,14 +256,14 @@ def test_a_stale_record_is_mended_though_nothing_else_is_to_be_said_of_its_key()
     markers(queues, store)
     for number in range(4):
         queues.push(store.put(b"a/%d" % number, b"0"), reason="watch", time_ms=1, received_s=1.0)
-    queues.heal(b"b/alive", store.get(b"b/alive"), 0, time_ms=1)
-    queues.heal(b"b/dead", None, 0, time_ms=1)
-    assert queues.refill(queues.lanes[0], store.get, time_ms=1, limit_bytes=1 << 20)
-    lane = queues.lanes[0]
-    cut = lane.cut(
+    queues.repair(b"b/alive", store.get(b"b/alive"), 0, time_ms=1)
+    queues.repair(b"b/dead", None, 0, time_ms=1)
+    assert queues.refill(queues.partitions[0], store.get, time_ms=1, limit_bytes=1 << 20)
+    queue = queues.partitions[0]
+    batch = queue.render(
         CloudEvents(spec_of(partitions=1), 1), store.unpack, limit_bytes=1 << 20, seen_ms=None
     )
-    said = [decode(*record) for record in cut.records]
+    said = [decode(*record) for record in batch.records]
     assert [
         (each.key, each.verb)
         for each in said
@@ -273,9 +280,11 @@ def test_a_log_that_is_not_believed_is_told_anew_and_no_marker_within_claims_any
         for key in KEYS:
             rig.store.put(key, b"held by the log")
         await rig.relay.claim(rig.highest_epoch)
-        lane = LaneFound(len(KEYS), 12345, "50", ("1-1", 3))
+        queue = RecoveredPartition(len(KEYS), 12345, "50", ("1-1", 3))
         rig.relay.resume(
-            Found(FirstSnapshot("for the test", doubted=True), (lane,), ({},), {}, "90", {})
+            RecoveredState(
+                FirstSnapshot("for the test", unverified=True), (queue,), ({},), {}, "90", {}
+            )
         )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(rig.relay.run(), name="run")
