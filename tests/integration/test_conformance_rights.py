@@ -19,7 +19,7 @@ from tests.support.following import (
     stream,
 )
 from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import ADVICE, judge
 
 FORBIDDEN = status(403, "Forbidden", 'pods is forbidden: User "x" cannot watch resource "pods"')
@@ -29,12 +29,12 @@ GRACE_S = 30.0
 
 def seen(scene: Scene) -> list[str]:
     """The states of the first stream, in order."""
-    return [moment.state for moment in scene.status.story]
+    return [moment.state for moment in scene.status.history]
 
 
 def reason(shown: StreamStatus) -> str:
     """What `/readyz` says of the stream."""
-    _, body = Readiness(Board({shown.stream: shown}), started=True).check()
+    _, body = Readiness(StatusRegistry({shown.stream: shown}), started=True).check()
     streams = body["streams"]
     assert isinstance(streams, dict)
     return str(streams[shown.stream].get("reason", ""))
@@ -64,7 +64,7 @@ def test_a_403_of_an_api_server_that_starts_is_over_within_seconds_and_asks_for_
             await s.until(lambda: all(each.mirror.names == ["a", "b"] for each in s.followers), 6)
             assert all(each.mirror.synced == 1 for each in s.followers), "nothing was listed again"
             assert all(
-                "waiting" not in [moment.state for moment in each.status.story[1:]]
+                "waiting" not in [moment.state for moment in each.status.history[1:]]
                 for each in s.followers
             )
 

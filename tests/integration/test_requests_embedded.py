@@ -25,14 +25,14 @@ from watchrelay.contract.records import Marker, MarkerRecord, ObjectRecord, enco
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkUnavailable
-from watchrelay.daemon.ownership import retirer
+from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
 @pytest.fixture
@@ -301,8 +301,8 @@ async def retire_interrupted(
     patience_s: float = 60.0,
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
-    sink = Interrupted(connection, metrics=Metrics(), board=Board())
-    control = ControlTopic(connection, trial.control_topic, sink, holder=retirer())
+    sink = Interrupted(connection, metrics=Metrics(), statuses=StatusRegistry())
+    control = ControlTopic(connection, trial.control_topic, sink, holder=retirement_holder())
     sink.at, sink.instead = at, lambda: instead(connection, control)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
@@ -365,7 +365,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
         async def nothing() -> int:
             return 0
 
-        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(sink.run())
             async with following(ControlTopic(connection, control.topic, sink)) as other:
@@ -443,7 +443,7 @@ def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_un
 ) -> None:
     async def claim_and_fall_silent(settings: Settings) -> None:
         connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
-        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
 
         async def nothing() -> int:
             return 0

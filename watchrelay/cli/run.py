@@ -34,7 +34,7 @@ class _Begun:
 def run(args: argparse.Namespace) -> int:
     """Relay until told to stop; the exit code of the drain.
 
-    Raises: ConfigError with every problem; AddressRefused.
+    Raises: ConfigError with every problem; ListenAddressUnavailable.
     """
     with _told_early() as begun:
         begun.reader = ConfigReader.start(Asked(args.config, args.sets))

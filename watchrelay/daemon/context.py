@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.recovery import turns
-from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
@@ -22,7 +22,7 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.pulse import Pulse
 from watchrelay.publish.tempo import Tempo
 from watchrelay.watch.admission import Turnstile
@@ -38,8 +38,8 @@ async def _unknown(_resource: Resource) -> bool | None:
 
 
 @dataclass(slots=True)
-class Rooms:
-    """The shared rooms of one process.
+class DaemonContext:
+    """The shared context of one process.
 
     Shape: `settings` are those in force: an edit puts others in their place.
     `planned` are all streams of the config, as far as discovery knows their resources.
@@ -50,14 +50,14 @@ class Rooms:
 
     settings: Settings
     metrics: Metrics
-    board: Board
+    statuses: StatusRegistry
     client: KubeClient
     turnstile: Turnstile
     connection: KafkaConnection
     sink: KafkaSink
     control: ControlTopic
     topics: Topics
-    requests: Requests
+    requests: SnapshotRequests
     holder: str
     tempo: Tempo
     server_version: tuple[int, int] | None = None

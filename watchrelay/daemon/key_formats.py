@@ -6,7 +6,7 @@ streams as they are to be written.
 
 The config alone says which topics are shared, but an older release, or another config, may have
 started a topic otherwise; what stands in Kafka goes on as it is then, and only what cannot be
-written beside it is refused (`plan.held_up`).
+written beside it is refused (`plan.topic_conflict`).
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ RETIRE: Final = "watchrelay retire on "
 stops says so."""
 
 
-def retirer() -> str:
+def retirement_holder() -> str:
     """The holder that a retirement of this process names in its claim."""
     return f"{RETIRE}{socket.gethostname()}-{os.getpid()}"
 
 
-def taken_by(holder: str | None, stream: str, ours: str) -> str:
+def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
     """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
     for its log."""
     if holder is None or holder == ours:  # what told us was a record of the stream itself

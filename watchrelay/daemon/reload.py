@@ -1,7 +1,7 @@
 """The config file, looked at again and again while the relay runs.
 
 Room: app. In: where the config came from, and whoever puts settings in force. Out: edits taken, or
-refused and said: log, metric, board.
+refused and said: log, metric, statuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 if TYPE_CHECKING:
     from watchrelay.config import Settings
@@ -57,7 +57,7 @@ class ConfigSource:
         return await asyncio.to_thread(reader.edit)
 
 
-class InForce(Protocol):
+class Reloadable(Protocol):
     """Whoever runs by the settings."""
 
     settings: Settings
@@ -77,18 +77,18 @@ class InForce(Protocol):
 
 
 class Reloader:
-    """Takes edits for as long as `run()` goes on; `ask()` looks now, whatever the file's stat
+    """Takes edits for as long as `run()` goes on; `request()` looks now, whatever the file's stat
     says."""
 
     def __init__(
-        self, source: ConfigSource, relay: InForce, *, metrics: Metrics, board: Board
+        self, source: ConfigSource, relay: Reloadable, *, metrics: Metrics, statuses: StatusRegistry
     ) -> None:
-        self._source, self._relay, self._metrics, self._board = source, relay, metrics, board
+        self._source, self._relay, self._metrics, self._statuses = source, relay, metrics, statuses
         self._asked = asyncio.Event()
         self._read = source.mark()
         self._seen = self._read
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Read the config at once."""
         self._asked.set()
 
@@ -137,27 +137,27 @@ class Reloader:
             "config is wrong, the former one stays in force",
             extra={"error": said, "problems": len(problems)},
         )
-        self._board.problems["reload"] = (
+        self._statuses.problems["reload"] = (
             f"the edited config is wrong, the former one stays in force: {said}"
         )
         self._metrics.gauge("config_last_reload_successful").set(0)
 
     def _taken(self, edit: Edit) -> None:
         changed = edit.settings != self._relay.settings
-        self._board.problems.pop("reload", None)
+        self._statuses.problems.pop("reload", None)
         if edit.kept:
             said = (
                 f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
                 "former values stay in force until then"
             )
-            if self._board.problems.get("restart") != said:
+            if self._statuses.problems.get("restart") != said:
                 log.warning(
                     "config was edited in what only a restart can change",
                     extra={"keys": list(edit.kept)},
                 )
-            self._board.problems["restart"] = said
+            self._statuses.problems["restart"] = said
         else:
-            self._board.problems.pop("restart", None)
+            self._statuses.problems.pop("restart", None)
         if changed:
             self._relay.adopt(edit.settings)
         describe(edit.settings, self._metrics)

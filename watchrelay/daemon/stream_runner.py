@@ -1,8 +1,5 @@
-"""One stream's life: topic, claim, then watch, store and relay side by side until told to stop.
-
-Room: app. In: a planned stream and the shared rooms. Out: records on its topic, and its row on the
-board.
-"""
+"""Runs one stream: checks its topic, claims it, reads its log back, then runs watch, store and
+writer until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ from watchrelay.core.errors import (
     fenced_by,
     first_cause,
 )
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.ownership import taken_by
-from watchrelay.daemon.plan import PlannedStream, held_up, pinned_otherwise, topic_spec
+from watchrelay.daemon.ownership import ownership_lost
+from watchrelay.daemon.plan import PlannedStream, pinned_conflict, topic_conflict, topic_spec
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.kafka.log_scan import written
@@ -63,13 +60,13 @@ class StreamRunner:
     Shape: `drained` is True unless queued records were left behind at the deadline.
     """
 
-    def __init__(self, planned: PlannedStream, rooms: Rooms) -> None:
+    def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
         self.planned = planned
         self.spec = planned.spec
         self.drained = True
-        self._rooms = rooms
-        self._status = rooms.board.open(self.spec.id, self.spec.topic)
-        self._metrics = rooms.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
+        self._context = context
+        self._status = context.statuses.open(self.spec.id, self.spec.topic)
+        self._metrics = context.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
         self._watcher: Watcher | None = None
         self._stopping = False
         self._ended = asyncio.Event()
@@ -89,7 +86,7 @@ class StreamRunner:
         self._stopping = True
         self._ended.set()
 
-    def begin_anew(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """What the stream stood on is lost: let go of everything, then claim and read back as at a
         start."""
         if not self._stopping:
@@ -130,12 +127,12 @@ class StreamRunner:
                     now_s = clock.now_s()
                     healthy = now_s - began_s > _HEALTHY_S
                     delays[why], wait_s = delays[why].after_failure(
-                        now_s, healthy=healthy, rng=self._rooms.rng
+                        now_s, healthy=healthy, rng=self._context.rng
                     )
                     self._show_end(error, wait_s)
                     await self._pause(wait_s)
         finally:
-            self._rooms.sink.close(self.spec.topic, self.spec.id)
+            self._context.sink.close(self.spec.topic, self.spec.id)
             self._status.state = "stopped"
             self._metrics.stream_owned.set(0)
 
@@ -159,8 +156,10 @@ class StreamRunner:
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
             raise Fenced(
-                taken_by(
-                    self._rooms.control.holder_of(self.spec.id), self.spec.id, self._rooms.holder
+                ownership_lost(
+                    self._context.control.holder_of(self.spec.id),
+                    self.spec.id,
+                    self._context.holder,
                 )
             ) from error
         except Exception as error:
@@ -173,7 +172,7 @@ class StreamRunner:
             )
             if spoiled is not None or isinstance(error, EpochSpoiled):
                 self._foreign = True
-                self.begin_anew(str(error if spoiled is None else first_cause(spoiled)))
+                self.restart(str(error if spoiled is None else first_cause(spoiled)))
                 return None
             return error
         return None
@@ -209,13 +208,13 @@ class StreamRunner:
         """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
         promised before, so this may be cancelled anywhere. None: begin anew.
         """
-        if not self._rooms.control_made.is_set():
-            if trouble := self._rooms.board.problems.get("kafka"):
+        if not self._context.control_made.is_set():
+            if trouble := self._context.statuses.problems.get("kafka"):
                 self._status.failed(trouble)
-            await self._rooms.control_made.wait()
+            await self._context.control_made.wait()
             self._status.progressed()
-        await self._rooms.control.caught_up()
-        if self._epoch and self._rooms.control.outclaimed(
+        await self._context.control.caught_up()
+        if self._epoch and self._context.control.outclaimed(
             self.spec.id, self._epoch, by_others=True
         ):
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
@@ -227,12 +226,12 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        rooms = self._rooms
-        turn, read = rooms.reading_back, self._status.was_read
+        context = self._context
+        turn, read = context.reading_back, self._status.log_read
         reader = LogReader(
             self.spec,
-            rooms.connection,
-            rooms.sink,
+            context.connection,
+            context.sink,
             failed=self._unreadable,
             succeeded=read,
             turn=turn,
@@ -241,19 +240,19 @@ class StreamRunner:
         try:
             self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
         except TopicLost as lost:  # the control topic; the supervisor will know it later
-            self.begin_anew(str(lost))
+            self.restart(str(lost))
             return None
         except TopicRefused as error:
             await self._wait_claimable(error)
             return None
         if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
-            self.begin_anew(
+            self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated"
             )
             self._anew = True
             return None
-        self._status.owner = self._rooms.holder
+        self._status.owner = self._context.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
         return store, relay, await self._resumed(relay, store, reader)
@@ -265,7 +264,7 @@ class StreamRunner:
         self._status.state, self._status.waits_for = "waiting", str(error)
         self._status.failed(str(error))
         log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
-        await self._rooms.control.until(lambda: not self._rooms.control.blocked(self.spec.id))
+        await self._context.control.until(lambda: not self._context.control.blocked(self.spec.id))
         self._status.waits_for = ""
         self._status.progressed()
 
@@ -273,11 +272,11 @@ class StreamRunner:
         """The topic's max.message.bytes once it exists and is safe."""
         refused, away = _REFUSED, _AWAY
         while True:
-            now_s, rng = clock.now_s(), self._rooms.rng
+            now_s, rng = clock.now_s(), self._context.rng
             try:
                 self._check_pins()
-                facts = await self._rooms.topics.ensure_topic(
-                    topic_spec(self.spec, self._rooms.settings)
+                facts = await self._context.topics.ensure_topic(
+                    topic_spec(self.spec, self._context.settings)
                 )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
@@ -294,13 +293,13 @@ class StreamRunner:
                         "topic has a doubtful setting",
                         extra={"topic": self.spec.topic, "warning": warning},
                     )
-                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
-                another = self._rooms.sink.open(
-                    self.spec.topic, self.spec.id, self.begin_anew, made=facts.created
+                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
+                another = self._context.sink.open(
+                    self.spec.topic, self.spec.id, self.restart, made=facts.created
                 )
                 # A topic that is created for a stream that never started replaces none.
                 self._anew |= another and not (
-                    facts.created and self._rooms.control.described(self.spec.id) is None
+                    facts.created and self._context.control.described(self.spec.id) is None
                 )
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
@@ -309,11 +308,11 @@ class StreamRunner:
         """The topic's max.message.bytes, read again; None: it cannot be read now."""
         with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
             async with asyncio.timeout(_LIMIT_READ_S):
-                facts = await self._rooms.topics.check_topic(
-                    topic_spec(self.spec, self._rooms.settings)
+                facts = await self._context.topics.check_topic(
+                    topic_spec(self.spec, self._context.settings)
                 )
             if facts is not None:
-                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
                 return facts.max_message_bytes
         return None
 
@@ -323,22 +322,24 @@ class StreamRunner:
         Raises: TopicRefused when the control topic pins another shape than the config asks for, or
         has a stream with the same keys.
         """
-        control = self._rooms.control
+        control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
         formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
         self.spec = formats.kept(self.planned.spec)
-        planned = [formats.kept(each) for each in self._rooms.planned]
-        if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, planned, described):
+        planned = [formats.kept(each) for each in self._context.planned]
+        if reason := pinned_conflict(self.spec, own) or topic_conflict(
+            self.spec, planned, described
+        ):
             raise TopicRefused(reason)
-        self._rooms.topics.expect(
-            topic_spec(each, self._rooms.settings)
+        self._context.topics.expect(
+            topic_spec(each, self._context.settings)
             for each in planned
             if each.topic == self.spec.topic
         )
 
     def _moved(self) -> bool:
         """The stream stood on another topic: offsets of its snapshots are of that one."""
-        described = self._rooms.control.described(self.spec.id)
+        described = self._context.control.described(self.spec.id)
         return described is not None and described.get("topic") != self.spec.topic
 
     def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
@@ -357,24 +358,24 @@ class StreamRunner:
     # ---- the claim -------------------------------------------------------------------------------
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
-        settings = self._rooms.settings
+        settings = self._context.settings
         return StreamRelay(
             self.spec,
-            sink=self._rooms.sink,
-            control=self._rooms.control,
+            sink=self._context.sink,
+            control=self._context.control,
             state=store,
             metrics=self._metrics,
-            topic_metrics=self._rooms.metrics.topic(self.spec.topic),
+            topic_metrics=self._context.metrics.topic(self.spec.topic),
             status=self._status,
-            heartbeat_interval_s=self._rooms.tempo,
+            heartbeat_interval_s=self._context.tempo,
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
             limit_again=self._limit_again,
-            concluded=self._rooms.trim,
-            pulse=self._rooms.pulse,
+            concluded=self._context.trim,
+            pulse=self._context.pulse,
             witness=reader,
-            rng=self._rooms.rng,
+            rng=self._context.rng,
         )
 
     async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> Found:
@@ -392,7 +393,7 @@ class StreamRunner:
 
     def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
         next_ms = clock.wall_ms() + int(wait_s * 1000)
-        self._status.not_read(
+        self._status.log_unreadable(
             str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden)
         )
 
@@ -401,10 +402,13 @@ class StreamRunner:
         records stand on its topic."""
         refused, away = _REFUSED, _AWAY
         while True:
-            now_s, rng = clock.now_s(), self._rooms.rng
+            now_s, rng = clock.now_s(), self._context.rng
             try:
                 found = await written(
-                    self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster
+                    self._context.connection,
+                    self.spec.topic,
+                    self.spec.id,
+                    cluster=self.spec.cluster,
                 )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
@@ -430,12 +434,12 @@ class StreamRunner:
     # ---- following -------------------------------------------------------------------------------
 
     async def _follow(self, store: Store, relay: StreamRelay, found: Found) -> None:
-        rooms, decision, newest = self._rooms, found.decision, found.newest
+        context, decision, newest = self._context, found.decision, found.newest
         resumed = store.listed
         self._watcher = Watcher(
             self.spec.id,
             self.spec.plan,
-            source=rooms.client,
+            source=context.client,
             outlet=Reflector(
                 store,
                 relay,
@@ -444,12 +448,12 @@ class StreamRunner:
                 resumed=resumed,
                 version=newest,
             ),
-            turnstile=rooms.turnstile,
+            turnstile=context.turnstile,
             metrics=self._metrics,
             status=self._status,
-            served=rooms.served,
-            server_version=lambda: rooms.server_version,
-            rng=rooms.rng,
+            served=context.served,
+            server_version=lambda: context.server_version,
+            rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             floor=newest,
             resumed=resumed,
@@ -465,7 +469,7 @@ class StreamRunner:
                         self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended
                     )
                 )
-                with rooms.requests.serving(self.spec.id, relay.request_snapshot):
+                with context.requests.serving(self.spec.id, relay.request_snapshot):
                     await self._ended.wait()
                 watching.cancel()
                 await asyncio.wait((watching,))
@@ -483,7 +487,7 @@ class StreamRunner:
     async def _newer_claim_is_read(self) -> bool:
         """Whether the control topic holds a newer claim of another relay, waiting a moment for
         it."""
-        control, stream = self._rooms.control, self.spec.id
+        control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):
                 await control.until(lambda: control.outclaimed(stream, self._epoch, by_others=True))

@@ -16,14 +16,14 @@ from watchrelay.config.streams import resource_topic, shared_topics
 from watchrelay.core import clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import (
-    UNTANGLE,
+    DEADLOCK_CURE,
     PlannedStream,
-    entangled,
+    deadlocked,
     overlapping,
-    pinned_otherwise,
+    pinned_conflict,
     plan_streams,
     provisional_ids,
     why_overlapping,
@@ -81,14 +81,14 @@ class Supervisor:
 
     def __init__(
         self,
-        rooms: Rooms,
+        context: DaemonContext,
         discovery: Discovery,
         *,
         tasks: asyncio.TaskGroup,
         readiness: Readiness,
         outclaimed: asyncio.Event,
     ) -> None:
-        self._rooms = rooms
+        self._context = context
         self._discovery = discovery
         self._tasks = tasks
         self._readiness = readiness
@@ -112,7 +112,7 @@ class Supervisor:
         self._wait_for_all()
         while True:
             # where the streams stay away, one of them probes for all
-            await self._rooms.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])
+            await self._context.turnstile.opened(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 changed = await self._discovery.refresh()
                 await self._ask_version()
@@ -123,13 +123,13 @@ class Supervisor:
                     if isinstance(error, Unreachable)
                     else backoff.after_failure
                 )
-                backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._context.rng)
                 wait_s = max(wait_s, error.retry_after_s)
                 self._failed(str(error), wait_s, error.cause)
             except Exception as error:
                 # logged: running streams go on, whatever an answer of the API server led to
                 backoff, wait_s = backoff.after_failure(
-                    clock.now_s(), healthy=False, rng=self._rooms.rng
+                    clock.now_s(), healthy=False, rng=self._context.rng
                 )
                 message, cause = self._unexpected.explain(error)
                 log.error(
@@ -140,12 +140,12 @@ class Supervisor:
                 self._failed(message, wait_s, "internal")
             else:
                 backoff = Backoff()
-                self._rooms.board.problems.pop("kubernetes", None)
-                wait_s = self._rooms.rng.uniform(
+                self._context.statuses.problems.pop("kubernetes", None)
+                wait_s = self._context.rng.uniform(
                     *(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S)
                 )
                 for stream in self._waiting:
-                    self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(
+                    self._context.statuses.open(stream).next_attempt_ms = clock.wall_ms() + int(
                         wait_s * 1000
                     )
             self._look.clear()
@@ -184,10 +184,10 @@ class Supervisor:
         for each in self._alive:
             each.task.cancel()
 
-    def begin_anew(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """Have every stream claim again: what the control topic said is lost."""
         for each in self._running.values():
-            each.runner.begin_anew(why)
+            each.runner.restart(why)
 
     @property
     def _alive(self) -> list[_Running]:
@@ -201,7 +201,7 @@ class Supervisor:
         """
         found: list[tuple[int, str, str]] = []
         planned: dict[str, tuple[int, StreamSpec]] = {}
-        formats = KeyFormats(self._rooms.control.described_streams())
+        formats = KeyFormats(self._context.control.described_streams())
         plans = _streams(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         for each in plans.values():
@@ -212,11 +212,11 @@ class Supervisor:
                 planned[each.spec.id] = (index, formats.kept(each.spec))
         for each, earlier in self._overlapping(plans):
             found.append((places[id(each.entry)], *why_overlapping(settings, each, earlier)))
-        stuck = entangled(
-            (spec for _, spec in planned.values()), self._rooms.control.described_streams()
+        stuck = deadlocked(
+            (spec for _, spec in planned.values()), self._context.control.described_streams()
         )
         found.extend(
-            (planned[stream][0], reason, UNTANGLE.format(stream))
+            (planned[stream][0], reason, DEADLOCK_CURE.format(stream))
             for stream, reason in stuck.items()
         )
         return found
@@ -235,24 +235,24 @@ class Supervisor:
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
-        described = self._rooms.control.described(planned.spec.id)
-        if running is None or pinned_otherwise(running.runner.spec, described):
+        described = self._context.control.described(planned.spec.id)
+        if running is None or pinned_conflict(running.runner.spec, described):
             return ""
         # Where this edit has other resources join, it is told now what they would be told later.
         joined = bool(planned.spec.key_prefix) and not running.runner.planned.spec.key_prefix
-        return pinned_otherwise(planned.spec if joined else formats.kept(planned.spec), described)
+        return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
         """Run by these settings from now on: streams that do not change keep watch and epoch.
         Nothing changes once all are stopped."""
         if self._stopped:
             return
-        self._rooms.settings = settings
-        self._rooms.tempo.change(settings.heartbeat_interval_s)
-        self._rooms.board.problems.pop("config", None)
+        self._context.settings = settings
+        self._context.tempo.change(settings.heartbeat_interval_s)
+        self._context.statuses.problems.pop("config", None)
         self._warned.clear()
         for stream in self._waiting - self._running.keys():
-            self._rooms.board.close(stream)
+            self._context.statuses.close(stream)
         self._waiting &= self._running.keys()
         self._look.set()  # what an entry names may have come a moment ago
         if self._discovery.catalog is None:
@@ -278,25 +278,25 @@ class Supervisor:
             return
         try:
             async with asyncio.timeout(_VERSION_TIMEOUT_S):
-                version = await self._rooms.client.version()
+                version = await self._context.client.version()
         except (KubeError, TimeoutError) as error:
             # lists are paged until it is: slower, not wrong
             log.debug("version is not known", extra={"error": str(error)})
         else:
-            self._rooms.server_version = (version.major, version.minor)
+            self._context.server_version = (version.major, version.minor)
             self._version_due_s = now_s + VERSION_INTERVAL_S
 
     # ---- reconciling -----------------------------------------------------------------------------
 
     def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
-        if self._rooms.board.problems.get("kubernetes") != message:
+        if self._context.statuses.problems.get("kubernetes") != message:
             log.warning(
                 "discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)}
             )
-        self._rooms.board.problems.put("kubernetes", message, cause=cause)
+        self._context.statuses.problems.put("kubernetes", message, cause=cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
+            self._context.statuses.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
 
     def _plan(self, settings: Settings) -> list[_Plan]:
         """What each entry means now. Entries that name their resource come first: a wildcard means
@@ -341,7 +341,7 @@ class Supervisor:
     def _reconcile(self, *, changed: bool) -> None:
         if self._stopped:
             return
-        settings = self._rooms.settings
+        settings = self._context.settings
         plans = self._plan(settings)
         pairs = self._overlapping(_streams(plans))
         refused = {
@@ -351,13 +351,13 @@ class Supervisor:
         planned = {
             stream: each for stream, each in _streams(plans).items() if stream not in refused
         }
-        self._rooms.planned = [each.spec for each in planned.values()]
+        self._context.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
                 self._remove(stream, running)
         for plan in plans:
             self._show(plan, planned, refused)
-        formats = KeyFormats(self._rooms.control.described_streams())
+        formats = KeyFormats(self._context.control.described_streams())
         for each in planned.values():
             self._start(each, formats)
         self._readiness.started = True
@@ -368,7 +368,7 @@ class Supervisor:
     def _show(
         self, plan: _Plan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
     ) -> None:
-        """Say on the board what the entry waits for."""
+        """Record in the status registry what the entry waits for."""
         entry = plan.entry
         if plan.problem:
             if plan.found or not self._covered(entry):
@@ -387,7 +387,7 @@ class Supervisor:
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
                     "give one of them an id"
                 )
-                self._rooms.board.problems["config"] = problem
+                self._context.statuses.problems["config"] = problem
                 self._warn("two entries mean one stream, the second is left out", entry, problem)
 
     def _warn(self, message: str, entry: ResourceEntry, warning: str) -> None:
@@ -400,7 +400,7 @@ class Supervisor:
         return any(each.runner.planned.entry == entry for each in self._running.values())
 
     def _wait_for_all(self) -> None:
-        for entry in self._rooms.settings.resources:
+        for entry in self._context.settings.resources:
             self._wait_for(entry, "the API server was not asked yet", person=False)
 
     def _wait_for(
@@ -416,7 +416,7 @@ class Supervisor:
         state is their own."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
-            status = self._rooms.board.open(stream)
+            status = self._context.statuses.open(stream)
             if stream not in self._running:
                 if person and status.waits_for != reason:
                     log.warning(
@@ -437,12 +437,12 @@ class Supervisor:
             if stream in self._waiting and stream not in refused:
                 self._waiting.discard(stream)
                 if stream in real:
-                    status = self._rooms.board.open(stream)
+                    status = self._context.statuses.open(stream)
                     if stream not in self._running:
                         status.waits_for = ""
                     status.progressed()
                 else:
-                    self._rooms.board.close(stream)
+                    self._context.statuses.close(stream)
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -466,7 +466,7 @@ class Supervisor:
         before = next(
             (each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None
         )
-        runner = StreamRunner(planned, self._rooms)
+        runner = StreamRunner(planned, self._context)
         task = self._tasks.create_task(self._live(runner, before), name=f"stream {stream}")
         self._running[stream] = _Running(runner, task)
 
@@ -482,7 +482,7 @@ class Supervisor:
 
     def _stop(self, running: _Running) -> None:
         running.runner.stop(
-            deadline_s=clock.now_s() + self._rooms.settings.shutdown.drain_timeout_s
+            deadline_s=clock.now_s() + self._context.settings.shutdown.drain_timeout_s
         )
         self._ending.append(running)
 
@@ -490,7 +490,7 @@ class Supervisor:
         stream = runner.spec.id
         if before is not None:
             await asyncio.wait((before,))
-            self._rooms.board.open(stream).renew()
+            self._context.statuses.open(stream).renew()
         try:
             await runner.run()
         except Fenced as error:
@@ -511,11 +511,11 @@ class Supervisor:
         stream, ending = runner.spec.id, len(self._ending)
         self._ending = [each for each in self._ending if each.runner is not runner]
         if len(self._ending) < ending and stream not in self._running:
-            self._rooms.metrics.forget(stream)
+            self._context.metrics.forget(stream)
             if stream in self._waiting:
-                self._rooms.board.open(stream).state = "waiting"
+                self._context.statuses.open(stream).state = "waiting"
             else:
-                self._rooms.board.close(stream)
+                self._context.statuses.close(stream)
 
 
 def _found(resolution: Resolution) -> tuple[Resource, ...]:

@@ -115,7 +115,7 @@ class UnexpectedErrors:
         )
 
 
-def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """The event loop's exception handler: what it complains of is a bug of ours and logged as an
     error, but for broken connections.
 

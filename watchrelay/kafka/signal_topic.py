@@ -29,7 +29,7 @@ from watchrelay.kafka.client.patches import tame
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
 from watchrelay.kafka.topic_follower import Tail
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ the metric counts all of them."""
 
 
 class Take(Protocol):
-    """Whoever answers requests. Source: daemon/requests.py."""
+    """Whoever answers requests. Source: daemon/snapshot_requests.py."""
 
     def __call__(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
         """Take one request. Shape: `backlog`: it was there before this relay looked."""
@@ -65,14 +65,20 @@ class SignalTopic:
         take: Take,
         *,
         metrics: Metrics,
-        board: Board,
+        statuses: StatusRegistry,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
         self._tail = Tail(
-            connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng
+            connection,
+            topic,
+            self,
+            name="signal",
+            committed=True,
+            problems=statuses.problems,
+            rng=rng,
         )
         self._take = take
         self._now_s, self._wall_ms = now_s, wall_ms

@@ -64,7 +64,7 @@ class Tail:
     """Follows one topic for a follower. Use: `run()` as a task; again after it raised.
 
     Shape: `next` is the offset of the first record not read yet. `name` is what the topic is called
-    on the board.
+    on the statuses.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class _Pauses:
 
 
 @contextlib.contextmanager
-def interpreter_watched(metrics: Metrics) -> Iterator[None]:
+def measure_interpreter(metrics: Metrics) -> Iterator[None]:
     """Both are measured within the block, which an event loop runs."""
     pulse = _Pulse(asyncio.get_running_loop(), metrics.histogram("event_loop_lag_seconds"))
     pauses = _Pauses(metrics.gc_pause_seconds)

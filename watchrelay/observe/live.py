@@ -1,8 +1,5 @@
-"""One picture a second, shared by all who look; none while nobody looks.
-
-Room: observe. In: the board. Out: bytes of server-sent events: the whole picture, or what changed
-since the one before.
-"""
+"""Server-sent events for the status page: one update per second, shared by all viewers, and none
+while there is no viewer."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import msgspec
 from watchrelay.core import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.overview import About, Overview, as_text, overview
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 TICK_S: Final = 1.0
 VIEWERS_MAX: Final = 32
@@ -31,8 +28,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _Picture:
-    """One look at the board. Shape: `rows` and `rest` encoded; `news` is the event for who saw the
-    picture before."""
+    """The overview at one moment, encoded; `news` is the event for viewers that have the previous
+    picture."""
 
     number: int
     due_s: float
@@ -45,11 +42,11 @@ class _Picture:
 
 
 class Live:
-    """Pictures of the board, made when somebody asks and the newest is older than a tick; forgotten
-    when the last viewer goes."""
+    """Encoded overviews, made on request when the newest is older than `TICK_S`; dropped with the
+    last viewer."""
 
-    def __init__(self, board: Board, readiness: Readiness, about: About) -> None:
-        self._board, self._readiness, self._about = board, readiness, about
+    def __init__(self, statuses: StatusRegistry, readiness: Readiness, about: About) -> None:
+        self._statuses, self._readiness, self._about = statuses, readiness, about
         self._picture: _Picture | None = None
         self._number = 0
         self._ended = asyncio.Event()
@@ -74,7 +71,10 @@ class Live:
         picture = self._present()
         if picture.whole is None:
             history = _encode(
-                {name: status.pace.history() for name, status in self._board.streams.items()}
+                {
+                    name: status.event_rate.history()
+                    for name, status in self._statuses.streams.items()
+                }
             )
             rows = b",".join(picture.rows.values())
             picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
@@ -91,16 +91,16 @@ class Live:
 
     def text(self) -> str:
         """The present as a table for a terminal."""
-        return as_text(self._board, self._readiness, self._about)
+        return as_text(self._statuses, self._readiness, self._about)
 
     def transitions(self, stream: str) -> bytes | None:
         """One stream with its recent transitions, newest first; None when there is no such
         stream."""
-        status = self._board.streams.get(stream)
+        status = self._statuses.streams.get(stream)
         return (
             None
             if status is None
-            else _encode({**status.as_json(), "transitions": status.transitions()})
+            else _encode({**status.as_json(), "transitions": status.history_json()})
         )
 
     async def events(self) -> AsyncGenerator[bytes]:
@@ -134,7 +134,7 @@ class Live:
         before, now_s = self._picture, clock.now_s()
         if before is not None and now_s < before.due_s:
             return before
-        seen = overview(self._board, self._readiness, self._about)
+        seen = overview(self._statuses, self._readiness, self._about)
         self._number += 1
         picture = self._picture = _Picture(
             number=self._number,

@@ -512,7 +512,7 @@ class Metrics:
             generate_latest(self.registry),
         )
 
-    def tell_of_the_process(self) -> None:
+    def register_process_collectors(self) -> None:
         """Expose CPU, memory, open files, start and collections of this process too, as every
         client library names them."""
         ProcessCollector(registry=self.registry)

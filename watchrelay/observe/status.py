@@ -11,27 +11,27 @@ from typing import Final, Literal
 
 from watchrelay.core import clock
 from watchrelay.core.text import short
-from watchrelay.observe.pace import Pace
+from watchrelay.observe.event_rate import EventRate
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
-STORY_MAX: Final = 20
+HISTORY_MAX: Final = 20
 """Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
 less than 1 MB of them at worst."""
 _ONE_STEP_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One step of a stream's story: the state from then on, and what was said: an error, that it is
-    over, or nothing."""
+class Transition:
+    """One step of a stream's history: the new state, and a message: an error, `RECOVERED` or
+    nothing."""
 
     at_ms: int
     state: State
-    said: str = ""
+    message: str = ""
 
 
-OVER: Final = "well again"
+RECOVERED: Final = "recovered"
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class StreamStatus:
     of the failures since the last progress was; 0 without one. `lag_ms`: how long the slowest event
     of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
     before the first event. `queued_ms`: since when there is always something queued; 0 when nothing
-    is. `told`: how many moments the story ever had, so that a reader knows when there is more of
-    it.
+    is. `transitions_count`: transitions since the start, so that a reader knows when there are new
+    ones.
     """
 
     stream: str
@@ -82,9 +82,9 @@ class StreamStatus:
     queued_ms: int = 0
     queued_records: int = 0
     queued_bytes: int = 0
-    pace: Pace = field(default_factory=Pace)
-    story: list[Moment] = field(default_factory=list)
-    told: int = 0
+    event_rate: EventRate = field(default_factory=EventRate)
+    history: list[Transition] = field(default_factory=list)
+    transitions_count: int = 0
     state_ms: int = field(default_factory=clock.wall_ms)
     _state: State = "waiting"
 
@@ -97,21 +97,21 @@ class StreamStatus:
     def state(self, state: State) -> None:
         if state != self._state:
             self._state, self.state_ms = state, clock.wall_ms()
-            self._tell(self.state_ms)
+            self._record(self.state_ms)
 
-    def _tell(self, at_ms: int, said: str = "") -> None:
-        """Add to the story; what is said right after a change of state belongs to it."""
-        self.told += 1
-        last = self.story[-1] if self.story else None
+    def _record(self, at_ms: int, message: str = "") -> None:
+        """Add to the history; what is said right after a change of state belongs to it."""
+        self.transitions_count += 1
+        last = self.history[-1] if self.history else None
         if (
-            said
+            message
             and last is not None
-            and (last.state, last.said) == (self._state, "")
+            and (last.state, last.message) == (self._state, "")
             and at_ms - last.at_ms < _ONE_STEP_MS
         ):
-            self.story.pop()
-        self.story.append(Moment(at_ms, self._state, short(said)))
-        del self.story[:-STORY_MAX]
+            self.history.pop()
+        self.history.append(Transition(at_ms, self._state, short(message)))
+        del self.history[:-HISTORY_MAX]
 
     def failed(self, message: str, *, next_attempt_ms: int | None = None, cause: str = "") -> None:
         """Record a failure; it is shown until the next progress.
@@ -123,7 +123,7 @@ class StreamStatus:
         """
         now_ms = clock.wall_ms()
         if message != self.last_error:
-            self._tell(now_ms, message)
+            self._record(now_ms, message)
         self.trouble_ms = self.trouble_ms or now_ms
         self.last_error, self.cause = message, cause
         self.last_error_ms = now_ms
@@ -132,7 +132,7 @@ class StreamStatus:
     def progressed(self) -> None:
         """Something worked: the last error is over."""
         if self.last_error is not None:
-            self._tell(clock.wall_ms(), OVER)
+            self._record(clock.wall_ms(), RECOVERED)
         self.last_error, self.cause = None, ""
         self.trouble_ms = 0
         self.next_attempt_ms = None
@@ -155,7 +155,7 @@ class StreamStatus:
             self.waits_for = self.refused = message
         if not self.unacknowledged:
             self.unacknowledged_ms = clock.wall_ms()
-            self._tell(self.unacknowledged_ms, message)
+            self._record(self.unacknowledged_ms, message)
         self.unacknowledged = message
 
     def acknowledged(self) -> None:
@@ -165,9 +165,9 @@ class StreamStatus:
         self.refused = ""
         if self.unacknowledged:
             self.unacknowledged = ""
-            self._tell(clock.wall_ms(), OVER)
+            self._record(clock.wall_ms(), RECOVERED)
 
-    def not_read(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
+    def log_unreadable(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
         """The stream's own log cannot be read now. Shape: `person`: as for `not_acknowledged`."""
         if self.unread and self.waits_for == self.unread:
             self.waits_for = ""
@@ -176,7 +176,7 @@ class StreamStatus:
             self.waits_for = message
         self.failed(message, next_attempt_ms=next_attempt_ms)
 
-    def was_read(self) -> None:
+    def log_read(self) -> None:
         """The log was read after all: what was said of that is over, and what was said of anything
         else since is not."""
         if not self.unread:
@@ -226,11 +226,11 @@ class StreamStatus:
             "dirtyKeys": self.dirty_keys,
         }
 
-    def transitions(self) -> list[dict[str, str]]:
-        """The public form of the story, newest first."""
+    def history_json(self) -> list[dict[str, str]]:
+        """The public form of the history, newest first."""
         return [
-            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said}
-            for each in reversed(self.story)
+            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.message}
+            for each in reversed(self.history)
         ]
 
     def trouble(self) -> tuple[str, int, int]:
@@ -282,7 +282,7 @@ class Problems(dict[str, str]):
 
 
 @dataclass(slots=True)
-class Board:
+class StatusRegistry:
     """All streams of this process, in config order, and what concerns none of them alone."""
 
     streams: dict[str, StreamStatus] = field(default_factory=dict)

@@ -1,8 +1,5 @@
-"""What is wrong, for people: worst first, since when, and what to do. Pure.
-
-Room: observe. In: the board. Out: a level per stream, and one card per cause, with the streams that
-suffer from it.
-"""
+"""What is wrong, worst first, since when, and what to do: a level per stream, a card per cause with
+the streams that it affects. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 
 Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
 LEVELS: Final[tuple[Level, ...]] = (
@@ -253,14 +250,14 @@ class Card:
         }
 
 
-def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
+def cards(statuses: StatusRegistry, verdicts: dict[str, Verdict]) -> list[Card]:
     """What is wrong, worst first; of one level what began first. Shape: a problem of the process
     stands with its streams."""
     found: dict[str, Card] = {}
-    for name, message in board.problems.items():
-        since_ms = board.problems.since_ms[name]
-        folded = name in _FOLLOW_FROM_KAFKA and "kafka" in board.problems
-        own = board.problems.causes[name]
+    for name, message in statuses.problems.items():
+        since_ms = statuses.problems.since_ms[name]
+        folded = name in _FOLLOW_FROM_KAFKA and "kafka" in statuses.problems
+        own = statuses.problems.causes[name]
         cause = "kafka" if folded else own if own in ADVICE else "other"
         card = found.setdefault(cause, Card(_LEVELS.get(cause, "retrying"), cause, since_ms))
         card.add("", message, since_ms, None)
@@ -270,7 +267,7 @@ def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
                 verdict.cause, Card(verdict.level, verdict.cause, verdict.since_ms)
             )
             card.add(
-                stream, verdict.message, verdict.since_ms, board.streams[stream].next_attempt_ms
+                stream, verdict.message, verdict.since_ms, statuses.streams[stream].next_attempt_ms
             )
     return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
 

@@ -1,7 +1,7 @@
 """What the relay tells of its work: metrics, status, and the log line of a snapshot.
 
 Room: relay. In: acknowledged cuts, the queues, complete snapshots. Out: counters and gauges of the
-stream and its topic, its row on the board.
+stream and its topic, its row in the status registry.
 """
 
 from __future__ import annotations

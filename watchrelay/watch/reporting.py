@@ -230,7 +230,9 @@ class Journal:
             self._status.last_bookmark_ms = now_ms
         if len(counts) > 1 or "BOOKMARK" not in counts:
             self._status.last_event_ms = now_ms
-            self._status.pace.count(now_ms, len(frames) - counts["BOOKMARK"] - counts["ERROR"])
+            self._status.event_rate.count(
+                now_ms, len(frames) - counts["BOOKMARK"] - counts["ERROR"]
+            )
         if now_ms - self._stamped_ms >= STAMP_EVERY_MS:
             self._stamped_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)

@@ -14,7 +14,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
 def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
@@ -30,7 +30,7 @@ def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
         "signal",
         take,
         metrics=metrics,
-        board=Board(),
+        statuses=StatusRegistry(),
     )
     topic.began(0)
     with caplog.at_level(logging.INFO, "watchrelay"):
@@ -56,7 +56,7 @@ def test_a_signal_that_could_not_be_read_is_refused_in_the_readers_words(
         "signal",
         lambda *_, **__: None,
         metrics=Metrics(),
-        board=Board(),
+        statuses=StatusRegistry(),
     )
     topic.began(0)
     topic.take(
@@ -80,7 +80,12 @@ class Heard:
         connection = KafkaConnection(bootstrap_servers=("k:9092",))
         clocks: dict[str, Any] = {"now_s": lambda: self.now_s, "wall_ms": lambda: NOW_MS}
         self.topic = SignalTopic(
-            connection, "signal", self.take, metrics=self.metrics, board=Board(), **clocks
+            connection,
+            "signal",
+            self.take,
+            metrics=self.metrics,
+            statuses=StatusRegistry(),
+            **clocks,
         )
         self.topic.began(100)
 

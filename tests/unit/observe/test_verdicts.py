@@ -2,7 +2,7 @@ import pytest
 
 from tests.support.window import live
 from watchrelay.core import clock
-from watchrelay.observe.status import Board, State, StreamStatus
+from watchrelay.observe.status import State, StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import (
     ADVICE,
     BEHIND_AFTER_MS,
@@ -16,9 +16,9 @@ from watchrelay.observe.verdicts import (
 NOW_MS = clock.wall_ms() + 1_000
 
 
-def judged(board: Board) -> tuple[str, list[Card]]:
-    verdicts = {name: judge(status, NOW_MS) for name, status in board.streams.items()}
-    wrong = cards(board, verdicts)
+def judged(statuses: StatusRegistry) -> tuple[str, list[Card]]:
+    verdicts = {name: judge(status, NOW_MS) for name, status in statuses.streams.items()}
+    wrong = cards(statuses, verdicts)
     return headline(verdicts.values(), wrong), wrong
 
 
@@ -75,11 +75,11 @@ def test_what_is_retried_is_told_by_its_cause(state: State, message: str, cause:
 
 
 def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
-    board = Board()
+    statuses = StatusRegistry()
     levels = {}
     states: tuple[State, ...] = ("watching", "listing", "resuming", "waiting", "standby", "stopped")
     for state in states:
-        status = live(board, state)
+        status = live(statuses, state)
         status.state = state
         levels[state] = judge(status, NOW_MS).level
     assert levels == {
@@ -89,7 +89,7 @@ def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
 
 
 def test_what_waits_too_long_for_kafka_is_behind() -> None:
-    status = live(Board(), "pods")
+    status = live(StatusRegistry(), "pods")
     status.queues(records=3, size_bytes=10, dirty_keys=0)
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS).level == "live"
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS + 1).level == "behind"
@@ -101,15 +101,15 @@ def test_what_waits_too_long_for_kafka_is_behind() -> None:
 
 
 def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> None:
-    board = Board()
+    statuses = StatusRegistry()
     for number in range(5):
-        status = live(board, f"s{number}")
+        status = live(statuses, f"s{number}")
         status.state = "backoff"
         status.failed(
             f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number
         )
-    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
-    said, (card,) = judged(board)
+    statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    said, (card,) = judged(statuses)
     assert said == "1 trouble is being retried; none of 5 streams is live."
     assert (card.cause, card.streams, card.next_ms) == (
         "kubernetes",
@@ -120,40 +120,40 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
 
 
 def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
-    board = Board()
-    status = live(board, "pods")
+    statuses = StatusRegistry()
+    status = live(statuses, "pods")
     status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
-    board.problems.put(
+    statuses.problems.put(
         "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials"
     )
-    _, (card,) = judged(board)
+    _, (card,) = judged(statuses)
     assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
     status.failed("watch pods at 10.0.0.1:6443: connection refused")
-    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
-    _, (card,) = judged(board)
+    statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    _, (card,) = judged(statuses)
     assert (card.level, card.cause) == ("retrying", "kubernetes"), (
         "a later failure has a cause of its own"
     )
 
 
 def test_the_worst_comes_first_then_what_began_first() -> None:
-    board = Board()
-    board.problems["restart"] = "an edit waits"
-    board.problems["kafka"] = "silent"
-    board.problems["reload"] = "refused"
-    board.problems["config"] = "twice"
-    board.problems.since_ms["config"] -= 1_000
-    said, found = judged(board)
+    statuses = StatusRegistry()
+    statuses.problems["restart"] = "an edit waits"
+    statuses.problems["kafka"] = "silent"
+    statuses.problems["reload"] = "refused"
+    statuses.problems["config"] = "twice"
+    statuses.problems.since_ms["config"] -= 1_000
+    said, found = judged(statuses)
     assert [card.cause for card in found] == ["config", "reload", "kafka", "restart"]
     assert said == "The config names no stream."
 
 
 def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
-    board = Board()
-    board.problems["signal"] = "signal topic: refused"
-    assert [(card.level, card.cause) for card in judged(board)[1]] == [("notice", "signal")]
-    board.problems["kafka"] = "silent"
-    assert [(card.level, card.cause) for card in judged(board)[1]] == [("retrying", "kafka")]
+    statuses = StatusRegistry()
+    statuses.problems["signal"] = "signal topic: refused"
+    assert [(card.level, card.cause) for card in judged(statuses)[1]] == [("notice", "signal")]
+    statuses.problems["kafka"] = "silent"
+    assert [(card.level, card.cause) for card in judged(statuses)[1]] == [("retrying", "kafka")]
 
 
 def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
@@ -173,7 +173,7 @@ def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
     ],
 )
 def test_all_of_it_is_said_in_one_sentence(states: tuple[State, ...], said: str) -> None:
-    board = Board()
+    statuses = StatusRegistry()
     for number, state in enumerate(states):
-        live(board, f"s{number}").state = state
-    assert judged(board)[0] == said
+        live(statuses, f"s{number}").state = state
+    assert judged(statuses)[0] == said

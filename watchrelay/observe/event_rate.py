@@ -14,7 +14,7 @@ BIN_MS: Final = 10_000
 BINS: Final = 60
 
 
-class Pace:
+class EventRate:
     """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. Shape: a bin is
     named by its time over `BIN_MS`."""
 

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 1000
 """Requests kept per stream."""
 ALL_WAITING_MAX = 10 * WAITING_MAX
-"""Requests kept of all streams, about: each stream has an equal share of them, and loses its oldest
-beyond that."""
+"""Approximate number of requests kept for all streams: each stream has an equal share and drops its
+oldest requests beyond it."""
 EXPIRE_S = 3600.0
 """A request that is older has nobody waiting for it any more. Source: record contract 7, "the
 signals of the last hour"."""
@@ -54,7 +54,7 @@ class _Waiting(NamedTuple):
     taken_s: float
 
 
-class Requests:
+class SnapshotRequests:
     """Takes requests, hands them on. All calls are made on one event loop.
 
     A request is kept for each stream that it names until it is answered or an hour old, so that the
