@@ -13,6 +13,7 @@ import pytest
 from tests.support.browser import Browser, Page
 from tests.support.window import Window, live
 from watchrelay.core import clock
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe.status import StatusRegistry
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"
@@ -61,9 +62,9 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     """Each state, each level, each kind of card."""
     all_is_well(statuses)
     forbidden = live(statuses, "secrets")
-    forbidden.state, forbidden.waits_for = (
-        "waiting",
-        "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
+    forbidden.state = "waiting"
+    forbidden.wait_for(
+        "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
     )
     forbidden.failed(forbidden.waits_for, next_attempt_ms=clock.wall_ms() + 40_000)
     away = live(statuses, "nodes")

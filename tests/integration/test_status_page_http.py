@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.process import wait_until
 from tests.support.window import Window, live
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe import page
 from watchrelay.observe.live import VIEWERS_MAX
 
@@ -49,7 +50,9 @@ def viewer(window: Window) -> socket.socket:
 def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     def fill() -> None:
         status = live(window.statuses, "secrets")
-        status.waits_for = "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden"
+        status.wait_for(
+            "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
+        )
         status.failed(status.waits_for)
 
     window.do(fill)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from watchrelay import __version__
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     ConfigError,
@@ -290,12 +290,12 @@ class Daemon:
                         "no way into the cluster",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
-                self.statuses.problems.put("kubernetes", str(error), cause="credentials")
+                self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS)
                 for status in self.statuses.streams.values():
                     status.failed(
                         str(error),
                         next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
-                        cause="credentials",
+                        cause=causes.CREDENTIALS,
                     )
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
@@ -346,7 +346,9 @@ class Daemon:
                 for status in self.statuses.streams.values() if problem == "kafka" else ():
                     if not status.waits_for:
                         status.failed(
-                            str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000)
+                            str(error),
+                            next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
+                            cause=causes.KAFKA,
                         )
                 await asyncio.sleep(wait_s)
             else:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     EpochAhead,
@@ -15,6 +15,7 @@ from watchrelay.core.errors import (
     Fenced,
     ForeignRecords,
     Shared,
+    SinkError,
     SinkForbidden,
     SinkUnavailable,
     TopicLost,
@@ -93,7 +94,7 @@ class StreamRunner:
             log.warning("stream begins anew", extra={"stream": self.spec.id, "reason": why})
             self._anew = self._anew and not self._status.complete
             self._status.complete = False
-            self._status.failed(why)
+            self._status.failed(why, cause=causes.KAFKA)
             self._ended.set()
 
     def recheck(self) -> None:
@@ -195,7 +196,7 @@ class StreamRunner:
         self._status.failed(
             f"{message}; only this stream restarts; please report it with the log",
             next_attempt_ms=next_ms,
-            cause="internal",
+            cause=causes.INTERNAL,
         )
 
     async def _pause(self, wait_s: float) -> None:
@@ -210,7 +211,7 @@ class StreamRunner:
         """
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
-                self._status.failed(trouble)
+                self._status.failed(trouble, cause=causes.KAFKA)
             await self._context.control_made.wait()
             self._status.progressed()
         await self._context.control.caught_up()
@@ -261,11 +262,12 @@ class StreamRunner:
 
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed."""
-        self._status.state, self._status.waits_for = "waiting", str(error)
-        self._status.failed(str(error))
+        self._status.state = "waiting"
+        self._status.wait_for("stream", str(error), error.cause)
+        self._status.failed(str(error), cause=error.cause)
         log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
         await self._context.control.until(lambda: not self._context.control.blocked(self.spec.id))
-        self._status.waits_for = ""
+        self._status.end_wait("stream")
         self._status.progressed()
 
     async def _topic_ready(self) -> int:
@@ -283,10 +285,10 @@ class StreamRunner:
                 self._refuse(error, wait_s)
             except SinkUnavailable as error:
                 away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(str(error), wait_s, for_a_person=False)
+                self._wait(error, wait_s, for_a_person=False)
             else:
                 if not self._foreign:
-                    self._status.waits_for = ""
+                    self._status.waits.clear()
                     self._status.progressed()
                 for warning in facts.warnings:
                     log.warning(
@@ -348,12 +350,18 @@ class StreamRunner:
             log.error(
                 "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
-        self._wait(str(error), wait_s, for_a_person=True)
+        self._wait(error, wait_s, for_a_person=True)
 
-    def _wait(self, message: str, wait_s: float, *, for_a_person: bool) -> None:
+    def _wait(self, error: SinkError, wait_s: float, *, for_a_person: bool) -> None:
+        message = str(error)
+        cause = (error.cause if for_a_person else causes.KAFKA).about(self.spec.topic)
+        next_ms = clock.wall_ms() + int(wait_s * 1000)
         self._status.state = "waiting"
-        self._status.waits_for = message if for_a_person else ""
-        self._status.failed(message, next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+        if for_a_person:
+            self._status.wait_for("stream", message, cause)
+        else:
+            self._status.end_wait("stream")
+        self._status.failed(message, next_attempt_ms=next_ms, cause=cause)
 
     # ---- the claim -------------------------------------------------------------------------------
 
@@ -385,7 +393,7 @@ class StreamRunner:
             self.spec, relay, store, reader, self._epoch, anew=self._anew, foreign=self._foreign
         )
         if self._foreign:
-            self._status.waits_for = ""
+            self._status.end_wait("stream")
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()
@@ -415,9 +423,9 @@ class StreamRunner:
                 self._refuse(error, wait_s)
             except SinkUnavailable as error:
                 away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(str(error), wait_s, for_a_person=False)
+                self._wait(error, wait_s, for_a_person=False)
             else:
-                self._status.waits_for = ""
+                self._status.end_wait("stream")
                 self._status.progressed()
                 extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": found.epoch}
                 if found.retired:

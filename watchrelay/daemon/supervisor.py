@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from watchrelay.config.streams import resource_topic, shared_topics
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
 from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.key_formats import KeyFormats
@@ -31,7 +32,7 @@ from watchrelay.daemon.plan import (
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Found, Resolution, Unknown
+from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.health import Readiness
@@ -63,8 +64,8 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One entry's streams, or why it has none now. Shape: `found`: its resource is known; `person`:
-    only a person can mend the problem."""
+    """One entry's streams, or why it has none now. `found`: its resource is known; `person`: only
+    an operator can solve the problem."""
 
     entry: ResourceEntry
     streams: list[PlannedStream] = field(default_factory=list)
@@ -72,7 +73,7 @@ class _Plan:
     found: bool = True
     problem: str = ""
     person: bool = False
-    cause: str = ""
+    cause: Cause | None = None
 
 
 class Supervisor:
@@ -137,7 +138,7 @@ class Supervisor:
                     extra={"error": message, "retry_in_s": round(wait_s, 1)},
                     exc_info=cause,
                 )
-                self._failed(message, wait_s, "internal")
+                self._failed(message, wait_s, causes.INTERNAL)
             else:
                 backoff = Backoff()
                 self._context.statuses.problems.pop("kubernetes", None)
@@ -268,7 +269,7 @@ class Supervisor:
                 extra={"error": message},
                 exc_info=cause,
             )
-            self._failed(message, 0.0, "internal")
+            self._failed(message, 0.0, causes.INTERNAL)
 
     async def _ask_version(self) -> None:
         """Keep the server's version known, from before the first stream on, so that how it lists
@@ -288,7 +289,7 @@ class Supervisor:
 
     # ---- reconciling -----------------------------------------------------------------------------
 
-    def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
+    def _failed(self, message: str, wait_s: float, cause: Cause) -> None:
         if self._context.statuses.problems.get("kubernetes") != message:
             log.warning(
                 "discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)}
@@ -319,6 +320,13 @@ class Supervisor:
                 found=False,
                 problem=resolution.reason,
                 person=not isinstance(resolution, Unknown),
+                cause=None
+                if isinstance(resolution, Unknown)
+                else (
+                    causes.RESOURCE_NOT_SERVED
+                    if isinstance(resolution, Missing)
+                    else causes.ENTRY_UNUSABLE
+                ).about(entry.resource),
             )
         streams: list[PlannedStream] = []
         try:
@@ -326,7 +334,8 @@ class Supervisor:
                 topic = resource_topic(settings, entry, resource)
                 streams.extend(plan_streams(settings, entry, resource, prefixed=topic in shared))
         except ValueError as error:
-            return _Plan(entry, problem=str(error), person=True)
+            unusable = causes.ENTRY_UNUSABLE.about(entry.resource)
+            return _Plan(entry, problem=str(error), person=True, cause=unusable)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, cause = self._unexpected.explain(error)
@@ -335,7 +344,7 @@ class Supervisor:
                 extra={"resource": entry.resource, "error": message},
                 exc_info=cause,
             )
-            return _Plan(entry, problem=message, cause="internal")
+            return _Plan(entry, problem=message, cause=causes.INTERNAL)
         return _Plan(entry, streams, warnings=resolution.warnings)
 
     def _reconcile(self, *, changed: bool) -> None:
@@ -372,14 +381,15 @@ class Supervisor:
         entry = plan.entry
         if plan.problem:
             if plan.found or not self._covered(entry):
-                self._wait_for(entry, plan.problem, person=plan.person, cause=plan.cause)
+                self._wait_for(entry, plan.problem, plan.cause, person=plan.person)
             return
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
         self._found_now(entry, plan.streams, refused)
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
-                self._wait_for(entry, reason, person=True, streams=[each.spec.id])
+                cause = causes.ENTRY_UNUSABLE.about(entry.resource)
+                self._wait_for(entry, reason, cause, person=True, streams=[each.spec.id])
                 continue
             other = planned[each.spec.id].entry
             if other is not entry and not entry.resource.startswith("*"):
@@ -401,15 +411,15 @@ class Supervisor:
 
     def _wait_for_all(self) -> None:
         for entry in self._context.settings.resources:
-            self._wait_for(entry, "the API server was not asked yet", person=False)
+            self._wait_for(entry, "the API server was not asked yet", None, person=False)
 
     def _wait_for(
         self,
         entry: ResourceEntry,
         reason: str,
+        cause: Cause | None,
         *,
         person: bool,
-        cause: str = "",
         streams: Sequence[str] = (),
     ) -> None:
         """Show why the entry's streams cannot start. Those that run show the error alone: their
@@ -424,8 +434,11 @@ class Supervisor:
                         extra={"stream": stream, "resource": entry.resource, "reason": reason},
                     )
                 status.state = "waiting"
-                status.waits_for = reason if person else ""
-            if person or cause:
+                if person and cause is not None:
+                    status.wait_for("config", reason, cause)
+                else:
+                    status.end_wait("config")
+            if cause is not None:
                 status.failed(reason, cause=cause)
 
     def _found_now(
@@ -439,7 +452,7 @@ class Supervisor:
                 if stream in real:
                     status = self._context.statuses.open(stream)
                     if stream not in self._running:
-                        status.waits_for = ""
+                        status.end_wait("config")
                     status.progressed()
                 else:
                     self._context.statuses.close(stream)

@@ -14,7 +14,7 @@ from watchrelay.core import clock
 from watchrelay.core.text import printable
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.status import StatusRegistry, StreamStatus
-from watchrelay.observe.verdicts import LEVELS, Card, Verdict, cards, headline, judge
+from watchrelay.observe.verdicts import LEVELS, Card, StreamVerdict, cards, headline, judge
 
 _SETTLED_MS = 1_000
 """A wait for an acknowledgement is told from here on: shorter ones come and go with every batch."""
@@ -63,7 +63,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
     )
 
 
-def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object]:
+def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
     """One stream. Shape: changes only when something happened, so that a stream at rest is not sent
     again."""
     waiting_ms = status.waiting_since_ms()

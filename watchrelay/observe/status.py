@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
+from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.core.text import short
 from watchrelay.observe.event_rate import EventRate
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
+
+Waiter = Literal["config", "stream", "watch", "records", "log"]
+"""Who waits for an operator, each the only writer of its wait: the supervisor, the stream's runner,
+the watch, the producer and the reader of the stream's log."""
 
 HISTORY_MAX: Final = 20
 """Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
@@ -34,15 +39,22 @@ class Transition:
 RECOVERED: Final = "recovered"
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What only an operator can provide: a resource, a right, a topic."""
+
+    message: str
+    cause: Cause
+
+
 @dataclass(slots=True)
 class StreamStatus:
     """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since
     the epoch.
 
-    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when
-    nothing. `refused`: that line where Kafka said it of the stream's records. `unread`: why the
-    stream's own log could not be read, until it was. `cause`: what `last_error` is about, where the
-    advice for it is another than for a server that is away; "" otherwise. `complete`: the whole
+    `waits`: what the stream waits for an operator for, by who waits, the newest last. `cause`: of
+    `last_error`; None without one. `unread`: why the stream's own log could not be read, until it
+    was. `complete`: the whole
     state has been acknowledged by Kafka once in this process. `list_due`: a list is under way, or
     must come: what is held was overtaken, or nothing is. `dirty_keys`: objects whose present state
     waits to be queued, because the queue was full. `unacknowledged`: why records that were sent are
@@ -63,13 +75,12 @@ class StreamStatus:
     owner: str | None = None
     last_error: str | None = None
     last_error_ms: int = 0
-    cause: str = ""
+    cause: Cause | None = None
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
-    waits_for: str = ""
-    refused: str = ""
+    waits: dict[Waiter, Wait] = field(default_factory=dict)
     unread: str = ""
     complete: bool = False
     list_due: bool = False
@@ -113,13 +124,36 @@ class StreamStatus:
         self.history.append(Transition(at_ms, self._state, short(message)))
         del self.history[:-HISTORY_MAX]
 
-    def failed(self, message: str, *, next_attempt_ms: int | None = None, cause: str = "") -> None:
+    @property
+    def waits_for(self) -> str:
+        """What an operator must provide, in one line; "" when nothing."""
+        wait = self.wait
+        return wait.message if wait is not None else ""
+
+    @property
+    def wait(self) -> Wait | None:
+        """The newest wait."""
+        return next(reversed(self.waits.values()), None)
+
+    def wait_for(self, waiter: Waiter, message: str, cause: Cause) -> None:
+        """Wait for an operator, until `end_wait` of the same waiter."""
+        self.waits.pop(waiter, None)
+        self.waits[waiter] = Wait(message, cause)
+
+    def end_wait(self, *waiters: Waiter) -> None:
+        """End the waits of `waiters`."""
+        for waiter in waiters:
+            self.waits.pop(waiter, None)
+
+    def failed(
+        self, message: str, *, next_attempt_ms: int | None = None, cause: Cause = causes.OTHER
+    ) -> None:
         """Record a failure; it is shown until the next progress.
 
         Args:
             message: What failed, where, and the cure.
-            next_attempt_ms: When it is tried again, in wall milliseconds; None when that is not
-            known. cause: The name of the advice for it; "" where state and message tell.
+            next_attempt_ms: When it is tried again, in wall milliseconds; None when not known.
+            cause: What is wrong.
         """
         now_ms = clock.wall_ms()
         if message != self.last_error:
@@ -133,26 +167,28 @@ class StreamStatus:
         """Something worked: the last error is over."""
         if self.last_error is not None:
             self._record(clock.wall_ms(), RECOVERED)
-        self.last_error, self.cause = None, ""
+        self.last_error = self.cause = None
         self.trouble_ms = 0
         self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream begins anew, perhaps with other objects: nothing of what it holds now is known
-        to be in Kafka."""
+        """The stream restarts, perhaps with other objects: none of its state is known to be in
+        Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
-        self.waits_for = ""
+        self.waits.clear()
         self.acknowledged()
         self.progressed()
 
     def not_acknowledged(self, message: str, *, person: bool = False) -> None:
-        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of
-        the stream's own is shown before it.
+        """Kafka does not acknowledge, or refuses; the time kept is that of the first call. An error
+        of the stream itself is shown before it.
 
-        Shape: `person`: a right is missing, so that the stream waits for whoever can grant it.
+        Args:
+            message: What is wrong, where, and the cure.
+            person: The stream waits for an operator: a right or a limit of the topic.
         """
         if person:
-            self.waits_for = self.refused = message
+            self.wait_for("records", message, causes.TOPIC_UNUSABLE.about(self.topic))
         if not self.unacknowledged:
             self.unacknowledged_ms = clock.wall_ms()
             self._record(self.unacknowledged_ms, message)
@@ -160,29 +196,25 @@ class StreamStatus:
 
     def acknowledged(self) -> None:
         """Kafka acknowledges again."""
-        if self.refused and self.waits_for == self.refused:
-            self.waits_for = ""
-        self.refused = ""
+        self.end_wait("records")
         if self.unacknowledged:
             self.unacknowledged = ""
             self._record(clock.wall_ms(), RECOVERED)
 
     def log_unreadable(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
-        """The stream's own log cannot be read now. Shape: `person`: as for `not_acknowledged`."""
-        if self.unread and self.waits_for == self.unread:
-            self.waits_for = ""
+        """The stream's own log cannot be read now; `person` as for `not_acknowledged`."""
         self.unread = message
         if person:
-            self.waits_for = message
-        self.failed(message, next_attempt_ms=next_attempt_ms)
+            self.wait_for("log", message, causes.TOPIC_UNUSABLE.about(self.topic))
+        else:
+            self.end_wait("log")
+        self.failed(message, next_attempt_ms=next_attempt_ms, cause=causes.KAFKA)
 
     def log_read(self) -> None:
-        """The log was read after all: what was said of that is over, and what was said of anything
-        else since is not."""
+        """The log was read: its wait and its error are over; other errors since are not."""
         if not self.unread:
             return
-        if self.waits_for == self.unread:
-            self.waits_for = ""
+        self.end_wait("log")
         if self.last_error == self.unread:
             self.progressed()
         self.unread = ""
@@ -255,29 +287,28 @@ def _time(at_ms: int | None) -> str | None:
 class Problems(dict[str, str]):
     """Process-wide trouble by name: one line each, absent when well.
 
-    `since_ms` holds when each of them was first said; `causes` the name of its advice, where that
-    is not the problem's own.
+    `since_ms` holds when each of them began, `causes` what is wrong.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.since_ms: dict[str, int] = {}
-        self.causes: dict[str, str] = {}
+        self.causes: dict[str, Cause] = {}
 
     def __setitem__(self, name: str, message: str) -> None:
         self.put(name, message)
 
-    def put(self, name: str, message: str, *, cause: str = "") -> None:
+    def put(self, name: str, message: str, *, cause: Cause | None = None) -> None:
         """Set a problem.
 
         Args:
             name: Which one.
             message: What is wrong, where, and the cure.
-            cause: The name of the advice for it; "" for that of `name`.
+            cause: What is wrong; by default the kind that has the problem's name.
         """
         if name not in self:
             self.since_ms[name] = clock.wall_ms()
-        self.causes[name] = cause or name
+        self.causes[name] = cause or Cause(CauseKind(name))
         super().__setitem__(name, message)
 
 

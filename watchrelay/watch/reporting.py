@@ -65,7 +65,6 @@ class Journal:
         self._status = status
         self._said: str | None = None
         self._troubled = False
-        self._waited_for = ""
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
@@ -286,7 +285,10 @@ class Journal:
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
         status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
-        self._wait_for(str(error) if isinstance(error, _WAITED_FOR) and not at_once else "")
+        if isinstance(error, _WAITED_FOR) and not at_once:
+            status.wait_for("watch", str(error), error.cause)
+        else:
+            status.end_wait("watch")
         level = (
             logging.ERROR if isinstance(error, _FOR_A_PERSON) and not at_once else logging.WARNING
         )
@@ -318,16 +320,8 @@ class Journal:
             self._said = None
         if self._troubled:
             self._troubled = False
-            self._wait_for("")
+            self._status.end_wait("watch")
             self._status.progressed()
-
-    def _wait_for(self, message: str) -> None:
-        """Show what the stream waits for in the cluster, "" for nothing; what it waits for in Kafka
-        is not ours to clear."""
-        status = self._status
-        if message or status.waits_for == self._waited_for:
-            status.waits_for = message or status.refused
-        self._waited_for = message
 
 
 def _goes_on(

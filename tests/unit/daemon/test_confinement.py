@@ -171,7 +171,7 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
         assert not relay.task.done()
         assert row.state in {"backoff", "waiting", "resuming", "listing", "stopped"}
         assert "internal error: IndexError: odd input" in row.last_error
-        assert judge(row, 0).cause == "internal"
+        assert judge(row, 0).kind == "internal"
         broken.on = False
         await whole(relay, "pods")
         assert (relay.row("configmaps").epoch, relay.row("configmaps").last_error) == (epoch, None)
@@ -372,7 +372,7 @@ async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_i
         odd.set()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == ("internal error: IndexError: odd input", "watching")
-        assert judge(row, 0).cause == "internal"
+        assert judge(row, 0).kind == "internal"
         odd.clear()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == (None, "watching")
@@ -404,7 +404,7 @@ async def test_an_unexpected_error_while_an_edit_is_put_in_force_ends_nothing_an
             relay.daemon.statuses.problems["kubernetes"] == "internal error: IndexError: odd input"
         )
         (card,) = cards(relay.daemon.statuses, {})
-        assert card.cause == "internal"
+        assert card.kind == "internal"
         odd.clear()
         await whole(relay, "configmaps")
         assert "kubernetes" not in relay.daemon.statuses.problems

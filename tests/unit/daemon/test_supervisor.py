@@ -263,9 +263,9 @@ def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Pat
                     name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()
                 }
                 (card,) = (
-                    each for each in cards(rig.daemon.statuses, verdicts) if each.cause != "kafka"
+                    each for each in cards(rig.daemon.statuses, verdicts) if each.kind != "kafka"
                 )
-                assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
+                assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
 
     virtually(body)
 

@@ -1,5 +1,6 @@
 """Readiness: what `/readyz` promises."""
 
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.status import StatusRegistry
 
@@ -26,7 +27,7 @@ def test_ready_once_every_stream_is_complete_and_not_before() -> None:
 def test_a_stream_that_waits_for_a_person_does_not_hold_readiness_back_and_is_named() -> None:
     statuses = StatusRegistry()
     statuses.open("pods").complete = True
-    statuses.open("secrets").waits_for = "no right to list secrets"
+    statuses.open("secrets").wait_for("watch", "no right to list secrets", MISSING_RIGHT)
     ready, body = Readiness(statuses, started=True).check()
     assert ready is True
     assert body["streams"] == {

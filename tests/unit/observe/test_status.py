@@ -1,3 +1,4 @@
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe.status import HISTORY_MAX, RECOVERED, StatusRegistry, StreamStatus
 
 
@@ -60,7 +61,7 @@ def test_a_right_that_kafka_misses_is_waited_for_until_records_are_acknowledged(
     status.acknowledged()
     assert status.waits_for == ""
     status.not_acknowledged("grant WRITE on the topic", person=True)
-    status.waits_for = "no right to list"
+    status.wait_for("watch", "no right to list", MISSING_RIGHT)
     status.acknowledged()
     assert status.waits_for == "no right to list", (
         "what the API server does not allow is another matter"
@@ -91,7 +92,7 @@ def test_a_log_that_was_read_ends_no_other_trouble() -> None:
     status = StreamStatus("pods")
     status.log_unreadable("grant READ", next_attempt_ms=1, person=True)
     status.failed("403", next_attempt_ms=2)
-    status.waits_for = "no right to list"
+    status.wait_for("watch", "no right to list", MISSING_RIGHT)
     status.log_read()
     assert (status.waits_for, status.last_error, status.next_attempt_ms) == (
         "no right to list",

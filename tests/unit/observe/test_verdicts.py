@@ -1,13 +1,15 @@
 import pytest
 
 from tests.support.window import live
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
+from watchrelay.core.causes import Cause
 from watchrelay.observe.status import State, StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import (
     ADVICE,
     BEHIND_AFTER_MS,
     LEVELS,
     Card,
+    StreamVerdict,
     cards,
     headline,
     judge,
@@ -23,54 +25,46 @@ def judged(statuses: StatusRegistry) -> tuple[str, list[Card]]:
 
 
 @pytest.mark.parametrize(
-    ("message", "cause"),
+    ("cause", "kind"),
     [
-        (
-            (
-                "watch pods at 10.0.0.1:6443: 403 pods is forbidden: User cannot watch (grant list "
-                "and watch)"
-            ),
-            "right",
-        ),
-        ("no group example.org is served now", "resource"),
-        ("no group serves gadgets now; did you mean widgets?", "resource"),
-        (
-            "topic k8s.prod.core.pods is refused: cleanup.policy; mend it with: kafka-configs.sh",
-            "topic",
-        ),
-        ("nodes is cluster-scoped: remove namespaces from its entry", "entry"),
+        (causes.MISSING_RIGHT.about("pods", "watch"), "right"),
+        (causes.RESOURCE_NOT_SERVED.about("gadgets"), "resource"),
+        (causes.TOPIC_UNUSABLE.about("k8s.prod.core.pods"), "topic"),
+        (causes.ENTRY_UNUSABLE.about("nodes"), "entry"),
     ],
 )
-def test_what_a_person_must_mend_is_told_by_its_cause(message: str, cause: str) -> None:
+@pytest.mark.parametrize("message", ["403 forbidden", "kafka: no topic", "404 is not served", "?"])
+def test_a_wait_for_an_operator_is_judged_by_its_cause_whatever_its_message(
+    cause: Cause, kind: str, message: str
+) -> None:
     status = StreamStatus("pods")
-    status.waits_for = message
+    status.wait_for("stream", message, cause)
     status.failed(message)
     verdict = judge(status, NOW_MS)
-    assert (verdict.level, verdict.cause, verdict.message, verdict.since_ms) == (
-        "person",
-        cause,
-        message,
-        status.trouble_ms,
-    )
+    assert verdict == StreamVerdict("person", status.trouble_ms, cause, message)
+    assert verdict.kind == kind
 
 
 @pytest.mark.parametrize(
-    ("state", "message", "cause"),
+    ("state", "cause", "kind"),
     [
-        ("backoff", "watch pods at 10.0.0.1:6443: connection refused", "kubernetes"),
-        ("backoff", "", "kubernetes"),
-        ("watching", "list pods at 10.0.0.1:6443: 500 internal error", "kubernetes"),
-        ("waiting", "kafka at kafka-0:9092 is not usable: refused", "kafka"),
-        ("waiting", "something else", "other"),
+        ("backoff", causes.KUBERNETES, "kubernetes"),
+        ("backoff", None, "kubernetes"),
+        ("watching", causes.MISSING_RIGHT, "kubernetes"),
+        ("waiting", causes.KAFKA, "kafka"),
+        ("waiting", causes.INTERNAL, "internal"),
+        ("waiting", causes.OTHER, "other"),
     ],
 )
-def test_what_is_retried_is_told_by_its_cause(state: State, message: str, cause: str) -> None:
+def test_what_is_retried_is_judged_by_its_cause(
+    state: State, cause: Cause | None, kind: str
+) -> None:
     status = StreamStatus("pods")
     status.state = state
-    if message:
-        status.failed(message)
+    if cause is not None:
+        status.failed("kafka: no topic 403 forbidden", cause=cause)
     verdict = judge(status, NOW_MS)
-    assert (verdict.level, verdict.cause) == ("retrying", cause)
+    assert (verdict.level, verdict.kind) == ("retrying", kind)
     assert verdict.message
 
 
@@ -106,12 +100,14 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
         status = live(statuses, f"s{number}")
         status.state = "backoff"
         status.failed(
-            f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number
+            f"watch s{number} at 10.0.0.1:6443: connection refused",
+            next_attempt_ms=NOW_MS + number,
+            cause=causes.KUBERNETES,
         )
     statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
     said, (card,) = judged(statuses)
     assert said == "1 trouble is being retried; none of 5 streams is live."
-    assert (card.cause, card.streams, card.next_ms) == (
+    assert (card.kind, card.streams, card.next_ms) == (
         "kubernetes",
         [f"s{number}" for number in range(5)],
         NOW_MS,
@@ -122,16 +118,16 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
 def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
     statuses = StatusRegistry()
     status = live(statuses, "pods")
-    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
+    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS)
     statuses.problems.put(
-        "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials"
+        "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS
     )
     _, (card,) = judged(statuses)
-    assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
-    status.failed("watch pods at 10.0.0.1:6443: connection refused")
+    assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
+    status.failed("watch pods at 10.0.0.1:6443: connection refused", cause=causes.KUBERNETES)
     statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
     _, (card,) = judged(statuses)
-    assert (card.level, card.cause) == ("retrying", "kubernetes"), (
+    assert (card.level, card.kind) == ("retrying", "kubernetes"), (
         "a later failure has a cause of its own"
     )
 
@@ -144,16 +140,16 @@ def test_the_worst_comes_first_then_what_began_first() -> None:
     statuses.problems["config"] = "twice"
     statuses.problems.since_ms["config"] -= 1_000
     said, found = judged(statuses)
-    assert [card.cause for card in found] == ["config", "reload", "kafka", "restart"]
+    assert [card.kind for card in found] == ["config", "reload", "kafka", "restart"]
     assert said == "The config names no stream."
 
 
 def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
     statuses = StatusRegistry()
     statuses.problems["signal"] = "signal topic: refused"
-    assert [(card.level, card.cause) for card in judged(statuses)[1]] == [("notice", "signal")]
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("notice", "signal")]
     statuses.problems["kafka"] = "silent"
-    assert [(card.level, card.cause) for card in judged(statuses)[1]] == [("retrying", "kafka")]
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "kafka")]
 
 
 def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
