@@ -188,7 +188,7 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
         assert "not a signal" in ignored[0]["error"]
         assert "only execute-snapshot is known" in ignored[1]["error"]
         assert {line["level"] for line in ignored} == {"warning"}
-        assert len(relay.said("signal names a stream that is not there", "nosuch")) == 1
+        assert len(relay.said("signal names an unknown stream", "nosuch")) == 1
         results = {
             result: relay.metric("watchrelay_signals_total", result=result)
             for result in ("taken", "refused", "repeated")
@@ -427,7 +427,7 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         forced = command("retire", "configmaps", "--yes", "--force", "-c", file)
         assert (forced.code, forced.stderr) == (0, ""), forced
         assert relay.exit_code() == 75
-        (said,) = relay.said("outclaimed")
+        (said,) = relay.said("stream ownership lost to another relay")
         assert said["error"].startswith(
             "stream configmaps was retired while this relay wrote it, by `watchrelay retire on "
         )

@@ -60,7 +60,7 @@ def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     assert (status, headers.get_content_type()) == (200, "text/plain")
     for words in (
         "1 thing needs you",
-        "!! A right is missing",
+        "!! A permission is missing",
         "do: Grant list and watch",
         "WatchRelayForbidden",
         "/metrics",

@@ -1,7 +1,4 @@
-"""What a stream needs from the rest of the process, in one value.
-
-Room: app. In: the daemon builds it once. Out: handed to every stream.
-"""
+"""What all streams of the process share."""
 
 from __future__ import annotations
 
@@ -39,13 +36,12 @@ async def _unknown(_resource: Resource) -> bool | None:
 
 @dataclass(slots=True)
 class DaemonContext:
-    """The shared context of one process.
+    """What the streams of one process share.
 
-    Shape: `settings` are those in force: an edit puts others in their place.
-    `planned` are all streams of the config, as far as discovery knows their resources.
-    `served` answers whether discovery knows a resource (None: it cannot say now);
-    `control_made` is set once the control topic is there and safe; `server_version` is (major,
-    minor) of the API server once known.
+    `settings` are those in effect; a reload replaces them. `planned` are all streams of the config
+    whose resources discovery knows. `served` returns whether the API server serves a resource
+    (None: not known now). `control_made` is set once the control topic exists and is safe.
+    `server_version` is (major, minor) of the API server once known.
     """
 
     settings: Settings

@@ -1,7 +1,5 @@
-"""The process: opens the window, joins the context, starts and stops in order.
-
-Room: app. In: settings, and where they came from. Out: an exit code.
-"""
+"""The process: starts the admin server, the control and signal topics and the streams, and stops
+them in order."""
 
 from __future__ import annotations
 
@@ -58,19 +56,19 @@ log = logging.getLogger(__name__)
 
 DRAINED, FAILED, OUTCLAIMED = 0, 1, 75
 
-_NO_WAY_IN = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
+_CREDENTIALS_BACKOFF = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 """A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class
 K."""
 
 
 class ListenAddressUnavailable(WatchrelayError):
-    """`observe.listen` cannot be used: a person must choose another address."""
+    """`observe.listen` cannot be used: an operator must choose another address."""
 
 
 class Daemon:
-    """One relay. `run()` once; `stop()` from a signal handler or a test asks for the drain.
+    """One relay. Call `run()` once; `stop()` starts the drain.
 
-    Shape: with a `source` its edits are taken while it runs; `settings` are those in force.
+    With a `source`, edits of the config are applied while it runs; `settings` are those in effect.
     """
 
     def __init__(
@@ -108,9 +106,10 @@ class Daemon:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Relay until told to stop, or outclaimed; the exit code.
+        """Relay until `stop()`, or until another relay owns the streams; return the exit code.
 
-        Raises: ListenAddressUnavailable when `observe.listen` cannot be used.
+        Raises:
+            ListenAddressUnavailable: `observe.listen` cannot be used.
         """
         asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         with self._signals():
@@ -160,7 +159,7 @@ class Daemon:
 
     @property
     def connected(self) -> bool:
-        """True once connections stand that only a restart can change."""
+        """True once there are connections that only a restart can change."""
         return self._supervisor is not None
 
     def objections(self, settings: Settings) -> list[Objection]:
@@ -168,7 +167,7 @@ class Daemon:
         return [] if self._supervisor is None else self._supervisor.objections(settings)
 
     def adopt(self, settings: Settings) -> None:
-        """Run by `settings` from now on."""
+        """Apply `settings`."""
         before, self.settings = self.settings.observe, settings
         if settings.observe.log_format != before.log_format:
             logs.configure(settings.observe.log_format, settings.observe.log_level)
@@ -221,8 +220,8 @@ class Daemon:
         return DRAINED if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Down the flow: no edits and no new streams, the streams' watches and queues, then what
-        they stood on."""
+        """Stop in the order of the data flow: reload and discovery, the streams' watches and
+        queues, then the topics and connections."""
         log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
         if self._reloading is not None:
             self._reloading.cancel()
@@ -274,9 +273,9 @@ class Daemon:
         return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
 
     async def _credentials(self) -> ClusterCredentials | None:
-        """The way into the cluster; a kubeconfig that cannot be used is read again until it can.
-        None when stopped before."""
-        backoff = _NO_WAY_IN
+        """The cluster's credentials; a kubeconfig that cannot be used is read again until it can.
+        None when stopped before that."""
+        backoff = _CREDENTIALS_BACKOFF
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             try:
@@ -287,7 +286,7 @@ class Daemon:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
                 if self.statuses.problems.get("kubernetes") != str(error):
                     log.error(
-                        "no way into the cluster",
+                        "cannot load Kubernetes credentials",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
                 self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS)
@@ -316,7 +315,7 @@ class Daemon:
                     tasks.create_task(context.control.run(), name="control tail")
                     if await context.control.restore():
                         supervisor.restart(
-                            "the control topic was made anew, with the epochs of its claims"
+                            "the control topic was recreated, and its claims and epochs are lost"
                         )
             except* TopicLost:
                 log.error("control topic is lost", extra={"topic": context.control.topic})
@@ -356,7 +355,7 @@ class Daemon:
         self.statuses.problems.pop(problem, None)
         for warning in facts.warnings:
             log.warning(
-                "topic has a doubtful setting", extra={"topic": spec.name, "warning": warning}
+                "topic has a questionable setting", extra={"topic": spec.name, "warning": warning}
             )
 
     async def _signal(self, context: DaemonContext) -> None:
@@ -391,7 +390,7 @@ class Daemon:
                 )
                 if self.statuses.problems.get("signal") != str(error):
                     log.warning(
-                        "no requests are heard: signal topic is not usable",
+                        "signal topic is not usable, snapshot requests are not read",
                         extra={"topic": spec.name, "error": str(error)},
                     )
                 self.statuses.problems["signal"] = str(error)
@@ -421,7 +420,7 @@ class Daemon:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """(host, port) of a checked `observe.listen`. Shape: IPv6 hosts stand in brackets there and
-    bare here; no host means all."""
+    """(host, port) of a checked `observe.listen`, an IPv6 host without its brackets; no host means
+    all interfaces."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere

@@ -1,8 +1,5 @@
-"""What the process asks of the interpreter and the allocator.
-
-Room: app. In: moments: imports, the start, a snapshot published. Out: fewer collections, less
-memory held for nothing.
-"""
+"""Settings of the interpreter's garbage collector and the allocator: fewer collections, less idle
+memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Who writes a stream, as the holders of claims name themselves, and why a relay stops writing
-one."""
+"""The holders that claims name, and why a relay stops writing a stream."""
 
 from __future__ import annotations
 

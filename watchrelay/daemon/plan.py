@@ -1,7 +1,5 @@
-"""Config and discovery -> the streams to run. Pure.
-
-Room: app. In: settings, one entry of the config, the resource it was resolved to. Out:
-`StreamSpec`s with ids, topics, key formats and the hash of what decides their content.
+"""Config and discovery results as the streams to run, with ids, topics, key formats and the hash of
+what decides their content. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A stream's own log, read back: from the starting point to the claim, into the store.
-
-Room: app. In: a relay that has claimed, an empty store, the topic. Out: a filled store, a relay
-that knows where it stands.
-"""
+"""Reads a stream's own log back, from its starting point to its claim, into the store."""
 
 from __future__ import annotations
 
@@ -143,7 +139,7 @@ class LogReader:
                     "error": str(error),
                 }
                 log.warning(
-                    "records on the topic are not of the contract and are passed over",
+                    "skipping records that do not follow the record contract",
                     extra={"stream": self._spec.id, **where},
                 )
             self.refused += 1
@@ -203,7 +199,7 @@ async def resume(
     )
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
-            "log is not proven by what follows its last snapshot: read from its start",
+            "log does not verify from its last snapshot on, reading it from its start",
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
@@ -221,9 +217,7 @@ async def resume(
         )
     if isinstance(decision, FirstSnapshot) and decision.doubted:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
-        log.warning(
-            "log is not whole: everything is listed and said again within a snapshot", extra=extra
-        )
+        log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
     highest = max((fold.highest for fold in folds), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):

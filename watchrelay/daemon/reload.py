@@ -1,8 +1,5 @@
-"""The config file, looked at again and again while the relay runs.
-
-Room: app. In: where the config came from, and whoever puts settings in force. Out: edits taken, or
-refused and said: log, metric, statuses.
-"""
+"""Reloads the config file while the relay runs: edits are applied, or refused with a log line, a
+metric and a problem in the status registry."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""What is found changed is read when it has stood still from one look to the next: an editor may
-still be writing."""
-SAID_MAX = 3
-"""Mistakes that are said in full; `watchrelay validate` says all."""
+"""Seconds between two checks of the file. A change is read once two checks see the same file, since
+an editor may still be writing."""
+PROBLEMS_SHOWN_MAX = 3
+"""Problems shown in full; `watchrelay validate` shows all."""
 
 Objection = tuple[int, str, str]
 """(index of an entry, message, cure): why an entry cannot be taken by a running relay."""
@@ -47,8 +44,7 @@ class ConfigSource:
         self._file, _ = find_file(config, os.environ if environ is None else environ)
 
     def mark(self) -> Mark:
-        """What is other whenever the file is; the same for ever where environment and `--set` say
-        everything."""
+        """A value that changes with the file; constant where there is no file."""
         return () if self._file is None else mark_of(self._file)
 
     async def read(self, held: Settings, *, connected: bool) -> Edit:
@@ -58,7 +54,7 @@ class ConfigSource:
 
 
 class Reloadable(Protocol):
-    """Whoever runs by the settings."""
+    """What runs by the settings."""
 
     settings: Settings
 
@@ -77,8 +73,8 @@ class Reloadable(Protocol):
 
 
 class Reloader:
-    """Takes edits for as long as `run()` goes on; `request()` looks now, whatever the file's stat
-    says."""
+    """Applies edits while `run()` runs; `request()` reloads now, also when the file's stat is
+    unchanged."""
 
     def __init__(
         self, source: ConfigSource, relay: Reloadable, *, metrics: Metrics, statuses: StatusRegistry
@@ -93,7 +89,7 @@ class Reloader:
         self._asked.set()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Check the file until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -131,14 +127,16 @@ class Reloader:
                 self._taken(edit)
 
     def _refused(self, problems: Sequence[Problem]) -> None:
-        more = len(problems) - SAID_MAX
-        said = "; ".join(map(str, problems[:SAID_MAX])) + (f"; and {more} more" if more > 0 else "")
+        more = len(problems) - PROBLEMS_SHOWN_MAX
+        said = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
+            f"; and {more} more" if more > 0 else ""
+        )
         log.error(
-            "config is wrong, the former one stays in force",
+            "edited config refused, keeping the previous one",
             extra={"error": said, "problems": len(problems)},
         )
         self._statuses.problems["reload"] = (
-            f"the edited config is wrong, the former one stays in force: {said}"
+            f"the edited edited config refused, keeping the previous one: {said}"
         )
         self._metrics.gauge("config_last_reload_successful").set(0)
 
@@ -152,7 +150,7 @@ class Reloader:
             )
             if self._statuses.problems.get("restart") != said:
                 log.warning(
-                    "config was edited in what only a restart can change",
+                    "configuration change requires a restart",
                     extra={"keys": list(edit.kept)},
                 )
             self._statuses.problems["restart"] = said

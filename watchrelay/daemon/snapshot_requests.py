@@ -1,9 +1,5 @@
-"""Who answers which request: signals come by stream id, writers come and go.
-
-Room: app. In: requests from the signal topic; writers that are ready for them. Out: each request
-handed to the writer of each stream it names, now or as soon as there is one; not, where the
-stream's index record shows that an earlier writer answered it.
-"""
+"""Hands snapshot requests to the writers of the streams that they name, now or once there is a
+writer, unless the stream's index record shows that an earlier writer answered."""
 
 from __future__ import annotations
 
@@ -157,7 +153,7 @@ class SnapshotRequests:
             self._warned[stream] = now_s
             more = {"unknown": len(unknown)} if len(unknown) > 1 else {}
             log.warning(
-                "signal names a stream that is not there",
+                "signal names an unknown stream",
                 extra={"request": request_id, "stream": stream, **more},
             )
 

@@ -91,7 +91,7 @@ class StreamRunner:
         """What the stream stood on is lost: let go of everything, then claim and read back as at a
         start."""
         if not self._stopping:
-            log.warning("stream begins anew", extra={"stream": self.spec.id, "reason": why})
+            log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
             self._anew = self._anew and not self._status.complete
             self._status.complete = False
             self._status.failed(why, cause=causes.KAFKA)
@@ -292,7 +292,7 @@ class StreamRunner:
                     self._status.progressed()
                 for warning in facts.warnings:
                     log.warning(
-                        "topic has a doubtful setting",
+                        "topic has a questionable setting",
                         extra={"topic": self.spec.topic, "warning": warning},
                     )
                 self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
@@ -432,8 +432,8 @@ class StreamRunner:
                     log.info("stream was retired before and starts again", extra=extra)
                 elif found.epoch:
                     log.warning(
-                        "control topic has lost the stream, its own topic holds it: epochs go on "
-                        "above",
+                        "control topic has no claim of the stream, continuing above the epoch on "
+                        "its own topic",
                         extra=extra,
                     )
                 return found.epoch

@@ -1,8 +1,4 @@
-"""Which streams run: the config's entries, resolved by discovery, again and again.
-
-Room: app. In: settings, which may be edited, and what the API server serves now. Out: one
-`StreamRunner` per stream, started, replaced and stopped.
-"""
+"""Keeps one `StreamRunner` running per stream of the config, as discovery resolves it."""
 
 from __future__ import annotations
 
@@ -77,7 +73,7 @@ class _Plan:
 
 
 class Supervisor:
-    """Keeps the running streams equal to what config and discovery say. Use: `run()` as a task,
+    """Keeps the running streams equal to what config and discovery ask for: `run()` as a task,
     `stop()` once at the end."""
 
     def __init__(
@@ -108,7 +104,7 @@ class Supervisor:
         self._unexpected = UnexpectedErrors()
 
     async def run(self) -> None:
-        """Look, reconcile, wait; for ever."""
+        """Discover, reconcile, wait; until cancelled."""
         backoff = Backoff()
         self._wait_for_all()
         while True:
@@ -153,7 +149,7 @@ class Supervisor:
             await first_of(self._look, timeout_s=wait_s)
 
     async def served(self, resource: Resource) -> bool | None:
-        """Whether the server serves `resource` now; asks it anew. None: it cannot say."""
+        """Whether the server serves `resource` now, by a new request; None: not known."""
         try:
             await self._discovery.refresh()
         except KubeError:
@@ -265,7 +261,7 @@ class Supervisor:
             # logged: an edit never ends a relay that works, and `run` tries again at once
             message, cause = self._unexpected.explain(error)
             log.error(
-                "edit could not be put in force, trying again",
+                "config change could not be applied, retrying",
                 extra={"error": message},
                 exc_info=cause,
             )
@@ -398,7 +394,9 @@ class Supervisor:
                     "give one of them an id"
                 )
                 self._context.statuses.problems["config"] = problem
-                self._warn("two entries mean one stream, the second is left out", entry, problem)
+                self._warn(
+                    "two config entries define the same stream, ignoring the second", entry, problem
+                )
 
     def _warn(self, message: str, entry: ResourceEntry, warning: str) -> None:
         if warning not in self._warned:
@@ -411,7 +409,7 @@ class Supervisor:
 
     def _wait_for_all(self) -> None:
         for entry in self._context.settings.resources:
-            self._wait_for(entry, "the API server was not asked yet", None, person=False)
+            self._wait_for(entry, "the API server was not queried yet", None, person=False)
 
     def _wait_for(
         self,
@@ -473,7 +471,7 @@ class Supervisor:
                 return
             self._stop(running)
             log.info(
-                "stream is resolved anew",
+                "stream restarts with a changed definition",
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
         before = next(
@@ -508,11 +506,14 @@ class Supervisor:
             await runner.run()
         except Fenced as error:
             if stream in self._running:
-                log.error("outclaimed", extra={"stream": stream, "error": str(error)})
+                log.error(
+                    "stream ownership lost to another relay",
+                    extra={"stream": stream, "error": str(error)},
+                )
                 self._outclaimed.set()
             else:
                 log.info(
-                    "another relay took over a stream that left the config",
+                    "another relay took over a stream that was removed from the config",
                     extra={"stream": stream},
                 )
         finally:

@@ -1,8 +1,4 @@
-"""Tasks that may not end in silence.
-
-Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or
-was cancelled before that.
-"""
+"""Background tasks whose early end is an error, and waiting for events."""
 
 from __future__ import annotations
 
@@ -128,6 +124,6 @@ def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
         and future is not None
         and not isinstance(future, asyncio.Task)
     ):
-        _log.debug("a connection broke that nobody waits for", extra={"error": str(broken)})
+        _log.debug("connection closed with no waiter", extra={"error": str(broken)})
     else:
         loop.default_exception_handler(context)

@@ -1,9 +1,4 @@
-"""How many events came, lately: counted as they come, so that a page opened in trouble shows what
-went before it.
-
-Room: observe. In: counts per chunk of a watch. Out: the last ten minutes, ten seconds each. No
-timer: a stream at rest costs nothing.
-"""
+"""Counts of events over the last ten minutes in bins of ten seconds, without a timer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Every metric of the program: name, kind, labels, meaning. The names are a public contract.
-
-Room: observe. In: loops count per batch, never per event. Out: `/metrics`, and the generated
-catalogue in `docs/metrics.md`. Labels come from closed sets (a stream id, a resource, a reason):
-never an object's name, namespace or uid.
+"""Every metric of the program: name, kind, labels, help. The names are a public contract, listed in
+`docs/reference/metrics.md`. Labels come from closed sets (a stream id, a resource, a reason), never
+an object's name, namespace or uid.
 """
 
 from __future__ import annotations

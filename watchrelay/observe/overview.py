@@ -1,8 +1,5 @@
 """The overview of all streams: rows, cards and a headline, as JSON for the page and as text for a
 terminal.
-
-Room: observe. In: the statuses, readiness, who we are. Out: dicts of plain values, and a table of
-printable text.
 """
 
 from __future__ import annotations

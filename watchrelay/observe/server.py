@@ -19,7 +19,7 @@ from watchrelay.observe.overview import About
 from watchrelay.observe.status import State, StatusRegistry
 
 _ADDRESSES = """
-/livez                200 while the process turns
+/livez                200 while the event loop runs
 /readyz               200 once every stream's whole state is in Kafka; else 503 and the reasons
 /metrics              Prometheus metrics
 /api/streams          the streams as JSON; /api/streams/STREAM: one, with its recent transitions
@@ -126,7 +126,7 @@ class AdminServer:
         if self._live.full:
             return web.Response(
                 status=503,
-                text="too many look at this relay: ask /api/overview\n",
+                text="too many viewers: use /api/overview\n",
                 headers={"Retry-After": str(_ASK_AGAIN_S)},
             )
         # X-Accel-Buffering: a proxy that collects what passes would hold the events back.

@@ -1,8 +1,5 @@
-"""What each stream is doing, for `/readyz`, `/api/streams` and people.
-
-Room: observe. In: loops write what they decide. Out: server.py and the commands read it. One event
-loop, so no locks.
-"""
+"""What each stream is doing, for `/readyz`, `/api/streams` and the status page. Written and read on
+one event loop, without locks."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ class StreamStatus:
             self._record(self.state_ms)
 
     def _record(self, at_ms: int, message: str = "") -> None:
-        """Add to the history; what is said right after a change of state belongs to it."""
+        """Add to the history; a message right after a change of state joins that entry."""
         self.transitions_count += 1
         last = self.history[-1] if self.history else None
         if (
@@ -285,7 +282,7 @@ def _time(at_ms: int | None) -> str | None:
 
 
 class Problems(dict[str, str]):
-    """Process-wide trouble by name: one line each, absent when well.
+    """Process-wide problems by name: one line each, absent when there is none.
 
     `since_ms` holds when each of them began, `causes` what is wrong.
     """

@@ -57,7 +57,7 @@ class Advice:
 
 ADVICE: Final = {
     CauseKind.MISSING_RIGHT: Advice(
-        "A right is missing in the cluster",
+        "A permission is missing in the cluster",
         "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release "
         "with rbac.create: true. "
         "The relay tries again by itself.",
@@ -70,7 +70,7 @@ ADVICE: Final = {
     ),
     CauseKind.TOPIC_UNUSABLE: Advice(
         "A topic cannot be used as it is",
-        "Mend the topic as the message says. The relay looks again by itself.",
+        "Correct the topic as the message says. The relay checks again by itself.",
         "WatchRelayStreamWaiting",
     ),
     CauseKind.ENTRY_UNUSABLE: Advice(
@@ -80,12 +80,12 @@ ADVICE: Final = {
     ),
     CauseKind.CONFIG_REFUSED: Advice(
         "The edited config is refused",
-        "The former config stays in force. Correct the file: `watchrelay validate` names every "
+        "The previous config stays in effect. Correct the file: `watchrelay validate` names every "
         "mistake.",
         "WatchRelayConfigReloadFailed",
     ),
     CauseKind.DUPLICATE_ENTRY: Advice(
-        "Two entries of the config mean one stream",
+        "Two config entries define the same stream",
         "Give one of them an id, or take it out.",
         "WatchRelayConfigReloadFailed",
     ),
@@ -110,21 +110,22 @@ ADVICE: Final = {
     ),
     CauseKind.CONTROL_TOPIC: Advice(
         "The control topic cannot be used",
-        "Streams that run go on; none can start. Mend the topic as the message says.",
+        "Streams that run go on; none can start. Correct the topic as the message says.",
         "WatchRelayStreamWaiting",
     ),
     CauseKind.BACKLOG: Advice(
-        "Kafka takes less than comes in",
+        "Kafka accepts less than the relay receives",
         "Past queueBytes only states in between are skipped, the last state of each object is not. "
         "If it lasts: the brokers' disks and replicas, the CPU of this process.",
         "WatchRelayLagHigh",
     ),
     CauseKind.SIGNAL_TOPIC: Advice(
-        "Requests for snapshots are not heard",
-        "Streams go on without. Mend the signal topic as the message says.",
+        "Snapshot requests are not read",
+        "Streams go on without. Correct the signal topic as the message says.",
     ),
     CauseKind.RESTART_NEEDED: Advice(
-        "An edit waits for a restart", "Restart when it suits: a restart replays nothing."
+        "A configuration change requires a restart",
+        "Restart when it suits: a restart replays nothing.",
     ),
     CauseKind.INTERNAL: Advice(
         "An unexpected error in the relay",
@@ -174,7 +175,10 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
         return StreamVerdict(_LEVELS.get(cause.kind, "retrying"), since_ms, cause, message)
     if status.state == "backoff":
         return StreamVerdict(
-            "retrying", status.state_ms, KUBERNETES, "waits with the others for the API server"
+            "retrying",
+            status.state_ms,
+            KUBERNETES,
+            "waiting for the API server with the other streams",
         )
     waiting_ms = status.waiting_since_ms()
     if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
@@ -189,7 +193,7 @@ def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
 def _queued(status: StreamStatus) -> str:
     waiting = f"{status.queued_records:,} records queued"
     return (
-        f"{waiting}, {status.dirty_keys:,} objects whose present state waits"
+        f"{waiting}, {status.dirty_keys:,} objects waiting to be queued"
         if status.dirty_keys
         else waiting
     )

@@ -198,7 +198,7 @@ async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(
     async with running(world.settings(widgets)) as relay:
         await until(
             "the control topic was checked",
-            lambda: "topic has a doubtful setting" in caplog.messages,
+            lambda: "topic has a questionable setting" in caplog.messages,
         )
         world.kafka.set_rtt(60_000)
         world.define("widgets")

@@ -200,7 +200,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
     virtually(body)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.message for record in errors] == [
-        "config is wrong, the former one stays in force"
+        "edited config refused, keeping the previous one"
     ], "said once, not at each look"
 
 
@@ -253,7 +253,7 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
 
     virtually(body)
     assert [record.message for record in caplog.records].count(
-        "config was edited in what only a restart can change"
+        "configuration change requires a restart"
     ) == 1
 
 

@@ -111,7 +111,7 @@ def test_a_stream_that_nobody_published_is_named_in_the_log(
     with caplog.at_level(logging.WARNING):
         ask(SnapshotRequests(Control()), "r", "pods", "nosuch")
     assert [(record.getMessage(), record.__dict__["stream"]) for record in caplog.records] == [
-        ("signal names a stream that is not there", "nosuch")
+        ("signal names an unknown stream", "nosuch")
     ]
 
 

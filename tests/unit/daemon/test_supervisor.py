@@ -161,7 +161,9 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
                 "customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}"
             )
             await until("their definition is gone", lambda: keys() == pods)
-        assert "stream is resolved anew" not in [record.message for record in caplog.records]
+        assert "stream restarts with a changed definition" not in [
+            record.message for record in caplog.records
+        ]
 
     caplog.set_level("INFO")
     virtually(body)
@@ -221,7 +223,9 @@ def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(
                 f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
                 "of them an id"
             )
-        assert [record.message for record in caplog.records].count("stream is resolved anew") == 0
+        assert [record.message for record in caplog.records].count(
+            "stream restarts with a changed definition"
+        ) == 0
 
     virtually(body)
 

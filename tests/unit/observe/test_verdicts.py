@@ -90,7 +90,7 @@ def test_what_waits_too_long_for_kafka_is_behind() -> None:
     status.queues(records=0, size_bytes=0, dirty_keys=5)
     assert (
         judge(status, status.queued_ms).message
-        == "0 records queued, 5 objects whose present state waits"
+        == "0 records queued, 5 objects waiting to be queued"
     )
 
 
