@@ -80,7 +80,7 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     live(statuses, "ingresses").state = "standby"
     live(statuses, "leases").state = "stopped"
     statuses.problems["reload"] = (
-        "the edited edited config refused, keeping the previous one: watchrelay.yaml:4: resorces"
+        "edited config refused, keeping the previous one: watchrelay.yaml:4: resorces"
     )
     statuses.problems["restart"] = "a restart is needed for what was edited in kafka"
 

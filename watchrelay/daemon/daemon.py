@@ -360,7 +360,7 @@ class Daemon:
 
     async def _signal(self, context: DaemonContext) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it
-        streams go on, and no request is heard."""
+        streams go on, and no snapshot request is read."""
         await context.control_made.wait()
         await context.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name

@@ -19,12 +19,12 @@ def retirement_holder() -> str:
 def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
     """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
     for its log."""
-    if holder is None or holder == ours:  # what told us was a record of the stream itself
+    if holder is None or holder == ours:  # learned from a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
     if holder.startswith(RETIRE):
         return (
             f"stream {stream} was retired while this relay wrote it, by `{holder}`: its "
             "objects are deleted from its topic; "
-            "take it out of this relay's config, or its next start publishes them anew"
+            "take it out of this relay's config, or its next start publishes them again"
         )
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"

@@ -155,7 +155,7 @@ def described_conflict(stream: StreamSpec, described: Mapping[str, Mapping[str, 
 def deadlocked(
     planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
-    """By id the streams of one config that would wait for each other for ever, with why: each is to
+    """By id the streams of one config that would block each other, with why: each is to
     take objects that another of them has still, and that lets go of them only when it writes by its
     own new config. Those that wait for one that may go on are not among them.
     """
@@ -176,7 +176,7 @@ def deadlocked(
     stuck: dict[str, str] = {}
     for stream, others in waiting.items():
         other = next(each for each in others if each in waiting)
-        # else the config itself says so, whatever stands there now
+        # else the config itself says so, whatever the topic holds now
         if not _clash(plans[stream], other, plans[other].description):
             stuck[stream] = (
                 f"stream {stream} {others[other]}, and neither can let go before the other does"
@@ -229,7 +229,7 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
 
 
 def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
-    """Why the keys of two resources would not be told apart on one topic, in the words of
+    """Why the keys of two resources would not be distinct on one topic, in the words of
     `_clash`."""
     resource, named = stream.plan.selection.resource.qualified, qualified(theirs)
     if (

@@ -70,7 +70,7 @@ class LogReader:
         succeeded: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
-        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was
+        """`failed` is called after each attempt that failed, `succeeded` when all that was
         asked for is read. `turn` is held by each attempt at the spans of a resume, which come in
         numbers; `read` is of a few records and waits for no turn.
         """
@@ -84,10 +84,10 @@ class LogReader:
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
-        said: list[tuple[int, Decoded]] = []
+        records_read: list[tuple[int, Decoded]] = []
 
         def take(_partition: int, records: Sequence[Any]) -> None:
-            said.extend(
+            records_read.extend(
                 (record.offset, each)
                 for record in records
                 if (each := self.understood(record)) is not None
@@ -101,7 +101,7 @@ class LogReader:
             failed=self._failed,
         ).run()
         self._succeeded()
-        return said
+        return records_read
 
     async def spans(
         self, spans: Sequence[Span], take: Callable[[int, list[Decoded]], None]
@@ -129,7 +129,7 @@ class LogReader:
         Raises: Shared for a marker that the same stream of another cluster put there.
         """
         try:
-            said = decode(record.key, record.value, record.headers)
+            content = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
             if not self.refused:
                 where = {
@@ -144,16 +144,16 @@ class LogReader:
                 )
             self.refused += 1
             return None
-        if said.stream != self._spec.id:
+        if content.stream != self._spec.id:
             return None
-        if type(said) is MarkerRecord and (
+        if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)
         ):
             raise Shared(
                 f"stream {self._spec.id}: "
                 f"{shared_topic(self._spec.topic, other, self._spec.cluster)}"
             )
-        return said
+        return content
 
 
 async def resume(
@@ -166,7 +166,7 @@ async def resume(
     anew: bool = False,
     foreign: bool = False,
 ) -> Found:
-    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape:
+    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins;
     `anew` and `foreign` as for `decide`.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of

@@ -60,7 +60,7 @@ class Reloadable(Protocol):
 
     @property
     def connected(self) -> bool:
-        """True once connections stand that only a restart can change."""
+        """True once there are connections that only a restart can change."""
         ...
 
     def objections(self, settings: Settings) -> list[Objection]:
@@ -119,8 +119,8 @@ class Reloader:
             if objections:
                 self._refused(
                     [
-                        replace(edit.places[index], message=said, hint=cure)
-                        for index, said, cure in objections
+                        replace(edit.places[index], message=message, hint=cure)
+                        for index, message, cure in objections
                     ]
                 )
             else:
@@ -128,15 +128,15 @@ class Reloader:
 
     def _refused(self, problems: Sequence[Problem]) -> None:
         more = len(problems) - PROBLEMS_SHOWN_MAX
-        said = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
+        message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
             f"; and {more} more" if more > 0 else ""
         )
         log.error(
             "edited config refused, keeping the previous one",
-            extra={"error": said, "problems": len(problems)},
+            extra={"error": message, "problems": len(problems)},
         )
         self._statuses.problems["reload"] = (
-            f"the edited edited config refused, keeping the previous one: {said}"
+            f"edited config refused, keeping the previous one: {message}"
         )
         self._metrics.gauge("config_last_reload_successful").set(0)
 
@@ -144,16 +144,16 @@ class Reloader:
         changed = edit.settings != self._relay.settings
         self._statuses.problems.pop("reload", None)
         if edit.kept:
-            said = (
+            message = (
                 f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
                 "former values stay in force until then"
             )
-            if self._statuses.problems.get("restart") != said:
+            if self._statuses.problems.get("restart") != message:
                 log.warning(
                     "configuration change requires a restart",
                     extra={"keys": list(edit.kept)},
                 )
-            self._statuses.problems["restart"] = said
+            self._statuses.problems["restart"] = message
         else:
             self._statuses.problems.pop("restart", None)
         if changed:

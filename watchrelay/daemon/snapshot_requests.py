@@ -27,7 +27,7 @@ SNAPSHOT_MS_MAX = 600_000
 """A request older than the newest snapshot's end by this was answered, or its snapshot would have
 taken longer than any does."""
 WARNINGS_MAX = 100
-"""Names of unknown streams that are logged, within `EXPIRE_S`: whoever writes signals writes our
+"""Names of unknown streams that are logged, within `EXPIRE_S`: who writes signals writes our
 log."""
 
 Ask = Callable[[str], None]
@@ -86,7 +86,7 @@ class SnapshotRequests:
         self._warned: dict[str, float] = {}
 
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
-        """Hand `request` on. Shape: `backlog`: an earlier relay may have answered it already."""
+        """Hand `request` on; with `backlog` an earlier relay may have answered it already."""
         unknown = []
         for stream in request.streams:
             writer = self._writers.get(stream)

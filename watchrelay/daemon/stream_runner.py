@@ -58,7 +58,7 @@ _LIMIT_READ_S = 3.0
 class StreamRunner:
     """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
 
-    Shape: `drained` is True unless queued records were left behind at the deadline.
+    `drained` is True unless queued records were left behind at the deadline.
     """
 
     def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
@@ -71,11 +71,11 @@ class StreamRunner:
         self._watcher: Watcher | None = None
         self._stopping = False
         self._ended = asyncio.Event()
-        """This life is over: stopped, or to begin anew."""
+        """This run is over: stopped, or to be restarted."""
         self._deadline_s = 0.0
         self._epoch = 0
-        self._anew = False
-        """The topic was made anew since the whole state was on it last."""
+        self._topic_recreated = False
+        """The topic was recreated since it last held the whole state."""
         self._foreign = False
         """The topic holds records that no claim explains, put there since the whole state was on it
         last."""
@@ -92,7 +92,7 @@ class StreamRunner:
         start."""
         if not self._stopping:
             log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
-            self._anew = self._anew and not self._status.complete
+            self._topic_recreated = self._topic_recreated and not self._status.complete
             self._status.complete = False
             self._status.failed(why, cause=causes.KAFKA)
             self._ended.set()
@@ -103,7 +103,7 @@ class StreamRunner:
             self._watcher.recheck()
 
     async def run(self) -> None:
-        """Write the stream until told to stop. An unexpected error restarts this stream after a
+        """Write the stream until stopped. An unexpected error restarts this stream after a
         growing delay, and ends nothing else.
 
         Raises:
@@ -207,7 +207,7 @@ class StreamRunner:
 
     async def _begin(self) -> tuple[Store, StreamRelay, Found] | None:
         """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
-        promised before, so this may be cancelled anywhere. None: begin anew.
+        promised before, so this may be cancelled anywhere. None: restart.
         """
         if not self._context.control_made.is_set():
             if trouble := self._context.statuses.problems.get("kafka"):
@@ -239,7 +239,9 @@ class StreamRunner:
         )
         relay = self._relay(store, message_bytes, reader)
         try:
-            self._epoch = await relay.claim(self._highest_epoch, anew=self._anew or self._moved())
+            self._epoch = await relay.claim(
+                self._highest_epoch, anew=self._topic_recreated or self._moved()
+            )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
             self.restart(str(lost))
             return None
@@ -251,7 +253,7 @@ class StreamRunner:
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated"
             )
-            self._anew = True
+            self._topic_recreated = True
             return None
         self._status.owner = self._context.holder
         self._metrics.stream_owned.set(1)
@@ -300,7 +302,7 @@ class StreamRunner:
                     self.spec.topic, self.spec.id, self.restart, made=facts.created
                 )
                 # A topic that is created for a stream that never started replaces none.
-                self._anew |= another and not (
+                self._topic_recreated |= another and not (
                     facts.created and self._context.control.described(self.spec.id) is None
                 )
                 return facts.max_message_bytes
@@ -390,7 +392,13 @@ class StreamRunner:
         """What the log says."""
         self._status.state = "resuming"
         found = await resume(
-            self.spec, relay, store, reader, self._epoch, anew=self._anew, foreign=self._foreign
+            self.spec,
+            relay,
+            store,
+            reader,
+            self._epoch,
+            anew=self._topic_recreated,
+            foreign=self._foreign,
         )
         if self._foreign:
             self._status.end_wait("stream")
@@ -407,7 +415,7 @@ class StreamRunner:
 
     async def _highest_epoch(self) -> int:
         """Asked where the control topic does not know the stream: then nothing says either whose
-        records stand on its topic."""
+        records are on its topic."""
         refused, away = _REFUSED, _AWAY
         while True:
             now_s, rng = clock.now_s(), self._context.rng

@@ -92,14 +92,13 @@ class Supervisor:
         self._outclaimed = outclaimed
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
-        """Streams that were told to stop, because they left the config or changed, and still drain;
+        """Streams that are stopping, because they left the config or changed, and still drain;
         the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
         self._stopped = False
-        """No stream starts any more: whoever stops all of them knows those of that moment, and
-        waits for no other."""
+        """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
@@ -182,7 +181,7 @@ class Supervisor:
             each.task.cancel()
 
     def restart(self, why: str) -> None:
-        """Have every stream claim again: what the control topic said is lost."""
+        """Restart every stream with a new claim: the control topic's content is lost."""
         for each in self._running.values():
             each.runner.restart(why)
 
@@ -194,7 +193,7 @@ class Supervisor:
 
     def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
         """Which entries would give a stream that runs well another shape than is pinned, or have
-        streams wait for each other for ever, and what to do. Shape: index, message, cure.
+        streams block each other, and what to do: (index, message, cure).
         """
         found: list[tuple[int, str, str]] = []
         planned: dict[str, tuple[int, StreamSpec]] = {}
@@ -235,7 +234,7 @@ class Supervisor:
         described = self._context.control.described(planned.spec.id)
         if running is None or pinned_conflict(running.runner.spec, described):
             return ""
-        # Where this edit has other resources join, it is told now what they would be told later.
+        # Where this edit has other resources join, report now what they would report later.
         joined = bool(planned.spec.key_prefix) and not running.runner.planned.spec.key_prefix
         return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
@@ -520,7 +519,7 @@ class Supervisor:
             self._ended(runner)
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A stream that was told to stop has ended; if it left the config, nothing speaks of it any
+        """A stopping stream has ended; if it left the config, it is not shown any
         more."""
         stream, ending = runner.spec.id, len(self._ending)
         self._ending = [each for each in self._ending if each.runner is not runner]

@@ -38,7 +38,7 @@ async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0)
     """Cancel `tasks`, and return when all of them have ended.
 
     Who has not ended after `again_s` is cancelled again: libraries swallow cancellations
-    (`kafka.client.patches` names two that did), and a process that was told to stop ends.
+    (`kafka.client.patches` names two that did), and a process that is stopping ends.
     """
     left = set(tasks)
     while left:

@@ -10,7 +10,7 @@ BINS: Final = 60
 
 
 class EventRate:
-    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. Shape: a bin is
+    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. A bin is
     named by its time over `BIN_MS`."""
 
     __slots__ = ("_bins", "_newest")
@@ -29,7 +29,7 @@ class EventRate:
 
     def _roll(self, newest: int) -> None:
         """Begin the bin `newest`, those in between held nothing. A wall clock that is set back
-        begins anew."""
+        starts over."""
         if self._bins is None or not 0 < newest - self._newest < BINS:
             self._bins = array("I", bytes(4 * BINS))
         else:

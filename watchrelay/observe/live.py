@@ -18,8 +18,7 @@ from watchrelay.observe.status import StatusRegistry
 
 TICK_S: Final = 1.0
 VIEWERS_MAX: Final = 32
-"""Pages that are kept fresh at once. The next one is told to ask every few seconds, which costs no
-connection."""
+"""Pages that are kept fresh at once. The next one gets 503 and polls every few seconds."""
 RETRY_MS: Final = 1_000
 """How soon a browser connects again. Source: the HTML standard, server-sent events, `retry`."""
 
@@ -105,7 +104,7 @@ class Live:
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Server-sent events for one viewer: the whole picture, then each second what changed;
-        whoever was slow gets the whole again."""
+        a slow viewer gets the whole again."""
         self.viewers += 1
         try:
             yield b"retry: %d\n\n" % RETRY_MS

@@ -14,7 +14,7 @@ from watchrelay.observe.status import StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import LEVELS, Card, StreamVerdict, cards, headline, judge
 
 _SETTLED_MS = 1_000
-"""A wait for an acknowledgement is told from here on: shorter ones come and go with every batch."""
+"""A wait for an acknowledgement is shown from here on; shorter ones are usual."""
 _COLUMNS = ("STREAM", "STATE", "SINCE", "OBJECTS", "EVENTS/S", "LAG", "SNAPSHOT", "EPOCH")
 _MARKS = {"person": "!!", "retrying": "! ", "behind": "! ", "notice": "- "}
 
@@ -31,7 +31,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is true at one moment. Units: wall milliseconds. Shape: `rows` in config order."""
+    """What is true at one moment. Units: wall milliseconds; `rows` in config order."""
 
     at_ms: int
     relay: dict[str, object]
@@ -61,7 +61,7 @@ def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Ov
 
 
 def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
-    """One stream. Shape: changes only when something happened, so that a stream at rest is not sent
+    """One stream. It changes only when something happened, so that a stream at rest is not sent
     again."""
     waiting_ms = status.waiting_since_ms()
     return {
@@ -95,7 +95,7 @@ def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, 
 
 
 def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str:
-    """The overview for a terminal: what is wrong, then a table. Shape: printable, one line a
+    """The overview for a terminal: what is wrong, then a table: printable, one line a
     stream; worst first."""
     seen = overview(statuses, readiness, about)
     up, ready = (

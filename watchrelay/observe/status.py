@@ -263,7 +263,7 @@ class StreamStatus:
         ]
 
     def trouble(self) -> tuple[str, int, int]:
-        """What is wrong, since when, and when it was last said; ("", 0, 0) when nothing is."""
+        """What is wrong, since when, and when it was last reported; ("", 0, 0) when nothing is."""
         if self.last_error:
             return self.last_error, self.trouble_ms, self.last_error_ms
         return (

@@ -28,7 +28,7 @@ BEHIND_AFTER_MS: Final = 5_000
 """What is queued so long without any acknowledgement is behind; a pulse of produce requests takes
 milliseconds."""
 MESSAGES_MAX: Final = 3
-"""Messages that a card repeats; the others stand with their streams."""
+"""Messages that a card repeats; the others are shown with their streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ def _queued(status: StreamStatus) -> str:
 
 @dataclass(slots=True)
 class Card:
-    """One cause of trouble and who suffers from it. Shape: `messages` pairs of the stream ("" for
-    the process) and what was said."""
+    """One cause of trouble and the streams that it affects; `messages`: pairs of the stream ("" for
+    the process) and the message."""
 
     level: Level
     kind: CauseKind
@@ -223,7 +223,7 @@ class Card:
             self.streams.append(stream)
         gist = _VARIES.sub("", message)
         if len(self.messages) < MESSAGES_MAX and not any(
-            said.startswith(gist) for said in self._gists
+            known.startswith(gist) for known in self._gists
         ):
             self._gists.append(gist)
             self.messages.append((stream, message))
@@ -247,8 +247,8 @@ class Card:
 
 
 def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[Card]:
-    """What is wrong, worst first; of one level what began first. Shape: a problem of the process
-    stands with its streams."""
+    """What is wrong, worst first; of one level what began first. A problem of the process
+    is on the card of its streams."""
     found: dict[CauseKind, Card] = {}
     for name, message in statuses.problems.items():
         since_ms = statuses.problems.since_ms[name]
@@ -277,15 +277,15 @@ def headline(verdicts: Iterable[StreamVerdict], wrong: list[Card]) -> str:
     )
     starting, total = levels.count("starting"), len(levels)
     trouble = "" if needed else " trouble" if retried == 1 else " troubles"
-    said = [
+    parts = [
         f"{needed} {'thing needs' if needed == 1 else 'things need'} you" if needed else "",
         f"{retried}{trouble} {'is' if retried == 1 else 'are'} being retried" if retried else "",
         f"{starting} of {total} streams {'is' if starting == 1 else 'are'} starting"
         if starting
         else "",
     ]
-    if any(said):
-        return ", ".join(filter(None, said)) + f"; {_live(levels.count('live'), total)}."
+    if any(parts):
+        return ", ".join(filter(None, parts)) + f"; {_live(levels.count('live'), total)}."
     stopped = levels.count("stopped")
     if stopped:
         return f"The relay is stopping: {stopped} of {total} streams have stopped."
