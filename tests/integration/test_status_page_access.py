@@ -13,7 +13,7 @@ import pytest
 from tests.support.browser import Browser, Page
 from tests.support.window import Window, live
 from watchrelay.core import clock
-from watchrelay.core.causes import MISSING_RIGHT
+from watchrelay.core.causes import KUBERNETES, MISSING_RIGHT
 from watchrelay.observe.status import StatusRegistry
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"
@@ -70,7 +70,9 @@ def everything_is_wrong(statuses: StatusRegistry) -> None:
     away = live(statuses, "nodes")
     away.state = "backoff"
     away.failed(
-        "watch nodes at 10.0.0.1:6443: connection refused", next_attempt_ms=clock.wall_ms() + 12_000
+        "watch nodes at 10.0.0.1:6443: connection refused",
+        next_attempt_ms=clock.wall_ms() + 12_000,
+        cause=KUBERNETES,
     )
     live(statuses, "events").not_acknowledged(
         "no acknowledgement from kafka at kafka-0:9092 for 12 s"
@@ -95,6 +97,7 @@ def two_hundred(statuses: StatusRegistry) -> None:
             status.failed(
                 f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
                 next_attempt_ms=clock.wall_ms() + 9_000,
+                cause=KUBERNETES,
             )
 
 

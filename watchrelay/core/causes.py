@@ -26,6 +26,10 @@ class CauseKind(StrEnum):
     INTERNAL = "internal"
     OTHER = "other"
 
+    @classmethod
+    def _missing_(cls, _value: object) -> CauseKind:
+        return cls.OTHER
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:

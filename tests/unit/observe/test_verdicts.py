@@ -2,7 +2,7 @@ import pytest
 
 from tests.support.window import live
 from watchrelay.core import causes, clock
-from watchrelay.core.causes import Cause
+from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.observe.status import State, StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import (
     ADVICE,
@@ -152,7 +152,14 @@ def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
     assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "kafka")]
 
 
+def test_a_problem_of_an_unknown_name_has_a_card_too() -> None:
+    statuses = StatusRegistry()
+    statuses.problems["some<b>thing"] = "odd"
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "other")]
+
+
 def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
+    assert set(ADVICE) == set(CauseKind)
     assert all(each.title and each.todo for each in ADVICE.values())
     assert len(set(LEVELS)) == len(LEVELS)
 
