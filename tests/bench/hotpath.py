@@ -28,7 +28,7 @@ from tests.bench.source import FIRST_VERSION, encoded
 from tests.bench.table import Row
 from watchrelay.contract.records import CloudEvents, content_hash
 from watchrelay.contract.wire import Batch, WireRecord
-from watchrelay.daemon.memory import settle_collector
+from watchrelay.daemon.memory import tune_collector
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.client.record_batch import Packer
 from watchrelay.kafka.sink import KafkaSink
@@ -40,7 +40,7 @@ from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.writer import BATCH_BYTES
 from watchrelay.store.objects import Store
@@ -135,13 +135,13 @@ class _Stages:
         self._store.replace(str(FIRST_VERSION + OBJECTS))
         self._packer.train(self._transform.apply(frame) for frame in frames[:400])
         del listed, frames
-        settle_collector()
+        tune_collector()
         connection = KafkaConnection(bootstrap_servers=(self._bootstrap,))
         topic = TopicSpec(
             name=TOPIC, partitions=PARTITIONS, replication_factor=1, min_insync_replicas=1
         )
         await Topics(connection, create=True).ensure_topic(topic)
-        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(sink.run(), name="sink")
             for number in range(RUNS):

@@ -29,7 +29,7 @@ from watchrelay.kafka.topics import Topics
 from watchrelay.model.resources import Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
@@ -56,14 +56,14 @@ def _spec() -> StreamSpec:
 
 async def life(bootstrap: str, objects: int) -> dict[str, float]:
     """One writer's life: `objects` over 0: put so many there; 0: read them back."""
-    connection, metrics, board, spec = (
+    connection, metrics, statuses, spec = (
         KafkaConnection(bootstrap_servers=(bootstrap,)),
         Metrics(),
-        Board(),
+        StatusRegistry(),
         _spec(),
     )
-    sink = KafkaSink(connection, metrics=metrics, board=board)
-    control = ControlTopic(connection, CONTROL, sink, board=board)
+    sink = KafkaSink(connection, metrics=metrics, statuses=statuses)
+    control = ControlTopic(connection, CONTROL, sink, statuses=statuses)
     store = Store(Transform.compile(PODS), partitions=PARTITIONS)
     status = StreamStatus("pods")
     reader = LogReader(

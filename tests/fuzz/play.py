@@ -423,7 +423,7 @@ class _World:
         if missing:
             rows = {
                 name: (row.state, row.last_error, row.waits_for)
-                for name, row in self.daemon.board.streams.items()
+                for name, row in self.daemon.statuses.streams.items()
             }
             unproven = [
                 lane for lane in self.reader.lanes() if lane.stream in streams and not lane.proven
@@ -433,8 +433,8 @@ class _World:
                 for each in self.reader.problems
             ]
             raise Broken(
-                f"not within {bound_s:.0f} s: {claim}: {missing}\n    board {rows}, problems "
-                f"{self.daemon.board.problems}\n"
+                f"not within {bound_s:.0f} s: {claim}: {missing}\n    statuses {rows}, problems "
+                f"{self.daemon.statuses.problems}\n"
                 f"    reader: unproven {unproven}, problems {problems}"
             )
 
@@ -450,7 +450,7 @@ class _World:
         proven = Counter(lane.stream for lane in self.reader.lanes() if lane.proven)
         for stream in streams:
             if (
-                not (row := self.daemon.board.streams.get(stream))
+                not (row := self.daemon.statuses.streams.get(stream))
                 or not row.complete
                 or row.state != "watching"
             ):

@@ -18,8 +18,9 @@ from tests.support.following import (
     status,
     stream,
 )
+from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import ADVICE, judge
 
 FORBIDDEN = status(403, "Forbidden", 'pods is forbidden: User "x" cannot watch resource "pods"')
@@ -29,12 +30,12 @@ GRACE_S = 30.0
 
 def seen(scene: Scene) -> list[str]:
     """The states of the first stream, in order."""
-    return [moment.state for moment in scene.status.story]
+    return [moment.state for moment in scene.status.history]
 
 
 def reason(shown: StreamStatus) -> str:
     """What `/readyz` says of the stream."""
-    _, body = Readiness(Board({shown.stream: shown}), started=True).check()
+    _, body = Readiness(StatusRegistry({shown.stream: shown}), started=True).check()
     streams = body["streams"]
     assert isinstance(streams, dict)
     return str(streams[shown.stream].get("reason", ""))
@@ -64,7 +65,7 @@ def test_a_403_of_an_api_server_that_starts_is_over_within_seconds_and_asks_for_
             await s.until(lambda: all(each.mirror.names == ["a", "b"] for each in s.followers), 6)
             assert all(each.mirror.synced == 1 for each in s.followers), "nothing was listed again"
             assert all(
-                "waiting" not in [moment.state for moment in each.status.story[1:]]
+                "waiting" not in [moment.state for moment in each.status.history[1:]]
                 for each in s.followers
             )
 
@@ -87,7 +88,7 @@ def test_a_403_that_lasts_half_a_minute_is_believed_then_and_named_with_its_cure
             assert GRACE_S <= waited_s <= GRACE_S + 5
             assert len(api.asked) - before >= 8, "it is tried quickly before that"
             assert "grant list and watch" in s.status.waits_for
-            assert judge(s.status, 0).cause == "right"
+            assert judge(s.status, 0).kind == "right"
             count = len(api.asked)
             await s.run_for(29)
             assert len(api.asked) == count, "from then on slowly"
@@ -194,8 +195,8 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
             api.always = UNAUTHORIZED
             await s.until(lambda: ": 401" in (s.status.last_error or ""), 60)  # no part of a port
             verdict = judge(s.status, 0)
-            assert (verdict.level, verdict.cause) == ("person", "credentials")
-            assert "credentials" in ADVICE[verdict.cause].title
+            assert (verdict.level, verdict.kind) == ("person", "credentials")
+            assert "credentials" in ADVICE[CauseKind.CREDENTIALS].title
             assert s.status.state == "backoff"
             for words in (
                 s.status.waits_for,
@@ -208,13 +209,15 @@ def test_a_401_after_a_403_is_named_by_its_own_cause_and_cure(
             assert "the token or client certificate was refused" in reason(s.status)
             api.always = FORBIDDEN
             await s.until(lambda: s.status.state == "waiting", 70)
-            assert judge(s.status, 0).cause == "right"
+            assert s.status.wait is not None
+            assert s.status.wait.cause == Cause(CauseKind.MISSING_RIGHT, "pods", "list")
+            assert judge(s.status, 0).kind == "right"
             api.always = None
             await s.until(lambda: s.mirror.synced, 70)
-            assert (reason(s.status), s.status.waits_for, judge(s.status, 0).cause) == (
+            assert (reason(s.status), s.status.waits_for, judge(s.status, 0).kind) == (
                 "the first snapshot is not acknowledged yet",
                 "",
-                "",
+                None,
             )
 
     with caplog.at_level(logging.INFO, "watchrelay"):
@@ -234,10 +237,10 @@ def test_a_401_of_a_watch_that_was_open_is_a_matter_of_credentials_not_of_a_rest
             api.always = UNAUTHORIZED
             await s.server.restart()
             await s.until(lambda: "401" in (s.status.last_error or ""), 10)
-            assert judge(s.status, 0).cause == "credentials"
+            assert judge(s.status, 0).kind == "credentials"
             await s.server.stop()
             await s.until(lambda: "401" not in (s.status.last_error or ""), 70)
-            assert judge(s.status, 0).cause == "kubernetes", "now the server is away"
+            assert judge(s.status, 0).kind == "kubernetes", "now the server is away"
 
     virtualtime.run(scene())
 
@@ -250,7 +253,7 @@ def test_a_server_that_is_away_clears_the_403_before_it() -> None:
             await s.until(lambda: s.status.waits_for, 5)
             await s.server.stop()
             await s.until(lambda: "403" not in (s.status.last_error or ""), 60)
-            assert (s.status.waits_for, judge(s.status, 0).cause) == ("", "kubernetes")
+            assert (s.status.waits_for, judge(s.status, 0).kind) == ("", "kubernetes")
 
     virtualtime.run(scene())
 

@@ -44,7 +44,7 @@ SLOW = {
 def window() -> Iterator[Window]:
     with Window() as window:
         for number in range(100):
-            window.do(partial(live, window.board, f"pods-{number}", topic="t" * 200))
+            window.do(partial(live, window.statuses, f"pods-{number}", topic="t" * 200))
         yield window
 
 

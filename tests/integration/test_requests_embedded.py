@@ -25,14 +25,14 @@ from watchrelay.contract.records import Marker, MarkerRecord, ObjectRecord, enco
 from watchrelay.contract.wire import Batch, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, SinkUnavailable
-from watchrelay.daemon.ownership import retirer
+from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_signal_that_does_not_parse_is_said_and_counted_and_nothing_is_lost(tr
         assert "not a signal" in ignored[0]["error"]
         assert "only execute-snapshot is known" in ignored[1]["error"]
         assert {line["level"] for line in ignored} == {"warning"}
-        assert len(relay.said("signal names a stream that is not there", "nosuch")) == 1
+        assert len(relay.said("signal names an unknown stream", "nosuch")) == 1
         results = {
             result: relay.metric("watchrelay_signals_total", result=result)
             for result in ("taken", "refused", "repeated")
@@ -301,8 +301,8 @@ async def retire_interrupted(
     patience_s: float = 60.0,
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
-    sink = Interrupted(connection, metrics=Metrics(), board=Board())
-    control = ControlTopic(connection, trial.control_topic, sink, holder=retirer())
+    sink = Interrupted(connection, metrics=Metrics(), statuses=StatusRegistry())
+    control = ControlTopic(connection, trial.control_topic, sink, holder=retirement_holder())
     sink.at, sink.instead = at, lambda: instead(connection, control)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run())
@@ -365,7 +365,7 @@ def test_a_relay_that_claims_the_stream_meanwhile_stops_the_retirement(trial: Tr
         async def nothing() -> int:
             return 0
 
-        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(sink.run())
             async with read_control_topic(ControlTopic(connection, control.topic, sink)) as other:
@@ -427,7 +427,7 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
         forced = command("retire", "configmaps", "--yes", "--force", "-c", file)
         assert (forced.code, forced.stderr) == (0, ""), forced
         assert relay.exit_code() == 75
-        (said,) = relay.said("outclaimed")
+        (said,) = relay.said("stream ownership lost to another relay")
         assert said["error"].startswith(
             "stream configmaps was retired while this relay wrote it, by `watchrelay retire on "
         )
@@ -443,7 +443,7 @@ def test_a_stream_whose_relay_has_claimed_and_says_nothing_yet_is_not_retired_un
 ) -> None:
     async def claim_and_fall_silent(settings: Settings) -> None:
         connection = KafkaConnection(bootstrap_servers=(trial.broker.bootstrap,))
-        sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+        sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
 
         async def nothing() -> int:
             return 0

@@ -25,7 +25,7 @@ from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.log_scan import highest_epoch
 from watchrelay.kafka.topics import Topics, TopicSpec
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 MESSAGE_TOO_LARGE, NOT_LEADER, NOT_AUTHORIZED, OUT_OF_ORDER, NOT_ENOUGH_REPLICAS, INVALID_RECORD = (
     10,
@@ -166,7 +166,7 @@ async def test_a_stream_whose_batch_is_not_acknowledged_says_so_on_its_row_until
         stalled_after_s=0.3,
     )
     async with running_sink(kafka.bootstrap, settings) as running:
-        waits, idle = running.board.open("pods", "t"), running.board.open("nodes", "t")
+        waits, idle = running.statuses.open("pods", "t"), running.statuses.open("nodes", "t")
         await running.sink.deliver(batch("t", 0, "before")._replace(stream="pods"))
         assert running.errors("t")["no_acknowledgement"] == 0, "a series from the start"
         assert running.errors("t")["RequestTimedOutError"] == 0
@@ -579,7 +579,7 @@ async def test_each_claim_opens_a_higher_epoch_and_the_former_owner_sees_it(
 ) -> None:
     described: dict[str, object] = {"topic": "t", "partitions": 3}
     async with running_sink(kafka.bootstrap, QUICK) as running:
-        first = ControlTopic(running.connection, "control", running.sink, board=Board())
+        first = ControlTopic(running.connection, "control", running.sink, statuses=StatusRegistry())
         second = ControlTopic(running.connection, "control", running.sink, holder="other-1")
         loop = asyncio.get_running_loop()
         tails = [loop.create_task(control.run(), name="control") for control in (first, second)]

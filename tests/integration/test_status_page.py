@@ -88,7 +88,7 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     page.click("#rows > [data-stream=pods] .name")
     page.wait(
         "its story is told",
-        "/backoff.*refused|backoff.*broke/s.test(document.querySelector('.story')?.innerText)",
+        "/backoff.*refused|backoff.*broke/s.test(document.querySelector('.transitions')?.innerText)",
     )
     cluster.restart()
     page.wait(
@@ -97,7 +97,8 @@ def test_an_api_server_that_goes_and_comes_is_seen_live(
     )
     page.wait("no card is left", "document.querySelectorAll('#cards > li').length === 0")
     page.wait(
-        "the story goes on", "document.querySelector('.story').innerText.includes('well again')"
+        "the story goes on",
+        "document.querySelector('.transitions').innerText.includes('recovered')",
     )
     well(page)
 

@@ -13,7 +13,8 @@ import pytest
 from tests.support.browser import Browser, Page
 from tests.support.window import Window, live
 from watchrelay.core import clock
-from watchrelay.observe.status import Board
+from watchrelay.core.causes import KUBERNETES, MISSING_RIGHT
+from watchrelay.observe.status import StatusRegistry
 
 _TOOLS = Path(__file__).resolve().parents[2] / "tools" / "pagetools.sh"
 HOSTILE = (
@@ -52,52 +53,57 @@ def window() -> Iterator[Window]:
         yield window
 
 
-def all_is_well(board: Board) -> None:
+def all_is_well(statuses: StatusRegistry) -> None:
     for stream in ("pods", "configmaps", "deployments.apps"):
-        live(board, stream).pace.count(clock.wall_ms() - 15_000, 120)
+        live(statuses, stream).event_rate.count(clock.wall_ms() - 15_000, 120)
 
 
-def everything_is_wrong(board: Board) -> None:
+def everything_is_wrong(statuses: StatusRegistry) -> None:
     """Each state, each level, each kind of card."""
-    all_is_well(board)
-    forbidden = live(board, "secrets")
-    forbidden.state, forbidden.waits_for = (
-        "waiting",
-        "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden",
+    all_is_well(statuses)
+    forbidden = live(statuses, "secrets")
+    forbidden.state = "waiting"
+    forbidden.wait_for(
+        "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
     )
     forbidden.failed(forbidden.waits_for, next_attempt_ms=clock.wall_ms() + 40_000)
-    away = live(board, "nodes")
+    away = live(statuses, "nodes")
     away.state = "backoff"
     away.failed(
-        "watch nodes at 10.0.0.1:6443: connection refused", next_attempt_ms=clock.wall_ms() + 12_000
+        "watch nodes at 10.0.0.1:6443: connection refused",
+        next_attempt_ms=clock.wall_ms() + 12_000,
+        cause=KUBERNETES,
     )
-    live(board, "events").not_acknowledged("no acknowledgement from kafka at kafka-0:9092 for 12 s")
-    live(board, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
-    board.open("services").state = "listing"
-    live(board, "ingresses").state = "standby"
-    live(board, "leases").state = "stopped"
-    board.problems["reload"] = (
-        "the edited config is wrong, the former one stays in force: watchrelay.yaml:4: resorces"
+    live(statuses, "events").not_acknowledged(
+        "no acknowledgement from kafka at kafka-0:9092 for 12 s"
     )
-    board.problems["restart"] = "a restart is needed for what was edited in kafka"
+    live(statuses, "jobs.batch").queues(records=40_000, size_bytes=9_000_000, dirty_keys=812)
+    statuses.open("services").state = "listing"
+    live(statuses, "ingresses").state = "standby"
+    live(statuses, "leases").state = "stopped"
+    statuses.problems["reload"] = (
+        "edited config refused, keeping the previous one: watchrelay.yaml:4: resorces"
+    )
+    statuses.problems["restart"] = "a restart is needed for what was edited in kafka"
 
 
-def two_hundred(board: Board) -> None:
-    everything_is_wrong(board)
+def two_hundred(statuses: StatusRegistry) -> None:
+    everything_is_wrong(statuses)
     for number in range(190):
-        status = live(board, f"pods@team-{number:03}")
-        status.pace.count(clock.wall_ms() - 12_000, number)
+        status = live(statuses, f"pods@team-{number:03}")
+        status.event_rate.count(clock.wall_ms() - 12_000, number)
         if number % 3 == 0:
             status.state = "backoff"
             status.failed(
                 f"watch pods@team-{number:03} at 10.0.0.1:6443: connection refused",
                 next_attempt_ms=clock.wall_ms() + 9_000,
+                cause=KUBERNETES,
             )
 
 
 def opened(browser: Browser, window: Window, *, width: int = 1280, dark: bool = False) -> Page:
     page = browser.page(window.url, width=width, dark=dark)
-    rows = len(window.board.streams)
+    rows = len(window.statuses.streams)
     page.wait(
         "each stream has a row",
         f"document.querySelectorAll('#rows > [data-stream]').length === {rows}",
@@ -133,16 +139,16 @@ def test_axe_finds_nothing(
     browser: Browser,
     window: Window,
     axe: str,
-    fill: Callable[[Board], None],
+    fill: Callable[[StatusRegistry], None],
     width: int,
     dark: bool,
 ) -> None:
-    window.do(lambda: fill(window.board))
+    window.do(lambda: fill(window.statuses))
     page = opened(browser, window, width=width, dark=dark)
     if fill is not two_hundred:  # what a few rows show is not looked for in 200 twice
         assert complaints(page, axe) == []
     page.evaluate("document.querySelector('#rows .name').click()")
-    page.wait("the details are there", "document.querySelectorAll('.story li').length > 0")
+    page.wait("the details are there", "document.querySelectorAll('.transitions li').length > 0")
     assert complaints(page, axe) == []
     if shots := os.environ.get("PAGE_SHOTS"):
         page.screenshot(
@@ -158,17 +164,19 @@ def test_axe_finds_nothing(
 def test_names_and_messages_are_text_whatever_they_hold(browser: Browser, window: Window) -> None:
     def fill() -> None:
         for text in HOSTILE:
-            status = live(window.board, text, topic=text)
+            status = live(window.statuses, text, topic=text)
             status.owner = status.frontier = status.last_snapshot = text
             status.failed(f"{text} 403 forbidden")
-        window.board.problems["reload"] = HOSTILE[0]
-        window.board.problems["some<b>thing"] = HOSTILE[1]
+        window.statuses.problems["reload"] = HOSTILE[0]
+        window.statuses.problems["some<b>thing"] = HOSTILE[1]
 
     window.do(fill)
     page = opened(browser, window)
     for number in range(len(HOSTILE)):
         page.evaluate(f"document.querySelectorAll('#rows > [data-stream] .name')[{number}].click()")
-    page.wait("all are open", f"document.querySelectorAll('.story li').length >= {len(HOSTILE)}")
+    page.wait(
+        "all are open", f"document.querySelectorAll('.transitions li').length >= {len(HOSTILE)}"
+    )
     assert page.evaluate("document.title").endswith("watchrelay test")
     assert (
         page.evaluate(
@@ -189,14 +197,14 @@ def test_names_and_messages_are_text_whatever_they_hold(browser: Browser, window
     page.go(address)
     page.wait(
         "the address opens the same rows",
-        f"document.querySelectorAll('.story').length === {len(HOSTILE)}",
+        f"document.querySelectorAll('.transitions').length === {len(HOSTILE)}",
     )
     assert page.problems == []
 
 
 def test_without_scripts_the_page_says_the_same_once(browser: Browser, window: Window) -> None:
-    window.do(lambda: [live(window.board, text) for text in (*HOSTILE, "pods")])
-    window.do(lambda: window.board.streams["pods"].failed(HOSTILE[0]))
+    window.do(lambda: [live(window.statuses, text) for text in (*HOSTILE, "pods")])
+    window.do(lambda: window.statuses.streams["pods"].failed(HOSTILE[0]))
     page = browser.page(window.url, scripts=False)
     document = page.send("DOM.getDocument", depth=-1)
     text = json.dumps(document)
@@ -212,7 +220,7 @@ def test_without_scripts_the_page_says_the_same_once(browser: Browser, window: W
 
 
 def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> None:
-    window.do(lambda: two_hundred(window.board))
+    window.do(lambda: two_hundred(window.statuses))
     page = opened(browser, window)
     page.press("Tab", code=9)
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -234,8 +242,8 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> N
             break
     page.press("Enter", code=13, text="\r")
     page.wait("the row opens", "document.activeElement.getAttribute('aria-expanded') === 'true'")
-    window.do(lambda: window.board.streams["pods@team-003"].progressed())
-    window.do(lambda: setattr(window.board.streams["pods@team-003"], "objects", 77))
+    window.do(lambda: window.statuses.streams["pods@team-003"].progressed())
+    window.do(lambda: setattr(window.statuses.streams["pods@team-003"], "objects", 77))
     page.evaluate("document.querySelector('[name=level][value=all]').click()")
     page.wait("news come in", "document.querySelector('#rows .objects').innerText.trim() === '77'")
     assert page.evaluate("document.activeElement.matches('#rows .name')"), (
@@ -245,7 +253,7 @@ def test_it_is_used_by_the_keyboard_alone(browser: Browser, window: Window) -> N
 
 
 def test_rows_hold_still_while_somebody_is_among_them(browser: Browser, window: Window) -> None:
-    window.do(lambda: all_is_well(window.board))
+    window.do(lambda: all_is_well(window.statuses))
     page = opened(browser, window)
     page.evaluate(
         "document.querySelector('#rows > [data-stream=\"deployments.apps\"] .name').focus()"
@@ -255,7 +263,7 @@ def test_rows_hold_still_while_somebody_is_among_them(browser: Browser, window: 
         "row.dataset.stream).join()"
     )
     window.do(
-        lambda: window.board.streams["deployments.apps"].failed(
+        lambda: window.statuses.streams["deployments.apps"].failed(
             "watch deployments at 10.0.0.1:6443: refused"
         )
     )

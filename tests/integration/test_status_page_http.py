@@ -1,4 +1,4 @@
-"""Room: integration tests.  In: a window over a board filled by hand, an HTTP client.  Out: what
+"""Room: integration tests.  In: an admin server over a status registry filled by hand, an HTTP client.  Out: what
 `/` and its addresses answer."""
 
 import html
@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.process import wait_until
 from tests.support.window import Window, live
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe import page
 from watchrelay.observe.live import VIEWERS_MAX
 
@@ -23,7 +24,7 @@ HOSTILE = "</pre></noscript><script>alert(1)</script>\x1b[2J\u202e"
 @pytest.fixture
 def window() -> Iterator[Window]:
     with Window() as window:
-        window.do(lambda: live(window.board, "pods"))
+        window.do(lambda: live(window.statuses, "pods"))
         yield window
 
 
@@ -48,8 +49,10 @@ def viewer(window: Window) -> socket.socket:
 
 def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     def fill() -> None:
-        status = live(window.board, "secrets")
-        status.waits_for = "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden"
+        status = live(window.statuses, "secrets")
+        status.wait_for(
+            "watch", "watch secrets at 10.0.0.1:6443: 403 secrets is forbidden", MISSING_RIGHT
+        )
         status.failed(status.waits_for)
 
     window.do(fill)
@@ -57,7 +60,7 @@ def test_a_terminal_is_given_a_table_worst_first(window: Window) -> None:
     assert (status, headers.get_content_type()) == (200, "text/plain")
     for words in (
         "1 thing needs you",
-        "!! A right is missing",
+        "!! A permission is missing",
         "do: Grant list and watch",
         "WatchRelayForbidden",
         "/metrics",
@@ -129,7 +132,7 @@ def test_every_file_of_the_page_is_served_and_nothing_else(window: Window) -> No
 
 
 def test_what_others_wrote_is_text_in_every_form(window: Window) -> None:
-    window.do(lambda: live(window.board, "nodes").failed(HOSTILE))
+    window.do(lambda: live(window.statuses, "nodes").failed(HOSTILE))
     table = get(window, "/")[2]
     assert "\x1b" not in table
     assert "\u202e" not in table
@@ -139,7 +142,7 @@ def test_what_others_wrote_is_text_in_every_form(window: Window) -> None:
 
 
 def test_one_stream_is_told_by_its_name_whatever_stands_in_it(window: Window) -> None:
-    window.do(lambda: live(window.board, "widgets.example.com/v1").failed("refused"))
+    window.do(lambda: live(window.statuses, "widgets.example.com/v1").failed("refused"))
     status, _, text = get(window, "/api/streams/widgets.example.com%2Fv1")
     assert (status, json.loads(text)["transitions"][0]["said"]) == (200, "refused")
     assert get(window, "/api/streams/none")[0] == 404
@@ -178,7 +181,7 @@ def test_viewers_do_not_hold_up_the_end(window: Window) -> None:
 def test_a_viewer_that_reads_nothing_is_cut_off(window: Window) -> None:
     def fill() -> None:
         for number in range(300):
-            live(window.board, f"s{number}", topic="t" * 2000)
+            live(window.statuses, f"s{number}", topic="t" * 2000)
 
     window.do(fill)
     with socket.socket() as connection:
@@ -188,7 +191,7 @@ def test_a_viewer_that_reads_nothing_is_cut_off(window: Window) -> None:
         wait_until("it looks", lambda: viewers_of(window) == 1)
 
         def change() -> None:
-            for status in window.board.streams.values():
+            for status in window.statuses.streams.values():
                 status.objects += 1
 
         def cut() -> bool:

@@ -24,7 +24,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.writer import StreamRelay
 
 CONTROL = "k8s.test.control"
@@ -44,8 +44,8 @@ def connection(kafka: EmbeddedKafka) -> KafkaConnection:
 
 @asynccontextmanager
 async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[StreamRelay]:
-    spec, metrics, board = spec_of(), Metrics(), Board()
-    sink = KafkaSink(connection(kafka), metrics=metrics, board=board)
+    spec, metrics, statuses = spec_of(), Metrics(), StatusRegistry()
+    sink = KafkaSink(connection(kafka), metrics=metrics, statuses=statuses)
     control = ControlTopic(connection(kafka), CONTROL, sink)
     relay = StreamRelay(
         spec,
@@ -54,7 +54,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         state=store,
         metrics=metrics.stream(spec.id, PODS),
         topic_metrics=metrics.topic(spec.topic),
-        status=board.open(spec.id, spec.topic),
+        status=statuses.open(spec.id, spec.topic),
         heartbeat_interval_s=1.0,
         queue_bytes=1 << 20,
     )
@@ -67,7 +67,7 @@ async def writing(kafka: EmbeddedKafka, store: DictStore) -> AsyncIterator[Strea
         await relay.claim(nothing_there)
         parts.append(tasks.create_task(relay.run()))
         relay.synced(str(store.version))
-        await until(lambda: board.streams[spec.id].complete)
+        await until(lambda: statuses.streams[spec.id].complete)
         yield relay
         assert await relay.drain(10.0)
         for part in reversed(parts):

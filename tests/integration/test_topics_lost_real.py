@@ -166,7 +166,7 @@ def test_a_state_topic_deleted_under_the_relay_is_made_anew_and_begins_with_a_cl
             await_equal(trial.cluster, reader, _PATHS)
             reader.assert_right("configmaps")
         assert relay.said("topic was deleted or recreated")[0]["topic"] == topic
-        assert [line["stream"] for line in relay.said("stream begins anew")] == ["configmaps"]
+        assert [line["stream"] for line in relay.said("restarting stream")] == ["configmaps"]
         assert relay.stop() == 0
 
 
@@ -335,7 +335,7 @@ def test_a_broker_that_makes_topics_by_itself_is_never_asked_to_make_the_lost_on
             _delete(broker, topic)
             with trial.reader(topic) as reader:
                 wait_until(
-                    "it begins anew", lambda: relay.said("stream begins anew"), deadline_s=_LATE_S
+                    "it begins anew", lambda: relay.said("restarting stream"), deadline_s=_LATE_S
                 )
                 _whole_anew(trial, relay, reader, epoch)
             assert [line["topic"] for line in relay.said("topic created")].count(topic) == 2, (

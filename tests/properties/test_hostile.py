@@ -29,7 +29,7 @@ from watchrelay.contract.control import starting_point
 from watchrelay.contract.headers import Header
 from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import ConfigError, Misconfigured, RecordRefused, Undecodable
-from watchrelay.daemon.requests import answered
+from watchrelay.daemon.snapshot_requests import answered
 from watchrelay.kafka.control_state import ControlState
 from watchrelay.kafka.signal_records import parse_signal
 from watchrelay.kube import status

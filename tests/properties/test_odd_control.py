@@ -20,8 +20,8 @@ from watchrelay.contract.control import EPOCH_BASE_MAX, parse_control
 from watchrelay.contract.records import EPOCH_MAX
 from watchrelay.core.errors import RecordRefused
 from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.plan import entangled, held_up, pinned_otherwise, plan_streams
-from watchrelay.daemon.requests import answered
+from watchrelay.daemon.plan import deadlocked, pinned_conflict, plan_streams, topic_conflict
+from watchrelay.daemon.snapshot_requests import answered
 from watchrelay.kafka.control_state import ControlState, StreamControl
 from watchrelay.model.resources import Resource
 
@@ -109,9 +109,9 @@ def read_all(held: StreamControl, view: ControlView) -> None:
     described = {} if held.description is None else {"pods": held.description}
     formats = KeyFormats(described)
     for spec in map(formats.kept, PLANNED):
-        pinned_otherwise(spec, held.description)
-        held_up(spec, PLANNED, described)
-    entangled(PLANNED, described)
+        pinned_conflict(spec, held.description)
+        topic_conflict(spec, PLANNED, described)
+    deadlocked(PLANNED, described)
     for description in described.values():
         try:
             assert spec_of(SETTINGS, "pods", description).partitions > 0

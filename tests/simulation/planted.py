@@ -1,4 +1,4 @@
-"""Rooms in which one rule of the record contract is broken, to see that the simulation finds it.
+"""DaemonContext in which one rule of the record contract is broken, to see that the simulation finds it.
 
 Room: simulation.  In: nothing.  Out: `PLANTS`: for each F of the contract's reasons that can be
 expressed here, what breaks it, and the sign by which it must be found.
@@ -203,7 +203,7 @@ class NewestIndexLife(DeafLife):
     def make_control(self) -> Control:
         """Believes every index record."""
         return NewestIndex(
-            self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng
+            self.world, self.wire, self.sink, self.statuses, f"life-{self.number}", self.rng
         )
 
 

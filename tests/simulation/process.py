@@ -30,7 +30,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import Format, StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.ports import ForeignRecordReader
 from watchrelay.publish.recovery import FirstSnapshot, RecoveredState, WatchFrom
 from watchrelay.publish.writer import BATCH_BYTES, StreamRelay
@@ -129,12 +129,12 @@ class Control(ControlTopic):
         world: World,
         wire: Wire,
         sink: KafkaSink,
-        board: Board,
+        statuses: StatusRegistry,
         holder: str,
         rng: random.Random,
     ) -> None:
         super().__init__(
-            _CONNECTION, CONTROL, sink, board=board, holder=holder, rng=rng, wall_ms=wall_ms
+            _CONNECTION, CONTROL, sink, statuses=statuses, holder=holder, rng=rng, wall_ms=wall_ms
         )
         self._world, self._log = world, wire.broker.log(TopicPartition(CONTROL, 0))
         self.blind = False
@@ -213,8 +213,8 @@ class Life:
         shape, rng = world.shape, random.Random(world.rng.getrandbits(64))
         self.rng = rng
         self.spec = self.make_spec()
-        self.board = Board()
-        self.status = self.board.open(STREAM, TOPIC)
+        self.statuses = StatusRegistry()
+        self.status = self.statuses.open(STREAM, TOPIC)
         self.metrics = _METRICS
         self.wire = self.make_wire()
         self.sink = self.make_sink(
@@ -265,7 +265,7 @@ class Life:
         return KafkaSink(
             _CONNECTION,
             metrics=self.metrics,
-            board=self.board,
+            statuses=self.statuses,
             settings=settings,
             rng=self.rng,
             start=self.wire.start,
@@ -274,7 +274,7 @@ class Life:
     def make_control(self) -> Control:
         """The control topic."""
         return Control(
-            self.world, self.wire, self.sink, self.board, f"life-{self.number}", self.rng
+            self.world, self.wire, self.sink, self.statuses, f"life-{self.number}", self.rng
         )
 
     def make_store(self) -> Store:

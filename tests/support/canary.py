@@ -43,7 +43,7 @@ from watchrelay.model.watch_events import ListBegun, ListDone, Listed, Observed,
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.logs import JsonFormatter
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.writer import StreamRelay
 from watchrelay.store.objects import Store
 from watchrelay.store.reflector import Reflector
@@ -218,8 +218,8 @@ class _Process:
             snapshot_interval_s=0.0,
         )
         self.selection, self.kafka = selection, kafka
-        self.metrics, self.board = Metrics(), Board()
-        self.status = self.board.open("secrets", self.spec.topic)
+        self.metrics, self.statuses = Metrics(), StatusRegistry()
+        self.status = self.statuses.open("secrets", self.spec.topic)
         connection = Connection(kafka, random.Random(1))
         self.store = Store(transform, partitions=PARTITIONS)
         self.log = Log(self.spec, connection)
@@ -508,8 +508,10 @@ def _errors(told: Told, selection: Selection) -> None:
 def _tell_of(told: Told, process: _Process) -> None:
     """What operators and the commands see."""
     told.add("metrics", generate_latest(process.metrics.registry))
-    told.add("status", json.dumps([status.as_json() for status in process.board.streams.values()]))
-    told.add("status", json.dumps(Readiness(process.board).check()[1]))
+    told.add(
+        "status", json.dumps([status.as_json() for status in process.statuses.streams.values()])
+    )
+    told.add("status", json.dumps(Readiness(process.statuses).check()[1]))
     told.add("repr", repr(process.spec) + repr(process.store) + repr(process.status))
     audits = [
         Audit(

@@ -14,7 +14,7 @@ from watchrelay.kafka.client.patches import patch_client
 from watchrelay.kafka.client.producer import SinkSettings
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 QUICK = SinkSettings(
     request_timeout_s=1.0,
@@ -50,13 +50,15 @@ class Running:
     def __init__(self, connection: KafkaConnection, settings: SinkSettings) -> None:
         self.connection = connection
         self.metrics = Metrics()
-        self.board = Board()
-        self.sink = KafkaSink(connection, metrics=self.metrics, board=self.board, settings=settings)
+        self.statuses = StatusRegistry()
+        self.sink = KafkaSink(
+            connection, metrics=self.metrics, statuses=self.statuses, settings=settings
+        )
 
     @property
     def problem(self) -> str:
-        """What the board says of Kafka, "" when all is well."""
-        return self.board.problems.get("kafka", "")
+        """What the status registry says of Kafka, "" when all is well."""
+        return self.statuses.problems.get("kafka", "")
 
     def rebuilds(self, reason: str) -> float:
         """How often the producer was built anew for this reason."""

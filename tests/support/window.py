@@ -1,4 +1,4 @@
-"""Room: test support.  In: a board that a test fills by hand.  Out: the window over it, served as
+"""Room: test support.  In: a status registry that a test fills by hand.  Out: the window over it, served as
 the daemon serves it."""
 
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from watchrelay.core import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
-from watchrelay.observe.server import WindowServer
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.server import AdminServer
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 
 T = TypeVar("T")
 
 
-def live(board: Board, stream: str, topic: str = "") -> StreamStatus:
+def live(statuses: StatusRegistry, stream: str, topic: str = "") -> StreamStatus:
     """A row of a stream that has nothing to complain of."""
-    status = board.open(stream, topic or f"k8s.test.core.{stream}")
+    status = statuses.open(stream, topic or f"k8s.test.core.{stream}")
     status.state, status.complete, status.epoch, status.owner, status.objects = (
         "watching",
         True,
@@ -31,15 +31,15 @@ def live(board: Board, stream: str, topic: str = "") -> StreamStatus:
 
 
 class Window:
-    """A window on a thread of its own; a context manager. The board is changed by `do`, on that
+    """A window on a thread of its own; a context manager. The registry is changed by `do`, on that
     thread."""
 
     def __init__(self, *, cluster: str = "test") -> None:
-        self.board = Board()
-        readiness = Readiness(self.board, started=True)
+        self.statuses = StatusRegistry()
+        readiness = Readiness(self.statuses, started=True)
         about = About(cluster, "relay-1", "0.0.0", clock.wall_ms())
-        self.server = WindowServer(
-            board=self.board, readiness=readiness, metrics=Metrics(), about=about
+        self.server = AdminServer(
+            statuses=self.statuses, readiness=readiness, metrics=Metrics(), about=about
         )
         self.port = 0
         self._thread = LoopThread("window")

@@ -27,11 +27,11 @@ from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import (
     PlannedStream,
     control_spec,
-    held_up,
     overlapping,
-    pinned_otherwise,
+    pinned_conflict,
     plan_streams,
     signal_spec,
+    topic_conflict,
     topic_spec,
     why_overlapping,
 )
@@ -152,7 +152,8 @@ async def check_topics(
         reasons = (
             (
                 each.topic,
-                pinned_otherwise(each, described.get(each.id)) or held_up(each, kept, described),
+                pinned_conflict(each, described.get(each.id))
+                or topic_conflict(each, kept, described),
             )
             for each in reversed(kept)
         )

@@ -31,7 +31,7 @@ from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordRefused, SinkUnavailable, WatchrelayError
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.ownership import retirer
+from watchrelay.daemon.ownership import retirement_holder
 from watchrelay.daemon.plan import control_spec
 from watchrelay.daemon.tasks import only_error
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -44,7 +44,7 @@ from watchrelay.kafka.topics import Topics, TopicSpec
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _BATCH_RECORDS = 500
 PATIENCE_S = 60.0
@@ -136,7 +136,9 @@ async def retire_stream(settings: Settings, stream: str) -> Retired:
     try:
         async with (
             _sink(connection) as sink,
-            read_control_topic(ControlTopic(connection, name, sink, holder=retirer())) as control,
+            read_control_topic(
+                ControlTopic(connection, name, sink, holder=retirement_holder())
+            ) as control,
         ):
             return await retire_with(
                 settings, stream, connection=connection, sink=sink, control=control
@@ -189,7 +191,7 @@ async def _exists(connection: KafkaConnection, spec: StreamSpec) -> bool:
 
 @asynccontextmanager
 async def _sink(connection: KafkaConnection) -> AsyncIterator[KafkaSink]:
-    sink = KafkaSink(connection, metrics=Metrics(), board=Board())
+    sink = KafkaSink(connection, metrics=Metrics(), statuses=StatusRegistry())
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sink.run(), name="sink")
         try:

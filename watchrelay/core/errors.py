@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from watchrelay.core import causes
+from watchrelay.core.causes import Cause
 from watchrelay.core.text import cut_within, printable
 
 
 class WatchrelayError(Exception):
     """Anything that this program raises on purpose. The message is one line for an operator: what,
-    where, cure."""
+    where, cure; `cause` says the same to a program."""
+
+    cause: Cause = causes.OTHER
 
 
 # ---- the API server's side: what the watch does next ---------------------------------------------
@@ -26,12 +30,11 @@ class KubeError(WatchrelayError):
     """The API server, or the way to it, did not give what was asked.
 
     `retry_after_s` is seconds from now that the server asked us to stay away, 0 when it did not
-    say. `what` is the message without the cure that may follow it. `cause` names the advice for an
-    operator where another than that for an API server that is away is right.
+    say. `what` is the message without the cure that may follow it.
     """
 
     reason = "error"
-    cause = ""
+    cause = causes.KUBERNETES
 
     def __init__(
         self, message: str, *, status: int = 0, retry_after_s: float = 0.0, cure: str = ""
@@ -89,7 +92,7 @@ class Unauthorized(KubeError):
     """401: re-read credentials once for all, then retry. Source: WATCH 6.4 class E."""
 
     reason = "unauthorized"
-    cause = "credentials"
+    cause = causes.CREDENTIALS
 
 
 class Forbidden(KubeError):
@@ -97,6 +100,7 @@ class Forbidden(KubeError):
     F."""
 
     reason = "forbidden"
+    cause = causes.MISSING_RIGHT
 
 
 class Refused(Interrupted):
@@ -111,6 +115,7 @@ class NotFound(KubeError):
     G."""
 
     reason = "not_found"
+    cause = causes.RESOURCE_NOT_SERVED
 
 
 class NotWatchable(KubeError):
@@ -118,6 +123,7 @@ class NotWatchable(KubeError):
     config. Class H, T12."""
 
     reason = "not_watchable"
+    cause = causes.ENTRY_UNUSABLE
 
 
 class NotAcceptable(KubeError):
@@ -125,6 +131,7 @@ class NotAcceptable(KubeError):
     class I."""
 
     reason = "not_acceptable"
+    cause = causes.ENTRY_UNUSABLE
 
 
 class Invalid(KubeError):
@@ -136,6 +143,7 @@ class Invalid(KubeError):
     """
 
     reason = "invalid"
+    cause = causes.ENTRY_UNUSABLE
 
     def __init__(
         self,
@@ -159,7 +167,7 @@ class Misconfigured(KubeError):
     """
 
     reason = "misconfigured"
-    cause = "credentials"
+    cause = causes.CREDENTIALS
 
 
 class Undecodable(KubeError):
@@ -182,6 +190,8 @@ class Undecodable(KubeError):
 class SinkError(WatchrelayError):
     """Kafka, or the way to it, did not give what was asked."""
 
+    cause = causes.KAFKA
+
 
 class SinkUnavailable(SinkError):
     """No broker answers (or refuses our credentials): keep what is held, retry for ever, say so."""
@@ -195,6 +205,8 @@ class SinkMisconfigured(SinkUnavailable):
 class SinkForbidden(SinkMisconfigured):
     """The brokers know us, and this user lacks a right: what needs it waits for a person to grant
     it, all else goes on."""
+
+    cause = causes.TOPIC_UNUSABLE
 
 
 class RecordTooLarge(SinkError):
@@ -215,6 +227,8 @@ class RecordTooLarge(SinkError):
 class TopicRefused(SinkError):
     """A topic is missing, has a dangerous config, or another shape than pinned: that stream waits
     for a person."""
+
+    cause = causes.TOPIC_UNUSABLE
 
 
 class TopicLost(SinkError):
@@ -247,6 +261,8 @@ class Fenced(SinkError):
 class ForeignRecords(Fenced):
     """The topic holds records that no claim on the control topic explains: the stream waits for an
     operator, the others go on."""
+
+    cause = causes.TOPIC_UNUSABLE
 
 
 class EpochAhead(ForeignRecords):

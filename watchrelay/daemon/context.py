@@ -1,7 +1,4 @@
-"""What a stream needs from the rest of the process, in one value.
-
-Room: app. In: the daemon builds it once. Out: handed to every stream.
-"""
+"""What all streams of the process share."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from watchrelay.daemon.memory import HeapTrimmer
 from watchrelay.daemon.recovery import turns
-from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.sink import KafkaSink
@@ -22,7 +19,7 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import FlushTimer, HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
@@ -37,26 +34,25 @@ async def _unknown(_resource: Resource) -> bool | None:
 
 
 @dataclass(slots=True)
-class Rooms:
-    """The shared rooms of one process.
+class DaemonContext:
+    """What the streams of one process share.
 
-    Shape: `settings` are those in force: an edit puts others in their place.
-    `planned` are all streams of the config, as far as discovery knows their resources.
-    `served` answers whether discovery knows a resource (None: it cannot say now);
-    `control_made` is set once the control topic is there and safe; `server_version` is (major,
-    minor) of the API server once known.
+    `settings` are those in effect; a reload replaces them. `planned` are all streams of the config
+    whose resources discovery knows. `served` returns whether the API server serves a resource
+    (None: not known now). `control_made` is set once the control topic exists and is safe.
+    `server_version` is (major, minor) of the API server once known.
     """
 
     settings: Settings
     metrics: Metrics
-    board: Board
+    statuses: StatusRegistry
     client: KubeClient
     admission: Admission
     connection: KafkaConnection
     sink: KafkaSink
     control: ControlTopic
     topics: Topics
-    requests: Requests
+    requests: SnapshotRequests
     holder: str
     heartbeat_interval: HeartbeatInterval
     server_version: tuple[int, int] | None = None

@@ -1,7 +1,5 @@
-"""The process: opens the window, joins the rooms, starts and stops in order.
-
-Room: app. In: settings, and where they came from. Out: an exit code.
-"""
+"""The process: starts the admin server, the control and signal topics and the streams, and stops
+them in order."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from watchrelay import __version__
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     ConfigError,
@@ -26,14 +24,14 @@ from watchrelay.core.errors import (
     TopicRefused,
     WatchrelayError,
 )
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.kafka_connection import kafka_connection
-from watchrelay.daemon.memory import settle_collector
+from watchrelay.daemon.memory import tune_collector
 from watchrelay.daemon.plan import control_spec, provisional_ids, signal_spec
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
-from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.supervisor import Supervisor
-from watchrelay.daemon.tasks import end_all, first_of, loop_complains, must_run
+from watchrelay.daemon.tasks import end_all, first_of, log_loop_exception, must_run
 from watchrelay.kafka.control_topic import ControlTopic
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.kafka.sink import KafkaSink
@@ -43,11 +41,11 @@ from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
 from watchrelay.observe import logs
 from watchrelay.observe.health import Readiness
-from watchrelay.observe.interpreter import interpreter_watched
+from watchrelay.observe.interpreter import measure_interpreter
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
-from watchrelay.observe.server import WindowServer
-from watchrelay.observe.status import Board
+from watchrelay.observe.server import AdminServer
+from watchrelay.observe.status import StatusRegistry
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
@@ -58,19 +56,19 @@ log = logging.getLogger(__name__)
 
 DRAINED, FAILED, OUTCLAIMED = 0, 1, 75
 
-_NO_WAY_IN = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
+_CREDENTIALS_BACKOFF = Backoff(base_s=1.0, cap_s=60.0, jitter=0.1)
 """A kubeconfig that cannot be used is read again, in the end once a minute. Source: WATCH 6.4 class
 K."""
 
 
-class AddressRefused(WatchrelayError):
-    """`observe.listen` cannot be used: a person must choose another address."""
+class ListenAddressUnavailable(WatchrelayError):
+    """`observe.listen` cannot be used: an operator must choose another address."""
 
 
 class Daemon:
-    """One relay. `run()` once; `stop()` from a signal handler or a test asks for the drain.
+    """One relay. Call `run()` once; `stop()` starts the drain.
 
-    Shape: with a `source` its edits are taken while it runs; `settings` are those in force.
+    With a `source`, edits of the config are applied while it runs; `settings` are those in effect.
     """
 
     def __init__(
@@ -82,9 +80,9 @@ class Daemon:
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.cluster)
-        self.metrics.tell_of_the_process()
-        self.board = Board()
-        self.readiness = Readiness(self.board)
+        self.metrics.register_process_collectors()
+        self.statuses = StatusRegistry()
+        self.readiness = Readiness(self.statuses)
         self.port: int | None = None
         self.started = asyncio.Event()
         self.holder = f"{socket.gethostname()}-{os.getpid()}"
@@ -95,7 +93,7 @@ class Daemon:
         self._outclaimed = asyncio.Event()
         self._supervisor: Supervisor | None = None
         self._reloader = (
-            Reloader(source, self, metrics=self.metrics, board=self.board)
+            Reloader(source, self, metrics=self.metrics, statuses=self.statuses)
             if source is not None
             else None
         )
@@ -108,26 +106,27 @@ class Daemon:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Relay until told to stop, or outclaimed; the exit code.
+        """Relay until `stop()`, or until another relay owns the streams; return the exit code.
 
-        Raises: AddressRefused when `observe.listen` cannot be used.
+        Raises:
+            ListenAddressUnavailable: `observe.listen` cannot be used.
         """
-        asyncio.get_running_loop().set_exception_handler(loop_complains)
+        asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         with self._signals():
             return await self._served()
 
     async def _served(self) -> int:
         self._open_rows()
         about = About(self.settings.cluster, self.holder, __version__, clock.wall_ms())
-        window = WindowServer(
-            board=self.board, readiness=self.readiness, metrics=self.metrics, about=about
+        window = AdminServer(
+            statuses=self.statuses, readiness=self.readiness, metrics=self.metrics, about=about
         )
         host, port = split_address(self.settings.observe.listen)
         try:
             self.port = await window.start(host, port)
         except OSError as error:
             listen = self.settings.observe.listen
-            raise AddressRefused(
+            raise ListenAddressUnavailable(
                 f"observe.listen {listen}: {error.strerror or error}; choose another address"
             ) from error
         self._describe()
@@ -140,9 +139,9 @@ class Daemon:
             },
         )
         self.started.set()
-        settle_collector()
+        tune_collector()
         try:
-            with interpreter_watched(self.metrics):
+            with measure_interpreter(self.metrics):
                 return await self._relay_and_reload()
         finally:
             await window.close()
@@ -150,17 +149,17 @@ class Daemon:
     def _open_rows(self) -> None:
         for entry in self.settings.resources:
             for stream in provisional_ids(entry):
-                self.board.open(stream)
+                self.statuses.open(stream)
 
     def _describe(self) -> None:
         self.metrics.gauge("build_info").labels(__version__, "").set(1)
         describe(self.settings, self.metrics)
 
-    # ---- edits of the config (`InForce`) ---------------------------------------------------------
+    # ---- edits of the config (`Reloadable`) ------------------------------------------------------
 
     @property
     def connected(self) -> bool:
-        """True once connections stand that only a restart can change."""
+        """True once there are connections that only a restart can change."""
         return self._supervisor is not None
 
     def objections(self, settings: Settings) -> list[Objection]:
@@ -168,7 +167,7 @@ class Daemon:
         return [] if self._supervisor is None else self._supervisor.objections(settings)
 
     def adopt(self, settings: Settings) -> None:
-        """Run by `settings` from now on."""
+        """Apply `settings`."""
         before, self.settings = self.settings.observe, settings
         if settings.observe.log_format != before.log_format:
             logs.configure(settings.observe.log_format, settings.observe.log_level)
@@ -177,7 +176,7 @@ class Daemon:
         if self._supervisor is not None:
             self._supervisor.adopt(settings)
         else:
-            self.board.streams.clear()
+            self.statuses.streams.clear()
             self._open_rows()
 
     # ---- the flow --------------------------------------------------------------------------------
@@ -197,15 +196,19 @@ class Daemon:
             return DRAINED
         drained = True
         async with KubeClient(credentials, self.metrics) as client, asyncio.TaskGroup() as tasks:
-            rooms, discovery = self._rooms(client)
+            context, discovery = self._make_context(client)
             supervisor = Supervisor(
-                rooms, discovery, tasks=tasks, readiness=self.readiness, outclaimed=self._outclaimed
+                context,
+                discovery,
+                tasks=tasks,
+                readiness=self.readiness,
+                outclaimed=self._outclaimed,
             )
-            rooms.served, self._supervisor = supervisor.served, supervisor
+            context.served, self._supervisor = supervisor.served, supervisor
             eternal = [
-                self._eternal(tasks, rooms.sink.run(), "sink"),
-                self._eternal(tasks, self._control(rooms, supervisor), "control"),
-                self._eternal(tasks, self._signal(rooms), "signal"),
+                self._eternal(tasks, context.sink.run(), "sink"),
+                self._eternal(tasks, self._control(context, supervisor), "control"),
+                self._eternal(tasks, self._signal(context), "signal"),
                 self._eternal(tasks, supervisor.run(), "supervisor"),
             ]
             await first_of(self._stopping, self._outclaimed)
@@ -217,8 +220,8 @@ class Daemon:
         return DRAINED if drained else FAILED
 
     async def _drain(self, supervisor: Supervisor, eternal: list[asyncio.Task[None]]) -> bool:
-        """Down the flow: no edits and no new streams, the streams' watches and queues, then what
-        they stood on."""
+        """Stop in the order of the data flow: reload and discovery, the streams' watches and
+        queues, then the topics and connections."""
         log.info("draining", extra={"timeout_s": self.settings.shutdown.drain_timeout_s})
         if self._reloading is not None:
             self._reloading.cancel()
@@ -235,30 +238,34 @@ class Daemon:
         await end_all(eternal)
         return not stopped.cancelled() and stopped.result()
 
-    def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
+    def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
         connection = kafka_connection(
             self.settings, client_id=f"watchrelay-{self.settings.cluster}"
         )
-        sink = KafkaSink(connection, metrics=self.metrics, board=self.board)
+        sink = KafkaSink(connection, metrics=self.metrics, statuses=self.statuses)
         control = ControlTopic(
-            connection, control_spec(self.settings).name, sink, board=self.board, holder=self.holder
+            connection,
+            control_spec(self.settings).name,
+            sink,
+            statuses=self.statuses,
+            holder=self.holder,
         )
-        rooms = Rooms(
+        context = DaemonContext(
             settings=self.settings,
             metrics=self.metrics,
-            board=self.board,
+            statuses=self.statuses,
             client=client,
             admission=Admission(metrics=self.metrics),
             connection=connection,
             sink=sink,
             control=control,
             topics=Topics(connection, create=self.settings.kafka.create_topics),
-            requests=Requests(control, configured=self.board.streams),
+            requests=SnapshotRequests(control, configured=self.statuses.streams),
             holder=self.holder,
             heartbeat_interval=HeartbeatInterval(self.settings.heartbeat_interval_s),
             rng=self._rng,
         )
-        return rooms, Discovery(client)
+        return context, Discovery(client)
 
     def _eternal(
         self, tasks: asyncio.TaskGroup, work: Coroutine[object, object, None], name: str
@@ -266,9 +273,9 @@ class Daemon:
         return tasks.create_task(must_run(work, name=name, stopping=self._stopping), name=name)
 
     async def _credentials(self) -> ClusterCredentials | None:
-        """The way into the cluster; a kubeconfig that cannot be used is read again until it can.
-        None when stopped before."""
-        backoff = _NO_WAY_IN
+        """The cluster's credentials; a kubeconfig that cannot be used is read again until it can.
+        None when stopped before that."""
+        backoff = _CREDENTIALS_BACKOFF
         while not self._stopping.is_set():
             kubernetes = self.settings.kubernetes
             try:
@@ -277,53 +284,55 @@ class Daemon:
                 )
             except (ConfigError, KubeError) as error:
                 backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=self._rng)
-                if self.board.problems.get("kubernetes") != str(error):
+                if self.statuses.problems.get("kubernetes") != str(error):
                     log.error(
-                        "no way into the cluster",
+                        "cannot load Kubernetes credentials",
                         extra={"error": str(error), "retry_in_s": round(wait_s, 1)},
                     )
-                self.board.problems.put("kubernetes", str(error), cause="credentials")
-                for status in self.board.streams.values():
+                self.statuses.problems.put("kubernetes", str(error), cause=causes.CREDENTIALS)
+                for status in self.statuses.streams.values():
                     status.failed(
                         str(error),
                         next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
-                        cause="credentials",
+                        cause=causes.CREDENTIALS,
                     )
                 await first_of(self._stopping, timeout_s=wait_s)
             else:
-                self.board.problems.pop("kubernetes", None)
-                for status in self.board.streams.values():
+                self.statuses.problems.pop("kubernetes", None)
+                for status in self.statuses.streams.values():
                     status.progressed()
                 return credentials
         return None
 
-    async def _control(self, rooms: Rooms, supervisor: Supervisor) -> None:
+    async def _control(self, context: DaemonContext, supervisor: Supervisor) -> None:
         """The control topic: made or checked, then followed; again, when it is lost. No stream
         claims before it was read once."""
         while True:
-            await self._control_topic(rooms)
-            rooms.control_made.set()
+            await self._control_topic(context)
+            context.control_made.set()
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(rooms.control.run(), name="control tail")
-                    if await rooms.control.restore():
-                        supervisor.begin_anew(
-                            "the control topic was made anew, with the epochs of its claims"
+                    tasks.create_task(context.control.run(), name="control tail")
+                    if await context.control.restore():
+                        supervisor.restart(
+                            "the control topic was recreated, and its claims and epochs are lost"
                         )
             except* TopicLost:
-                log.error("control topic is lost", extra={"topic": rooms.control.topic})
+                log.error("control topic is lost", extra={"topic": context.control.topic})
 
-    async def _control_topic(self, rooms: Rooms) -> None:
+    async def _control_topic(self, context: DaemonContext) -> None:
         """The control topic is there, and safe. While it is not for the first time, no stream
         starts; later they go on without it."""
         spec, backoff = control_spec(self.settings), Backoff()
-        problem = "control" if rooms.control_made.is_set() else "kafka"
+        problem = "control" if context.control_made.is_set() else "kafka"
         while True:
             try:
-                facts = await rooms.topics.ensure_topic(spec)
+                facts = await context.topics.ensure_topic(spec)
             except (TopicRefused, SinkUnavailable) as error:
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
-                if self.board.problems.get(problem) != str(error):
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=False, rng=context.rng
+                )
+                if self.statuses.problems.get(problem) != str(error):
                     log.error(
                         "control topic is not usable",
                         extra={
@@ -332,59 +341,63 @@ class Daemon:
                             "retry_in_s": round(wait_s, 1),
                         },
                     )
-                self.board.problems[problem] = str(error)
-                for status in self.board.streams.values() if problem == "kafka" else ():
+                self.statuses.problems[problem] = str(error)
+                for status in self.statuses.streams.values() if problem == "kafka" else ():
                     if not status.waits_for:
                         status.failed(
-                            str(error), next_attempt_ms=clock.wall_ms() + int(wait_s * 1000)
+                            str(error),
+                            next_attempt_ms=clock.wall_ms() + int(wait_s * 1000),
+                            cause=causes.KAFKA,
                         )
                 await asyncio.sleep(wait_s)
             else:
                 break
-        self.board.problems.pop(problem, None)
+        self.statuses.problems.pop(problem, None)
         for warning in facts.warnings:
             log.warning(
-                "topic has a doubtful setting", extra={"topic": spec.name, "warning": warning}
+                "topic has a questionable setting", extra={"topic": spec.name, "warning": warning}
             )
 
-    async def _signal(self, rooms: Rooms) -> None:
+    async def _signal(self, context: DaemonContext) -> None:
         """The signal topic: made or checked, then followed; again, when it is lost. Without it
-        streams go on, and no request is heard."""
-        await rooms.control_made.wait()
-        await rooms.control.caught_up()  # it tells which streams there are
+        streams go on, and no snapshot request is read."""
+        await context.control_made.wait()
+        await context.control.caught_up()  # it tells which streams there are
         topic = signal_spec(self.settings).name
         follower = SignalTopic(
-            rooms.connection,
+            context.connection,
             topic,
-            rooms.requests.take,
+            context.requests.take,
             metrics=self.metrics,
-            board=self.board,
-            rng=rooms.rng,
+            statuses=self.statuses,
+            rng=context.rng,
         )
         while True:
-            await self._signal_topic(rooms)
+            await self._signal_topic(context)
             try:
                 await follower.run()
             except TopicLost as lost:
                 log.warning("signal topic is lost", extra={"topic": topic, "error": str(lost)})
 
-    async def _signal_topic(self, rooms: Rooms) -> None:
+    async def _signal_topic(self, context: DaemonContext) -> None:
         spec, backoff = signal_spec(self.settings), Backoff(base_s=5.0, cap_s=300.0)
         while True:
             try:
-                await rooms.topics.ensure_topic(spec)
+                await context.topics.ensure_topic(spec)
             except (TopicRefused, SinkUnavailable) as error:
-                backoff, wait_s = backoff.after_failure(clock.now_s(), healthy=False, rng=rooms.rng)
-                if self.board.problems.get("signal") != str(error):
+                backoff, wait_s = backoff.after_failure(
+                    clock.now_s(), healthy=False, rng=context.rng
+                )
+                if self.statuses.problems.get("signal") != str(error):
                     log.warning(
-                        "no requests are heard: signal topic is not usable",
+                        "signal topic is not usable, snapshot requests are not read",
                         extra={"topic": spec.name, "error": str(error)},
                     )
-                self.board.problems["signal"] = str(error)
+                self.statuses.problems["signal"] = str(error)
                 await asyncio.sleep(wait_s)
             else:
                 break
-        self.board.problems.pop("signal", None)
+        self.statuses.problems.pop("signal", None)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -394,7 +407,7 @@ class Daemon:
             signal.SIGINT: self.stop,
         }
         if self._reloader is not None:
-            handlers[signal.SIGHUP] = self._reloader.ask
+            handlers[signal.SIGHUP] = self._reloader.request
         before = {number: signal.getsignal(number) for number in handlers}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -407,7 +420,7 @@ class Daemon:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """(host, port) of a checked `observe.listen`. Shape: IPv6 hosts stand in brackets there and
-    bare here; no host means all."""
+    """(host, port) of a checked `observe.listen`, an IPv6 host without its brackets; no host means
+    all interfaces."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  # what an address without a host means everywhere

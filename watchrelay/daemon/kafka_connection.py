@@ -1,7 +1,4 @@
-"""The Kafka section of the settings as a connection.
-
-Room: app. In: settings. Out: what the sink's and the consumer's clients are built from.
-"""
+"""The Kafka section of the settings as a connection."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""The keys and the partitions of streams: those that their topic has already, else those that the
-config asks for. Pure.
+"""Key formats and partitions of streams: those that a topic already has, else those of the config.
+Pure.
 
-Room: app. In: descriptions on the control topic, streams as the config asks for them. Out: the same
-streams as they are to be written.
-
-The config alone says which topics are shared, but an older release, or another config, may have
-started a topic otherwise; what stands in Kafka goes on as it is then, and only what cannot be
-written beside it is refused (`plan.held_up`).
+Only the config decides which topics are shared, but an older release or another config may have
+started a topic with other keys. Such a topic keeps its keys, and only a stream that cannot be
+written beside them is refused (`plan.topic_conflict`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What the process asks of the interpreter and the allocator.
-
-Room: app. In: moments: imports, the start, a snapshot published. Out: fewer collections, less
-memory held for nothing.
-"""
+"""Settings of the interpreter's garbage collector and the allocator: fewer collections, less idle
+memory."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 @contextlib.contextmanager
 def lean_import() -> Iterator[None]:
     """While in it, the collector rests and OpenSSL finds no certificates of the system. Use: around
-    the first import of the rooms.
+    the first import of the context.
 
     aiohttp reads the certificates when it is imported, for a context that none of our requests uses
     (each has its own, kube/auth/tls.py): 50 ms and 2 MB. Source: aiohttp/connector.py,
@@ -47,7 +44,7 @@ def lean_import() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def settle_collector() -> None:
+def tune_collector() -> None:
     """Whatever is alive now stays out of collections; they become rare. Call it once everything is
     imported and built."""
     gc.collect()

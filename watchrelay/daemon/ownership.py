@@ -1,5 +1,4 @@
-"""Who writes a stream, as the holders of claims name themselves, and why a relay stops writing
-one."""
+"""The holders that claims name, and why a relay stops writing a stream."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ RETIRE: Final = "watchrelay retire on "
 stops says so."""
 
 
-def retirer() -> str:
+def retirement_holder() -> str:
     """The holder that a retirement of this process names in its claim."""
     return f"{RETIRE}{socket.gethostname()}-{os.getpid()}"
 
 
-def taken_by(holder: str | None, stream: str, ours: str) -> str:
+def ownership_lost(holder: str | None, stream: str, ours: str) -> str:
     """Why a relay stops writing `stream`, where `holder` made the newest claim that it has read,
     for its log."""
-    if holder is None or holder == ours:  # what told us was a record of the stream itself
+    if holder is None or holder == ours:  # learned from a record of the stream itself
         return f"stream {stream}: a newer relay claimed it"
     if holder.startswith(RETIRE):
         return (
             f"stream {stream} was retired while this relay wrote it, by `{holder}`: its "
             "objects are deleted from its topic; "
-            "take it out of this relay's config, or its next start publishes them anew"
+            "take it out of this relay's config, or its next start publishes them again"
         )
     return f"stream {stream}: relay {holder} claimed it: two relays have it in their configs"

@@ -1,7 +1,5 @@
-"""Config and discovery -> the streams to run. Pure.
-
-Room: app. In: settings, one entry of the config, the resource it was resolved to. Out:
-`StreamSpec`s with ids, topics, key formats and the hash of what decides their content.
+"""Config and discovery results as the streams to run, with ids, topics, key formats and the hash of
+what decides their content. Pure.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ from watchrelay.store.transform import Transform
 if TYPE_CHECKING:
     from watchrelay.config import ResourceEntry, Settings
 
-UNTANGLE = (
+DEADLOCK_CURE = (
     "take {0} out of the config, retire it (`watchrelay retire {0}`) and put it back as it "
     "is to be; or name another topic"
 )
-"""What to do about a stream of which `entangled` tells."""
+"""What to do about a stream of which `deadlocked` tells."""
 
-APART = (
+SHARED_TOPIC_CURE = (
     "take all of topic {0} out of the config, retire {1} (`watchrelay retire {1}`) and put "
     "all of it back; or name another topic"
 )
@@ -117,7 +115,7 @@ def signal_topic(settings: Settings) -> str:
     return f"{settings.kafka.topic_prefix}.{settings.cluster}.signal"
 
 
-def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
+def pinned_conflict(stream: StreamSpec, described: Mapping[str, object] | None) -> str:
     """Why a stream may not be written as the config asks, when its description on the control topic
     pins another shape; "" when it may."""
     pinned = described or {}
@@ -139,7 +137,7 @@ def pinned_otherwise(stream: StreamSpec, described: Mapping[str, object] | None)
     return ""
 
 
-def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
+def described_conflict(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -> str:
     """Why a stream may not be written beside those that the control topic describes on the same
     topic; "" when it may.
 
@@ -154,10 +152,10 @@ def clashes(stream: StreamSpec, described: Mapping[str, Mapping[str, object]]) -
     return ""
 
 
-def entangled(
+def deadlocked(
     planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> dict[str, str]:
-    """By id the streams of one config that would wait for each other for ever, with why: each is to
+    """By id the streams of one config that would block each other, with why: each is to
     take objects that another of them has still, and that lets go of them only when it writes by its
     own new config. Those that wait for one that may go on are not among them.
     """
@@ -178,7 +176,7 @@ def entangled(
     stuck: dict[str, str] = {}
     for stream, others in waiting.items():
         other = next(each for each in others if each in waiting)
-        # else the config itself says so, whatever stands there now
+        # else the config itself says so, whatever the topic holds now
         if not _clash(plans[stream], other, plans[other].description):
             stuck[stream] = (
                 f"stream {stream} {others[other]}, and neither can let go before the other does"
@@ -186,22 +184,22 @@ def entangled(
     return stuck
 
 
-def held_up(
+def topic_conflict(
     stream: StreamSpec, planned: Iterable[StreamSpec], described: Mapping[str, Mapping[str, object]]
 ) -> str:
-    """As `clashes`, with the cure that fits where the other stream is of the same config,
-    `planned`: that one cannot be retired."""
+    """As `described_conflict`, with the cure that fits where the other stream is in the same config
+    (`planned`) and cannot be retired."""
     mixed = {
         other: why for other, theirs in described.items() if (why := _mixed(stream, other, theirs))
     }
-    if not (clash := clashes(stream, described)) and not mixed:
+    if not (clash := described_conflict(stream, described)) and not mixed:
         return ""
     plans = {each.id: each for each in planned}
     for other, why in mixed.items():
         if other in plans and plans[other].topic == stream.topic:
-            return f"stream {stream.id} {why}: {APART.format(stream.topic, other)}"
-    if stuck := entangled(plans.values(), described).get(stream.id):
-        return f"{stuck}: {UNTANGLE.format(stream.id)}"
+            return f"stream {stream.id} {why}: {SHARED_TOPIC_CURE.format(stream.topic, other)}"
+    if stuck := deadlocked(plans.values(), described).get(stream.id):
+        return f"{stuck}: {DEADLOCK_CURE.format(stream.id)}"
     for other, theirs in described.items():
         if (
             (why := _clash(stream, other, theirs))
@@ -231,7 +229,7 @@ def _clash(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
 
 
 def _mixed(stream: StreamSpec, other: str, theirs: Mapping[str, object]) -> str:
-    """Why the keys of two resources would not be told apart on one topic, in the words of
+    """Why the keys of two resources would not be distinct on one topic, in the words of
     `_clash`."""
     resource, named = stream.plan.selection.resource.qualified, qualified(theirs)
     if (

@@ -1,8 +1,4 @@
-"""A stream's own log, read back: from the starting point to the claim, into the store.
-
-Room: app. In: a relay that has claimed, an empty store, the topic. Out: a filled store, a relay
-that knows where it stands.
-"""
+"""Reads a stream's own log back, from its starting point to its claim, into the store."""
 
 from __future__ import annotations
 
@@ -74,7 +70,7 @@ class LogReader:
         succeeded: Callable[[], None] = lambda: None,
         turn: Turn | None = None,
     ) -> None:
-        """Shape: `failed` is called after each attempt that failed, `succeeded` when all that was
+        """`failed` is called after each attempt that failed, `succeeded` when all that was
         asked for is read. `turn` is held by each attempt at the spans of a resume, which come in
         numbers; `read` is of a few records and waits for no turn.
         """
@@ -88,10 +84,10 @@ class LogReader:
 
     async def read(self, partition: int, start: int, stop: int) -> Sequence[tuple[int, Decoded]]:
         """Offset and content of this stream's records in [start, stop)."""
-        said: list[tuple[int, Decoded]] = []
+        records_read: list[tuple[int, Decoded]] = []
 
         def take(_partition: int, records: Sequence[Any]) -> None:
-            said.extend(
+            records_read.extend(
                 (record.offset, each)
                 for record in records
                 if (each := self.understood(record)) is not None
@@ -105,7 +101,7 @@ class LogReader:
             failed=self._failed,
         ).run()
         self._succeeded()
-        return said
+        return records_read
 
     async def spans(
         self, spans: Sequence[OffsetRange], take: Callable[[int, list[Decoded]], None]
@@ -133,7 +129,7 @@ class LogReader:
         Raises: Shared for a marker that the same stream of another cluster put there.
         """
         try:
-            said = decode(record.key, record.value, record.headers)
+            content = decode(record.key, record.value, record.headers)
         except RecordRefused as error:
             if not self.refused:
                 where = {
@@ -143,21 +139,21 @@ class LogReader:
                     "error": str(error),
                 }
                 log.warning(
-                    "records on the topic are not of the contract and are passed over",
+                    "skipping records that do not follow the record contract",
                     extra={"stream": self._spec.id, **where},
                 )
             self.refused += 1
             return None
-        if said.stream != self._spec.id:
+        if content.stream != self._spec.id:
             return None
-        if type(said) is MarkerRecord and (
+        if type(content) is MarkerRecord and (
             other := other_cluster(record.headers, self._spec.cluster)
         ):
             raise Shared(
                 f"stream {self._spec.id}: "
                 f"{shared_topic(self._spec.topic, other, self._spec.cluster)}"
             )
-        return said
+        return content
 
 
 async def resume(
@@ -170,7 +166,7 @@ async def resume(
     recreated: bool = False,
     foreign: bool = False,
 ) -> RecoveredState:
-    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins. Shape:
+    """Read back, fill `store`, tell `relay`; what was found decides how the watch begins;
     `anew` and `foreign` as for `decide`.
 
     Raises: EpochAhead, or ForeignRecords where no epoch is left, when a partition holds records of
@@ -205,7 +201,7 @@ async def resume(
     )
     if isinstance(decision, ReadAgainFromStart):
         log.warning(
-            "log is not proven by what follows its last snapshot: read from its start",
+            "log does not verify from its last snapshot on, reading it from its start",
             extra={"stream": spec.id},
         )
         for partition in decision.partitions:
@@ -226,9 +222,7 @@ async def resume(
         )
     if isinstance(decision, FirstSnapshot) and decision.unverified:
         extra = {"stream": spec.id, "topic": spec.topic, "reason": decision.reason}
-        log.warning(
-            "log is not whole: everything is listed and said again within a snapshot", extra=extra
-        )
+        log.warning("verification failed; relisting and publishing a snapshot", extra=extra)
     highest = max((recovery.highest for recovery in recoveries), default=0)
     if highest > epoch:
         if why := no_epoch_left(spec.topic, spec.id, highest):

@@ -1,8 +1,5 @@
-"""The config file, looked at again and again while the relay runs.
-
-Room: app. In: where the config came from, and whoever puts settings in force. Out: edits taken, or
-refused and said: log, metric, board.
-"""
+"""Reloads the config file while the relay runs: edits are applied, or refused with a log line, a
+metric and a problem in the status registry."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""What is found changed is read when it has stood still from one look to the next: an editor may
-still be writing."""
-SAID_MAX = 3
-"""Mistakes that are said in full; `watchrelay validate` says all."""
+"""Seconds between two checks of the file. A change is read once two checks see the same file, since
+an editor may still be writing."""
+PROBLEMS_SHOWN_MAX = 3
+"""Problems shown in full; `watchrelay validate` shows all."""
 
 Objection = tuple[int, str, str]
 """(index of an entry, message, cure): why an entry cannot be taken by a running relay."""
@@ -44,8 +41,7 @@ class ConfigSource:
         self._file, _ = find_file(config, os.environ if environ is None else environ)
 
     def mark(self) -> Mark:
-        """What is other whenever the file is; the same for ever where environment and `--set` say
-        everything."""
+        """A value that changes with the file; constant where there is no file."""
         return () if self._file is None else mark_of(self._file)
 
     async def read(self, held: Settings, *, connected: bool) -> Edit:
@@ -55,14 +51,14 @@ class ConfigSource:
         )
 
 
-class InForce(Protocol):
-    """Whoever runs by the settings."""
+class Reloadable(Protocol):
+    """What runs by the settings."""
 
     settings: Settings
 
     @property
     def connected(self) -> bool:
-        """True once connections stand that only a restart can change."""
+        """True once there are connections that only a restart can change."""
         ...
 
     def objections(self, settings: Settings) -> list[Objection]:
@@ -75,23 +71,23 @@ class InForce(Protocol):
 
 
 class Reloader:
-    """Takes edits for as long as `run()` goes on; `ask()` looks now, whatever the file's stat
-    says."""
+    """Applies edits while `run()` runs; `request()` reloads now, also when the file's stat is
+    unchanged."""
 
     def __init__(
-        self, source: ConfigSource, relay: InForce, *, metrics: Metrics, board: Board
+        self, source: ConfigSource, relay: Reloadable, *, metrics: Metrics, statuses: StatusRegistry
     ) -> None:
-        self._source, self._relay, self._metrics, self._board = source, relay, metrics, board
+        self._source, self._relay, self._metrics, self._statuses = source, relay, metrics, statuses
         self._asked = asyncio.Event()
         self._read = source.mark()
         self._seen = self._read
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Read the config at once."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Check the file until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -121,41 +117,43 @@ class Reloader:
             if objections:
                 self._refused(
                     [
-                        replace(edit.places[index], message=said, hint=cure)
-                        for index, said, cure in objections
+                        replace(edit.places[index], message=message, hint=cure)
+                        for index, message, cure in objections
                     ]
                 )
             else:
                 self._taken(edit)
 
     def _refused(self, problems: Sequence[Problem]) -> None:
-        more = len(problems) - SAID_MAX
-        said = "; ".join(map(str, problems[:SAID_MAX])) + (f"; and {more} more" if more > 0 else "")
-        log.error(
-            "config is wrong, the former one stays in force",
-            extra={"error": said, "problems": len(problems)},
+        more = len(problems) - PROBLEMS_SHOWN_MAX
+        message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
+            f"; and {more} more" if more > 0 else ""
         )
-        self._board.problems["reload"] = (
-            f"the edited config is wrong, the former one stays in force: {said}"
+        log.error(
+            "edited config refused, keeping the previous one",
+            extra={"error": message, "problems": len(problems)},
+        )
+        self._statuses.problems["reload"] = (
+            f"edited config refused, keeping the previous one: {message}"
         )
         self._metrics.gauge("config_last_reload_successful").set(0)
 
     def _taken(self, edit: Edit) -> None:
         changed = edit.settings != self._relay.settings
-        self._board.problems.pop("reload", None)
+        self._statuses.problems.pop("reload", None)
         if edit.kept:
-            said = (
+            message = (
                 f"a restart is needed for what was edited in {', '.join(edit.kept)}: the "
                 "former values stay in force until then"
             )
-            if self._board.problems.get("restart") != said:
+            if self._statuses.problems.get("restart") != message:
                 log.warning(
-                    "config was edited in what only a restart can change",
+                    "configuration change requires a restart",
                     extra={"keys": list(edit.kept)},
                 )
-            self._board.problems["restart"] = said
+            self._statuses.problems["restart"] = message
         else:
-            self._board.problems.pop("restart", None)
+            self._statuses.problems.pop("restart", None)
         if changed:
             self._relay.adopt(edit.settings)
         describe(edit.settings, self._metrics)

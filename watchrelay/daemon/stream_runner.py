@@ -1,8 +1,5 @@
-"""One stream's life: topic, claim, then watch, store and relay side by side until told to stop.
-
-Room: app. In: a planned stream and the shared rooms. Out: records on its topic, and its row on the
-board.
-"""
+"""Runs one stream: checks its topic, claims it, reads its log back, then runs watch, store and
+writer until it is stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
 from watchrelay.core.errors import (
     EpochAhead,
@@ -18,6 +15,7 @@ from watchrelay.core.errors import (
     Fenced,
     ForeignRecords,
     Shared,
+    SinkError,
     SinkForbidden,
     SinkUnavailable,
     TopicLost,
@@ -25,10 +23,10 @@ from watchrelay.core.errors import (
     fenced_by,
     first_cause,
 )
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.ownership import taken_by
-from watchrelay.daemon.plan import PlannedStream, held_up, pinned_otherwise, topic_spec
+from watchrelay.daemon.ownership import ownership_lost
+from watchrelay.daemon.plan import PlannedStream, pinned_conflict, topic_conflict, topic_spec
 from watchrelay.daemon.recovery import LogReader, resume
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of, must_run, unless
 from watchrelay.kafka.log_scan import written
@@ -60,24 +58,24 @@ _LIMIT_READ_S = 3.0
 class StreamRunner:
     """Runs one stream. `stop()` ends the watch, then drains; `run()` returns when that is done.
 
-    Shape: `drained` is True unless queued records were left behind at the deadline.
+    `drained` is True unless queued records were left behind at the deadline.
     """
 
-    def __init__(self, planned: PlannedStream, rooms: Rooms) -> None:
+    def __init__(self, planned: PlannedStream, context: DaemonContext) -> None:
         self.planned = planned
         self.spec = planned.spec
         self.drained = True
-        self._rooms = rooms
-        self._status = rooms.board.open(self.spec.id, self.spec.topic)
-        self._metrics = rooms.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
+        self._context = context
+        self._status = context.statuses.open(self.spec.id, self.spec.topic)
+        self._metrics = context.metrics.stream(self.spec.id, self.spec.plan.selection.resource)
         self._watcher: Watcher | None = None
         self._stopping = False
         self._ended = asyncio.Event()
-        """This life is over: stopped, or to begin anew."""
+        """This run is over: stopped, or to be restarted."""
         self._deadline_s = 0.0
         self._epoch = 0
-        self._anew = False
-        """The topic was made anew since the whole state was on it last."""
+        self._topic_recreated = False
+        """The topic was recreated since it last held the whole state."""
         self._foreign = False
         """The topic holds records that no claim explains, put there since the whole state was on it
         last."""
@@ -89,14 +87,14 @@ class StreamRunner:
         self._stopping = True
         self._ended.set()
 
-    def begin_anew(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """What the stream stood on is lost: let go of everything, then claim and read back as at a
         start."""
         if not self._stopping:
-            log.warning("stream begins anew", extra={"stream": self.spec.id, "reason": why})
-            self._anew = self._anew and not self._status.complete
+            log.warning("restarting stream", extra={"stream": self.spec.id, "reason": why})
+            self._topic_recreated = self._topic_recreated and not self._status.complete
             self._status.complete = False
-            self._status.failed(why)
+            self._status.failed(why, cause=causes.KAFKA)
             self._ended.set()
 
     def recheck(self) -> None:
@@ -105,7 +103,7 @@ class StreamRunner:
             self._watcher.recheck()
 
     async def run(self) -> None:
-        """Write the stream until told to stop. An unexpected error restarts this stream after a
+        """Write the stream until stopped. An unexpected error restarts this stream after a
         growing delay, and ends nothing else.
 
         Raises:
@@ -130,12 +128,12 @@ class StreamRunner:
                     now_s = clock.now_s()
                     healthy = now_s - began_s > _HEALTHY_S
                     delays[why], wait_s = delays[why].after_failure(
-                        now_s, healthy=healthy, rng=self._rooms.rng
+                        now_s, healthy=healthy, rng=self._context.rng
                     )
                     self._show_end(error, wait_s)
                     await self._pause(wait_s)
         finally:
-            self._rooms.sink.close(self.spec.topic, self.spec.id)
+            self._context.sink.close(self.spec.topic, self.spec.id)
             self._status.state = "stopped"
             self._metrics.stream_owned.set(0)
 
@@ -159,8 +157,10 @@ class StreamRunner:
                 return error
             self._metrics.ownership_changes_total["fenced"].inc()
             raise Fenced(
-                taken_by(
-                    self._rooms.control.holder_of(self.spec.id), self.spec.id, self._rooms.holder
+                ownership_lost(
+                    self._context.control.holder_of(self.spec.id),
+                    self.spec.id,
+                    self._context.holder,
                 )
             ) from error
         except Exception as error:
@@ -173,7 +173,7 @@ class StreamRunner:
             )
             if spoiled is not None or isinstance(error, EpochSpoiled):
                 self._foreign = True
-                self.begin_anew(str(error if spoiled is None else first_cause(spoiled)))
+                self.restart(str(error if spoiled is None else first_cause(spoiled)))
                 return None
             return error
         return None
@@ -196,7 +196,7 @@ class StreamRunner:
         self._status.failed(
             f"{message}; only this stream restarts; please report it with the log",
             next_attempt_ms=next_ms,
-            cause="internal",
+            cause=causes.INTERNAL,
         )
 
     async def _pause(self, wait_s: float) -> None:
@@ -207,15 +207,15 @@ class StreamRunner:
 
     async def _begin(self) -> tuple[Store, StreamRelay, RecoveredState] | None:
         """The topic, the claim, acknowledged on every partition, and what the log says; nothing is
-        promised before, so this may be cancelled anywhere. None: begin anew.
+        promised before, so this may be cancelled anywhere. None: restart.
         """
-        if not self._rooms.control_made.is_set():
-            if trouble := self._rooms.board.problems.get("kafka"):
-                self._status.failed(trouble)
-            await self._rooms.control_made.wait()
+        if not self._context.control_made.is_set():
+            if trouble := self._context.statuses.problems.get("kafka"):
+                self._status.failed(trouble, cause=causes.KAFKA)
+            await self._context.control_made.wait()
             self._status.progressed()
-        await self._rooms.control.caught_up()
-        if self._epoch and self._rooms.control.outclaimed(
+        await self._context.control.caught_up()
+        if self._epoch and self._context.control.outclaimed(
             self.spec.id, self._epoch, by_others=True
         ):
             raise Fenced(f"stream {self.spec.id}: a newer claim was read")
@@ -227,12 +227,12 @@ class StreamRunner:
             suppress_unchanged=self.planned.suppress_unchanged,
             namespaces=self.spec.plan.arrival_namespaces,
         )
-        rooms = self._rooms
-        turn, read = rooms.reading_back, self._status.was_read
+        context = self._context
+        turn, read = context.reading_back, self._status.log_read
         reader = LogReader(
             self.spec,
-            rooms.connection,
-            rooms.sink,
+            context.connection,
+            context.sink,
             failed=self._unreadable,
             succeeded=read,
             turn=turn,
@@ -240,22 +240,22 @@ class StreamRunner:
         relay = self._relay(store, message_bytes, reader)
         try:
             self._epoch = await relay.claim(
-                self._highest_epoch, recreated=self._anew or self._moved()
+                self._highest_epoch, recreated=self._topic_recreated or self._moved()
             )
         except TopicLost as lost:  # the control topic; the supervisor will know it later
-            self.begin_anew(str(lost))
+            self.restart(str(lost))
             return None
         except TopicRefused as error:
             await self._wait_claimable(error)
             return None
         if any(start is not None and start > claimed_at for start, claimed_at in relay.to_read):
-            self.begin_anew(
+            self.restart(
                 f"topic {self.spec.topic} ends before the snapshot that its stream was to go on "
                 "from: it was recreated"
             )
-            self._anew = True
+            self._topic_recreated = True
             return None
-        self._status.owner = self._rooms.holder
+        self._status.owner = self._context.holder
         self._metrics.stream_owned.set(1)
         self._metrics.ownership_changes_total["claim"].inc()
         return store, relay, await self._resumed(relay, store, reader)
@@ -264,45 +264,46 @@ class StreamRunner:
 
     async def _wait_claimable(self, error: TopicRefused) -> None:
         """Return once the control topic holds nothing that keeps the stream from being claimed."""
-        self._status.state, self._status.waits_for = "waiting", str(error)
-        self._status.failed(str(error))
+        self._status.state = "waiting"
+        self._status.wait_for("stream", str(error), error.cause)
+        self._status.failed(str(error), cause=error.cause)
         log.error("stream cannot be claimed", extra={"stream": self.spec.id, "error": str(error)})
-        await self._rooms.control.until(lambda: not self._rooms.control.blocked(self.spec.id))
-        self._status.waits_for = ""
+        await self._context.control.until(lambda: not self._context.control.blocked(self.spec.id))
+        self._status.end_wait("stream")
         self._status.progressed()
 
     async def _topic_ready(self) -> int:
         """The topic's max.message.bytes once it exists and is safe."""
         refused, away = _REFUSED, _AWAY
         while True:
-            now_s, rng = clock.now_s(), self._rooms.rng
+            now_s, rng = clock.now_s(), self._context.rng
             try:
                 self._check_pins()
-                facts = await self._rooms.topics.ensure_topic(
-                    topic_spec(self.spec, self._rooms.settings)
+                facts = await self._context.topics.ensure_topic(
+                    topic_spec(self.spec, self._context.settings)
                 )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
             except SinkUnavailable as error:
                 away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(str(error), wait_s, for_a_person=False)
+                self._wait(error, wait_s, for_a_person=False)
             else:
                 if not self._foreign:
-                    self._status.waits_for = ""
+                    self._status.waits.clear()
                     self._status.progressed()
                 for warning in facts.warnings:
                     log.warning(
-                        "topic has a doubtful setting",
+                        "topic has a questionable setting",
                         extra={"topic": self.spec.topic, "warning": warning},
                     )
-                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
-                another = self._rooms.sink.open(
-                    self.spec.topic, self.spec.id, self.begin_anew, made=facts.created
+                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
+                another = self._context.sink.open(
+                    self.spec.topic, self.spec.id, self.restart, made=facts.created
                 )
                 # A topic that is created for a stream that never started replaces none.
-                self._anew |= another and not (
-                    facts.created and self._rooms.control.described(self.spec.id) is None
+                self._topic_recreated |= another and not (
+                    facts.created and self._context.control.described(self.spec.id) is None
                 )
                 return facts.max_message_bytes
             await asyncio.sleep(wait_s)
@@ -311,11 +312,11 @@ class StreamRunner:
         """The topic's max.message.bytes, read again; None: it cannot be read now."""
         with contextlib.suppress(TopicRefused, SinkUnavailable, TimeoutError):
             async with asyncio.timeout(_LIMIT_READ_S):
-                facts = await self._rooms.topics.check_topic(
-                    topic_spec(self.spec, self._rooms.settings)
+                facts = await self._context.topics.check_topic(
+                    topic_spec(self.spec, self._context.settings)
                 )
             if facts is not None:
-                self._rooms.sink.limit(self.spec.topic, facts.max_message_bytes)
+                self._context.sink.limit(self.spec.topic, facts.max_message_bytes)
                 return facts.max_message_bytes
         return None
 
@@ -325,22 +326,24 @@ class StreamRunner:
         Raises: TopicRefused when the control topic pins another shape than the config asks for, or
         has a stream with the same keys.
         """
-        control = self._rooms.control
+        control = self._context.control
         described, own = control.described_streams(), control.described(self.spec.id)
         formats = KeyFormats(described if own is None else {**described, self.spec.id: own})
         self.spec = formats.kept(self.planned.spec)
-        planned = [formats.kept(each) for each in self._rooms.planned]
-        if reason := pinned_otherwise(self.spec, own) or held_up(self.spec, planned, described):
+        planned = [formats.kept(each) for each in self._context.planned]
+        if reason := pinned_conflict(self.spec, own) or topic_conflict(
+            self.spec, planned, described
+        ):
             raise TopicRefused(reason)
-        self._rooms.topics.expect(
-            topic_spec(each, self._rooms.settings)
+        self._context.topics.expect(
+            topic_spec(each, self._context.settings)
             for each in planned
             if each.topic == self.spec.topic
         )
 
     def _moved(self) -> bool:
         """The stream stood on another topic: offsets of its snapshots are of that one."""
-        described = self._rooms.control.described(self.spec.id)
+        described = self._context.control.described(self.spec.id)
         return described is not None and described.get("topic") != self.spec.topic
 
     def _refuse(self, error: TopicRefused | ForeignRecords, wait_s: float) -> None:
@@ -349,34 +352,40 @@ class StreamRunner:
             log.error(
                 "stream refused" if isinstance(error, EpochAhead) else "topic refused", extra=extra
             )
-        self._wait(str(error), wait_s, for_a_person=True)
+        self._wait(error, wait_s, for_a_person=True)
 
-    def _wait(self, message: str, wait_s: float, *, for_a_person: bool) -> None:
+    def _wait(self, error: SinkError, wait_s: float, *, for_a_person: bool) -> None:
+        message = str(error)
+        cause = (error.cause if for_a_person else causes.KAFKA).about(self.spec.topic)
+        next_ms = clock.wall_ms() + int(wait_s * 1000)
         self._status.state = "waiting"
-        self._status.waits_for = message if for_a_person else ""
-        self._status.failed(message, next_attempt_ms=clock.wall_ms() + int(wait_s * 1000))
+        if for_a_person:
+            self._status.wait_for("stream", message, cause)
+        else:
+            self._status.end_wait("stream")
+        self._status.failed(message, next_attempt_ms=next_ms, cause=cause)
 
     # ---- the claim -------------------------------------------------------------------------------
 
     def _relay(self, store: Store, message_bytes: int, reader: LogReader) -> StreamRelay:
-        settings = self._rooms.settings
+        settings = self._context.settings
         return StreamRelay(
             self.spec,
-            sink=self._rooms.sink,
-            control=self._rooms.control,
+            sink=self._context.sink,
+            control=self._context.control,
             state=store,
             metrics=self._metrics,
-            topic_metrics=self._rooms.metrics.topic(self.spec.topic),
+            topic_metrics=self._context.metrics.topic(self.spec.topic),
             status=self._status,
-            heartbeat_interval_s=self._rooms.heartbeat_interval,
+            heartbeat_interval_s=self._context.heartbeat_interval,
             queue_bytes=settings.queue_bytes,
             conflate=settings.overload == "conflate",
             max_message_bytes=message_bytes,
             limit_again=self._limit_again,
-            concluded=self._rooms.trim,
-            flush_timer=self._rooms.flush_timer,
+            concluded=self._context.trim,
+            flush_timer=self._context.flush_timer,
             foreign_records=reader,
-            rng=self._rooms.rng,
+            rng=self._context.rng,
         )
 
     async def _resumed(self, relay: StreamRelay, store: Store, reader: LogReader) -> RecoveredState:
@@ -388,11 +397,11 @@ class StreamRunner:
             store,
             reader,
             self._epoch,
-            recreated=self._anew,
+            recreated=self._topic_recreated,
             foreign=self._foreign,
         )
         if self._foreign:
-            self._status.waits_for = ""
+            self._status.end_wait("stream")
         self._status.objects = len(store)
         self._metrics.store_objects.set(len(store))
         self._status.progressed()
@@ -400,36 +409,39 @@ class StreamRunner:
 
     def _unreadable(self, error: SinkUnavailable, wait_s: float) -> None:
         next_ms = clock.wall_ms() + int(wait_s * 1000)
-        self._status.not_read(
+        self._status.log_unreadable(
             str(error), next_attempt_ms=next_ms, person=isinstance(error, SinkForbidden)
         )
 
     async def _highest_epoch(self) -> int:
         """Asked where the control topic does not know the stream: then nothing says either whose
-        records stand on its topic."""
+        records are on its topic."""
         refused, away = _REFUSED, _AWAY
         while True:
-            now_s, rng = clock.now_s(), self._rooms.rng
+            now_s, rng = clock.now_s(), self._context.rng
             try:
                 found = await written(
-                    self._rooms.connection, self.spec.topic, self.spec.id, cluster=self.spec.cluster
+                    self._context.connection,
+                    self.spec.topic,
+                    self.spec.id,
+                    cluster=self.spec.cluster,
                 )
             except TopicRefused as error:
                 refused, wait_s = refused.after_failure(now_s, healthy=False, rng=rng)
                 self._refuse(error, wait_s)
             except SinkUnavailable as error:
                 away, wait_s = away.after_failure(now_s, healthy=False, rng=rng)
-                self._wait(str(error), wait_s, for_a_person=False)
+                self._wait(error, wait_s, for_a_person=False)
             else:
-                self._status.waits_for = ""
+                self._status.end_wait("stream")
                 self._status.progressed()
                 extra = {"stream": self.spec.id, "topic": self.spec.topic, "epoch": found.epoch}
                 if found.retired:
                     log.info("stream was retired before and starts again", extra=extra)
                 elif found.epoch:
                     log.warning(
-                        "control topic has lost the stream, its own topic holds it: epochs go on "
-                        "above",
+                        "control topic has no claim of the stream, continuing above the epoch on "
+                        "its own topic",
                         extra=extra,
                     )
                 return found.epoch
@@ -438,12 +450,12 @@ class StreamRunner:
     # ---- following -------------------------------------------------------------------------------
 
     async def _follow(self, store: Store, relay: StreamRelay, found: RecoveredState) -> None:
-        rooms, decision, newest = self._rooms, found.decision, found.newest
+        context, decision, newest = self._context, found.decision, found.newest
         resumed = store.listed
         self._watcher = Watcher(
             self.spec.id,
             self.spec.plan,
-            source=rooms.client,
+            source=context.client,
             outlet=Reflector(
                 store,
                 relay,
@@ -452,12 +464,12 @@ class StreamRunner:
                 resumed=resumed,
                 version=newest,
             ),
-            admission=rooms.admission,
+            admission=context.admission,
             metrics=self._metrics,
             status=self._status,
-            served=rooms.served,
-            server_version=lambda: rooms.server_version,
-            rng=rooms.rng,
+            served=context.served,
+            server_version=lambda: context.server_version,
+            rng=context.rng,
             cursor=decision.frontier if isinstance(decision, WatchFrom) else "",
             floor=newest,
             resumed=resumed,
@@ -473,7 +485,7 @@ class StreamRunner:
                         self._watcher.run(), name=f"watch {self.spec.id}", stopping=self._ended
                     )
                 )
-                with rooms.requests.serving(self.spec.id, relay.request_snapshot):
+                with context.requests.serving(self.spec.id, relay.request_snapshot):
                     await self._ended.wait()
                 watching.cancel()
                 await asyncio.wait((watching,))
@@ -491,7 +503,7 @@ class StreamRunner:
     async def _newer_claim_is_read(self) -> bool:
         """Whether the control topic holds a newer claim of another relay, waiting a moment for
         it."""
-        control, stream = self._rooms.control, self.spec.id
+        control, stream = self._context.control, self.spec.id
         try:
             async with asyncio.timeout(_CLAIM_READ_S):
                 await control.until(lambda: control.outclaimed(stream, self._epoch, by_others=True))

@@ -1,8 +1,4 @@
-"""Which streams run: the config's entries, resolved by discovery, again and again.
-
-Room: app. In: settings, which may be edited, and what the API server serves now. Out: one
-`StreamRunner` per stream, started, replaced and stopped.
-"""
+"""Keeps one `StreamRunner` running per stream of the config, as discovery resolves it."""
 
 from __future__ import annotations
 
@@ -13,17 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from watchrelay.config.streams import resource_topic, shared_topics
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
 from watchrelay.core.backoff import Backoff
+from watchrelay.core.causes import Cause
 from watchrelay.core.errors import Fenced, KubeError, Unreachable
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.key_formats import KeyFormats
 from watchrelay.daemon.plan import (
-    UNTANGLE,
+    DEADLOCK_CURE,
     PlannedStream,
-    entangled,
+    deadlocked,
     overlapping,
-    pinned_otherwise,
+    pinned_conflict,
     plan_streams,
     provisional_ids,
     why_overlapping,
@@ -31,7 +28,7 @@ from watchrelay.daemon.plan import (
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.daemon.tasks import UnexpectedErrors, first_of
 from watchrelay.kube.discovery.client import Discovery
-from watchrelay.kube.discovery.resolve import Found, Resolution, Unknown
+from watchrelay.kube.discovery.resolve import Found, Missing, Resolution, Unknown
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.health import Readiness
@@ -63,8 +60,8 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One entry's streams, or why it has none now. Shape: `found`: its resource is known; `person`:
-    only a person can mend the problem."""
+    """One entry's streams, or why it has none now. `found`: its resource is known; `person`: only
+    an operator can solve the problem."""
 
     entry: ResourceEntry
     streams: list[PlannedStream] = field(default_factory=list)
@@ -72,47 +69,46 @@ class _Plan:
     found: bool = True
     problem: str = ""
     person: bool = False
-    cause: str = ""
+    cause: Cause | None = None
 
 
 class Supervisor:
-    """Keeps the running streams equal to what config and discovery say. Use: `run()` as a task,
+    """Keeps the running streams equal to what config and discovery ask for: `run()` as a task,
     `stop()` once at the end."""
 
     def __init__(
         self,
-        rooms: Rooms,
+        context: DaemonContext,
         discovery: Discovery,
         *,
         tasks: asyncio.TaskGroup,
         readiness: Readiness,
         outclaimed: asyncio.Event,
     ) -> None:
-        self._rooms = rooms
+        self._context = context
         self._discovery = discovery
         self._tasks = tasks
         self._readiness = readiness
         self._outclaimed = outclaimed
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
-        """Streams that were told to stop, because they left the config or changed, and still drain;
+        """Streams that are stopping, because they left the config or changed, and still drain;
         the newest last."""
         self._waiting: set[str] = set()
         self._warned: set[str] = set()
         self._look = asyncio.Event()
         self._stopped = False
-        """No stream starts any more: whoever stops all of them knows those of that moment, and
-        waits for no other."""
+        """No stream starts any more: `stop` and `abandon` know only the streams of that moment."""
         self._version_due_s = 0.0
         self._unexpected = UnexpectedErrors()
 
     async def run(self) -> None:
-        """Look, reconcile, wait; for ever."""
+        """Discover, reconcile, wait; until cancelled."""
         backoff = Backoff()
         self._wait_for_all()
         while True:
-            # while the circuit is open, one stream probes for all
-            await self._rooms.admission.wait_until_closed(within_s=DISCOVERY_INTERVAL_S[1])
+            # where the streams stay away, one of them probes for all
+            await self._context.admission.wait_until_closed(within_s=DISCOVERY_INTERVAL_S[1])
             try:
                 changed = await self._discovery.refresh()
                 await self._ask_version()
@@ -123,13 +119,13 @@ class Supervisor:
                     if isinstance(error, Unreachable)
                     else backoff.after_failure
                 )
-                backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._rooms.rng)
+                backoff, wait_s = after(clock.now_s(), healthy=False, rng=self._context.rng)
                 wait_s = max(wait_s, error.retry_after_s)
                 self._failed(str(error), wait_s, error.cause)
             except Exception as error:
                 # logged: running streams go on, whatever an answer of the API server led to
                 backoff, wait_s = backoff.after_failure(
-                    clock.now_s(), healthy=False, rng=self._rooms.rng
+                    clock.now_s(), healthy=False, rng=self._context.rng
                 )
                 message, cause = self._unexpected.explain(error)
                 log.error(
@@ -137,22 +133,22 @@ class Supervisor:
                     extra={"error": message, "retry_in_s": round(wait_s, 1)},
                     exc_info=cause,
                 )
-                self._failed(message, wait_s, "internal")
+                self._failed(message, wait_s, causes.INTERNAL)
             else:
                 backoff = Backoff()
-                self._rooms.board.problems.pop("kubernetes", None)
-                wait_s = self._rooms.rng.uniform(
+                self._context.statuses.problems.pop("kubernetes", None)
+                wait_s = self._context.rng.uniform(
                     *(_WAITING_INTERVAL_S if self._waiting else DISCOVERY_INTERVAL_S)
                 )
                 for stream in self._waiting:
-                    self._rooms.board.open(stream).next_attempt_ms = clock.wall_ms() + int(
+                    self._context.statuses.open(stream).next_attempt_ms = clock.wall_ms() + int(
                         wait_s * 1000
                     )
             self._look.clear()
             await first_of(self._look, timeout_s=wait_s)
 
     async def served(self, resource: Resource) -> bool | None:
-        """Whether the server serves `resource` now; asks it anew. None: it cannot say."""
+        """Whether the server serves `resource` now, by a new request; None: not known."""
         try:
             await self._discovery.refresh()
         except KubeError:
@@ -184,10 +180,10 @@ class Supervisor:
         for each in self._alive:
             each.task.cancel()
 
-    def begin_anew(self, why: str) -> None:
-        """Have every stream claim again: what the control topic said is lost."""
+    def restart(self, why: str) -> None:
+        """Restart every stream with a new claim: the control topic's content is lost."""
         for each in self._running.values():
-            each.runner.begin_anew(why)
+            each.runner.restart(why)
 
     @property
     def _alive(self) -> list[_Running]:
@@ -197,11 +193,11 @@ class Supervisor:
 
     def objections(self, settings: Settings) -> list[tuple[int, str, str]]:
         """Which entries would give a stream that runs well another shape than is pinned, or have
-        streams wait for each other for ever, and what to do. Shape: index, message, cure.
+        streams block each other, and what to do: (index, message, cure).
         """
         found: list[tuple[int, str, str]] = []
         planned: dict[str, tuple[int, StreamSpec]] = {}
-        formats = KeyFormats(self._rooms.control.described_streams())
+        formats = KeyFormats(self._context.control.described_streams())
         plans = _streams(self._plan(settings))
         places = {id(entry): index for index, entry in enumerate(settings.resources)}
         for each in plans.values():
@@ -212,11 +208,11 @@ class Supervisor:
                 planned[each.spec.id] = (index, formats.kept(each.spec))
         for each, earlier in self._overlapping(plans):
             found.append((places[id(each.entry)], *why_overlapping(settings, each, earlier)))
-        stuck = entangled(
-            (spec for _, spec in planned.values()), self._rooms.control.described_streams()
+        stuck = deadlocked(
+            (spec for _, spec in planned.values()), self._context.control.described_streams()
         )
         found.extend(
-            (planned[stream][0], reason, UNTANGLE.format(stream))
+            (planned[stream][0], reason, DEADLOCK_CURE.format(stream))
             for stream, reason in stuck.items()
         )
         return found
@@ -235,24 +231,24 @@ class Supervisor:
 
     def _repinned(self, planned: PlannedStream, formats: KeyFormats) -> str:
         running = self._running.get(planned.spec.id)
-        described = self._rooms.control.described(planned.spec.id)
-        if running is None or pinned_otherwise(running.runner.spec, described):
+        described = self._context.control.described(planned.spec.id)
+        if running is None or pinned_conflict(running.runner.spec, described):
             return ""
-        # Where this edit has other resources join, it is told now what they would be told later.
+        # Where this edit has other resources join, report now what they would report later.
         joined = bool(planned.spec.key_prefix) and not running.runner.planned.spec.key_prefix
-        return pinned_otherwise(planned.spec if joined else formats.kept(planned.spec), described)
+        return pinned_conflict(planned.spec if joined else formats.kept(planned.spec), described)
 
     def adopt(self, settings: Settings) -> None:
         """Run by these settings from now on: streams that do not change keep watch and epoch.
         Nothing changes once all are stopped."""
         if self._stopped:
             return
-        self._rooms.settings = settings
-        self._rooms.heartbeat_interval.change(settings.heartbeat_interval_s)
-        self._rooms.board.problems.pop("config", None)
+        self._context.settings = settings
+        self._context.heartbeat_interval.change(settings.heartbeat_interval_s)
+        self._context.statuses.problems.pop("config", None)
         self._warned.clear()
         for stream in self._waiting - self._running.keys():
-            self._rooms.board.close(stream)
+            self._context.statuses.close(stream)
         self._waiting &= self._running.keys()
         self._look.set()  # what an entry names may have come a moment ago
         if self._discovery.catalog is None:
@@ -264,11 +260,11 @@ class Supervisor:
             # logged: an edit never ends a relay that works, and `run` tries again at once
             message, cause = self._unexpected.explain(error)
             log.error(
-                "edit could not be put in force, trying again",
+                "config change could not be applied, retrying",
                 extra={"error": message},
                 exc_info=cause,
             )
-            self._failed(message, 0.0, "internal")
+            self._failed(message, 0.0, causes.INTERNAL)
 
     async def _ask_version(self) -> None:
         """Keep the server's version known, from before the first stream on, so that how it lists
@@ -278,25 +274,25 @@ class Supervisor:
             return
         try:
             async with asyncio.timeout(_VERSION_TIMEOUT_S):
-                version = await self._rooms.client.version()
+                version = await self._context.client.version()
         except (KubeError, TimeoutError) as error:
             # lists are paged until it is: slower, not wrong
             log.debug("version is not known", extra={"error": str(error)})
         else:
-            self._rooms.server_version = (version.major, version.minor)
+            self._context.server_version = (version.major, version.minor)
             self._version_due_s = now_s + VERSION_INTERVAL_S
 
     # ---- reconciling -----------------------------------------------------------------------------
 
-    def _failed(self, message: str, wait_s: float, cause: str = "") -> None:
-        if self._rooms.board.problems.get("kubernetes") != message:
+    def _failed(self, message: str, wait_s: float, cause: Cause) -> None:
+        if self._context.statuses.problems.get("kubernetes") != message:
             log.warning(
                 "discovery failed", extra={"error": message, "retry_in_s": round(wait_s, 1)}
             )
-        self._rooms.board.problems.put("kubernetes", message, cause=cause)
+        self._context.statuses.problems.put("kubernetes", message, cause=cause)
         at_ms = clock.wall_ms() + int(wait_s * 1000)
         for stream in self._waiting:
-            self._rooms.board.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
+            self._context.statuses.open(stream).failed(message, next_attempt_ms=at_ms, cause=cause)
 
     def _plan(self, settings: Settings) -> list[_Plan]:
         """What each entry means now. Entries that name their resource come first: a wildcard means
@@ -319,6 +315,13 @@ class Supervisor:
                 found=False,
                 problem=resolution.reason,
                 person=not isinstance(resolution, Unknown),
+                cause=None
+                if isinstance(resolution, Unknown)
+                else (
+                    causes.RESOURCE_NOT_SERVED
+                    if isinstance(resolution, Missing)
+                    else causes.ENTRY_UNUSABLE
+                ).about(entry.resource),
             )
         streams: list[PlannedStream] = []
         try:
@@ -326,7 +329,8 @@ class Supervisor:
                 topic = resource_topic(settings, entry, resource)
                 streams.extend(plan_streams(settings, entry, resource, prefixed=topic in shared))
         except ValueError as error:
-            return _Plan(entry, problem=str(error), person=True)
+            unusable = causes.ENTRY_UNUSABLE.about(entry.resource)
+            return _Plan(entry, problem=str(error), person=True, cause=unusable)
         except Exception as error:
             # logged: what is odd about one resource concerns its entry alone
             message, cause = self._unexpected.explain(error)
@@ -335,13 +339,13 @@ class Supervisor:
                 extra={"resource": entry.resource, "error": message},
                 exc_info=cause,
             )
-            return _Plan(entry, problem=message, cause="internal")
+            return _Plan(entry, problem=message, cause=causes.INTERNAL)
         return _Plan(entry, streams, warnings=resolution.warnings)
 
     def _reconcile(self, *, changed: bool) -> None:
         if self._stopped:
             return
-        settings = self._rooms.settings
+        settings = self._context.settings
         plans = self._plan(settings)
         pairs = self._overlapping(_streams(plans))
         refused = {
@@ -351,13 +355,13 @@ class Supervisor:
         planned = {
             stream: each for stream, each in _streams(plans).items() if stream not in refused
         }
-        self._rooms.planned = [each.spec for each in planned.values()]
+        self._context.planned = [each.spec for each in planned.values()]
         for stream, running in list(self._running.items()):
             if stream not in planned and running.runner.planned.entry not in settings.resources:
                 self._remove(stream, running)
         for plan in plans:
             self._show(plan, planned, refused)
-        formats = KeyFormats(self._rooms.control.described_streams())
+        formats = KeyFormats(self._context.control.described_streams())
         for each in planned.values():
             self._start(each, formats)
         self._readiness.started = True
@@ -368,18 +372,19 @@ class Supervisor:
     def _show(
         self, plan: _Plan, planned: Mapping[str, PlannedStream], refused: Mapping[str, str]
     ) -> None:
-        """Say on the board what the entry waits for."""
+        """Record in the status registry what the entry waits for."""
         entry = plan.entry
         if plan.problem:
             if plan.found or not self._covered(entry):
-                self._wait_for(entry, plan.problem, person=plan.person, cause=plan.cause)
+                self._wait_for(entry, plan.problem, plan.cause, person=plan.person)
             return
         for warning in plan.warnings:
             self._warn("resource name is ambiguous", entry, warning)
         self._found_now(entry, plan.streams, refused)
         for each in plan.streams:
             if reason := refused.get(each.spec.id):
-                self._wait_for(entry, reason, person=True, streams=[each.spec.id])
+                cause = causes.ENTRY_UNUSABLE.about(entry.resource)
+                self._wait_for(entry, reason, cause, person=True, streams=[each.spec.id])
                 continue
             other = planned[each.spec.id].entry
             if other is not entry and not entry.resource.startswith("*"):
@@ -387,8 +392,10 @@ class Supervisor:
                     f"{other.resource} and {entry.resource} are both stream {each.spec.id}: "
                     "give one of them an id"
                 )
-                self._rooms.board.problems["config"] = problem
-                self._warn("two entries mean one stream, the second is left out", entry, problem)
+                self._context.statuses.problems["config"] = problem
+                self._warn(
+                    "two config entries define the same stream, ignoring the second", entry, problem
+                )
 
     def _warn(self, message: str, entry: ResourceEntry, warning: str) -> None:
         if warning not in self._warned:
@@ -400,23 +407,23 @@ class Supervisor:
         return any(each.runner.planned.entry == entry for each in self._running.values())
 
     def _wait_for_all(self) -> None:
-        for entry in self._rooms.settings.resources:
-            self._wait_for(entry, "the API server was not asked yet", person=False)
+        for entry in self._context.settings.resources:
+            self._wait_for(entry, "the API server was not queried yet", None, person=False)
 
     def _wait_for(
         self,
         entry: ResourceEntry,
         reason: str,
+        cause: Cause | None,
         *,
         person: bool,
-        cause: str = "",
         streams: Sequence[str] = (),
     ) -> None:
         """Show why the entry's streams cannot start. Those that run show the error alone: their
         state is their own."""
         for stream in streams or provisional_ids(entry):
             self._waiting.add(stream)
-            status = self._rooms.board.open(stream)
+            status = self._context.statuses.open(stream)
             if stream not in self._running:
                 if person and status.waits_for != reason:
                     log.warning(
@@ -424,8 +431,11 @@ class Supervisor:
                         extra={"stream": stream, "resource": entry.resource, "reason": reason},
                     )
                 status.state = "waiting"
-                status.waits_for = reason if person else ""
-            if person or cause:
+                if person and cause is not None:
+                    status.wait_for("config", reason, cause)
+                else:
+                    status.end_wait("config")
+            if cause is not None:
                 status.failed(reason, cause=cause)
 
     def _found_now(
@@ -437,12 +447,12 @@ class Supervisor:
             if stream in self._waiting and stream not in refused:
                 self._waiting.discard(stream)
                 if stream in real:
-                    status = self._rooms.board.open(stream)
+                    status = self._context.statuses.open(stream)
                     if stream not in self._running:
-                        status.waits_for = ""
+                        status.end_wait("config")
                     status.progressed()
                 else:
-                    self._rooms.board.close(stream)
+                    self._context.statuses.close(stream)
 
     # ---- streams ---------------------------------------------------------------------------------
 
@@ -460,13 +470,13 @@ class Supervisor:
                 return
             self._stop(running)
             log.info(
-                "stream is resolved anew",
+                "stream restarts with a changed definition",
                 extra={"stream": stream, "resource": str(planned.spec.plan.selection.resource)},
             )
         before = next(
             (each.task for each in reversed(self._ending) if each.runner.spec.id == stream), None
         )
-        runner = StreamRunner(planned, self._rooms)
+        runner = StreamRunner(planned, self._context)
         task = self._tasks.create_task(self._live(runner, before), name=f"stream {stream}")
         self._running[stream] = _Running(runner, task)
 
@@ -482,7 +492,7 @@ class Supervisor:
 
     def _stop(self, running: _Running) -> None:
         running.runner.stop(
-            deadline_s=clock.now_s() + self._rooms.settings.shutdown.drain_timeout_s
+            deadline_s=clock.now_s() + self._context.settings.shutdown.drain_timeout_s
         )
         self._ending.append(running)
 
@@ -490,32 +500,35 @@ class Supervisor:
         stream = runner.spec.id
         if before is not None:
             await asyncio.wait((before,))
-            self._rooms.board.open(stream).renew()
+            self._context.statuses.open(stream).renew()
         try:
             await runner.run()
         except Fenced as error:
             if stream in self._running:
-                log.error("outclaimed", extra={"stream": stream, "error": str(error)})
+                log.error(
+                    "stream ownership lost to another relay",
+                    extra={"stream": stream, "error": str(error)},
+                )
                 self._outclaimed.set()
             else:
                 log.info(
-                    "another relay took over a stream that left the config",
+                    "another relay took over a stream that was removed from the config",
                     extra={"stream": stream},
                 )
         finally:
             self._ended(runner)
 
     def _ended(self, runner: StreamRunner) -> None:
-        """A stream that was told to stop has ended; if it left the config, nothing speaks of it any
+        """A stopping stream has ended; if it left the config, it is not shown any
         more."""
         stream, ending = runner.spec.id, len(self._ending)
         self._ending = [each for each in self._ending if each.runner is not runner]
         if len(self._ending) < ending and stream not in self._running:
-            self._rooms.metrics.forget(stream)
+            self._context.metrics.forget(stream)
             if stream in self._waiting:
-                self._rooms.board.open(stream).state = "waiting"
+                self._context.statuses.open(stream).state = "waiting"
             else:
-                self._rooms.board.close(stream)
+                self._context.statuses.close(stream)
 
 
 def _found(resolution: Resolution) -> tuple[Resource, ...]:

@@ -1,8 +1,4 @@
-"""Tasks that may not end in silence.
-
-Room: app. In: coroutines that should run until told to stop. Out: an error where one returned or
-was cancelled before that.
-"""
+"""Background tasks whose early end is an error, and waiting for events."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ async def end_all(tasks: Iterable[asyncio.Task[None]], *, again_s: float = 10.0)
     """Cancel `tasks`, and return when all of them have ended.
 
     Who has not ended after `again_s` is cancelled again: libraries swallow cancellations
-    (`kafka.client.patches` names two that did), and a process that was told to stop ends.
+    (`kafka.client.patches` names two that did), and a process that is stopping ends.
     """
     left = set(tasks)
     while left:
@@ -115,7 +111,7 @@ class UnexpectedErrors:
         )
 
 
-def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """The event loop's exception handler: what it complains of is a bug of ours and logged as an
     error, but for broken connections.
 
@@ -128,6 +124,6 @@ def loop_complains(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         and future is not None
         and not isinstance(future, asyncio.Task)
     ):
-        _log.debug("a connection broke that nobody waits for", extra={"error": str(broken)})
+        _log.debug("connection closed with no waiter", extra={"error": str(broken)})
     else:
         loop.default_exception_handler(context)

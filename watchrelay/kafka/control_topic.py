@@ -25,7 +25,7 @@ from watchrelay.core.text import short
 from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.control_state import ControlState, StreamControl, Value, remembered
 from watchrelay.kafka.topic_follower import TopicFollower
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class ControlTopic:
         topic: str,
         sink: Delivers,
         *,
-        board: Board | None = None,
+        statuses: StatusRegistry | None = None,
         holder: str | None = None,
         rng: random.Random | None = None,
         wall_ms: Callable[[], int] = clock.wall_ms,
@@ -70,7 +70,7 @@ class ControlTopic:
         self.topic = topic
         self.holder = holder or f"{socket.gethostname()}-{os.getpid()}"
         self._sink = sink
-        problems = board.problems if board is not None else {}
+        problems = statuses.problems if statuses is not None else {}
         self._rng, self._wall_ms = rng or random.Random(), wall_ms
         self._follower = TopicFollower(
             connection,

@@ -21,7 +21,7 @@ from watchrelay.kafka.client.producer import send_record
 from watchrelay.kafka.signal_records import SnapshotRequest, parse_signal, signal_value
 from watchrelay.kafka.topic_follower import TopicFollower
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +62,20 @@ class SignalTopic:
         take: TakeRequest,
         *,
         metrics: Metrics,
-        board: Board,
+        statuses: StatusRegistry,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = clock.now_s,
         wall_ms: Callable[[], int] = clock.wall_ms,
     ) -> None:
         self.topic = topic
         self._follower = TopicFollower(
-            connection, topic, self, name="signal", committed=True, problems=board.problems, rng=rng
+            connection,
+            topic,
+            self,
+            name="signal",
+            committed=True,
+            problems=statuses.problems,
+            rng=rng,
         )
         self._take = take
         self._now_s, self._wall_ms = now_s, wall_ms

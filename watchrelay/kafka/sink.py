@@ -24,7 +24,7 @@ from watchrelay.kafka.topic_identity import TopicIdentity
 from watchrelay.kafka.topic_writers import Lost, TopicWriters
 from watchrelay.kafka.written_offsets import WrittenOffsets
 from watchrelay.observe.metrics import NO_ACKNOWLEDGEMENT, Metrics, TopicMetrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _BUILD_RETRY = Backoff(base_s=0.1, cap_s=5.0, jitter=0.5)
 _LOOK_EVERY_S = 30.0
 _LOOK_DOUBTFUL_S = 1.0
 _LOOK_TIMEOUT_S = 5.0
-_BOARD = "kafka"
+_PROBLEM = "kafka"
 _STALLED = "silence"
 _SECRETS = "secrets"
 _WATCH_EVERY_S = 1.0
@@ -76,7 +76,7 @@ class KafkaSink:
         connection: KafkaConnection,
         *,
         metrics: Metrics,
-        board: Board,
+        statuses: StatusRegistry,
         settings: SinkSettings | None = None,
         rng: random.Random | None = None,
         start: Callable[
@@ -87,7 +87,7 @@ class KafkaSink:
         self._connection = connection
         self._start = start
         self._metrics = metrics
-        self._board = board
+        self._statuses = statuses
         self._settings = settings or SinkSettings()
         self._rng = rng or random.Random()
         self._packer = Packer()
@@ -115,7 +115,7 @@ class KafkaSink:
     @property
     def trouble(self) -> str:
         """What is wrong with Kafka, for people; "" when nothing is known to be."""
-        return self._board.problems.get(_BOARD, "")
+        return self._statuses.problems.get(_PROBLEM, "")
 
     # ---- the port --------------------------------------------------------------------------------
 
@@ -524,7 +524,7 @@ class KafkaSink:
                 f"no acknowledgement from kafka at {self._connection.servers} for "
                 f"{now_s - since_s:.0f} s"
             )
-            if (status := self._board.streams.get(stream)) is not None:
+            if (status := self._statuses.streams.get(stream)) is not None:
                 person = refused is not None and NO_RIGHT in refused
                 status.not_acknowledged(refused or self._troubles.get("") or silence, person=person)
 
@@ -532,7 +532,7 @@ class KafkaSink:
         """An overdue batch is on its way no more."""
         del self._silent[place]
         stream = place[1]
-        status = self._board.streams.get(stream)
+        status = self._statuses.streams.get(stream)
         if status is not None and not any(other == stream for _, other in self._silent):
             status.acknowledged()
 
@@ -564,9 +564,11 @@ class KafkaSink:
             first, *others = sorted(
                 self._troubles.values(), key=lambda trouble: trouble == self._troubles.get(_STALLED)
             )
-            self._board.problems[_BOARD] = first + (f" (and {len(others)} more)" if others else "")
+            self._statuses.problems[_PROBLEM] = first + (
+                f" (and {len(others)} more)" if others else ""
+            )
         else:
-            self._board.problems.pop(_BOARD, None)
+            self._statuses.problems.pop(_PROBLEM, None)
 
 
 class _TooLarge(Exception):

@@ -164,8 +164,8 @@ class KubeClient:
         what = self._what("list", selection)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                response = await self._send(
-                    "list", selection.path, params, headers, stream=stream, what=what
+                response = await self._select(
+                    "list", selection, params, headers, stream=stream, what=what
                 )
                 try:
                     return await self._read_page(response, selection, what=what)
@@ -233,9 +233,7 @@ class KubeClient:
         # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut short
         # (WATCH 0, D1).
         headers = {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"}
-        response = await self._send(
-            "watch", selection.path, params, headers, stream=stream, what=what
-        )
+        response = await self._select("watch", selection, params, headers, stream=stream, what=what)
         if not says_json(response.headers.get("Content-Type", "")):
             raise await self._refused(response, what=what)
         return response
@@ -291,6 +289,22 @@ class KubeClient:
     def _what(self, verb: str, selection: Selection) -> str:
         within = f" in namespace {selection.namespace}" if selection.namespace else ""
         return f"{verb} {selection.resource.qualified}{within} at {self.where}"
+
+    async def _select(
+        self,
+        verb: str,
+        selection: Selection,
+        params: Mapping[str, str],
+        headers: Mapping[str, str],
+        *,
+        stream: str,
+        what: str,
+    ) -> aiohttp.ClientResponse:
+        try:
+            return await self._send(verb, selection.path, params, headers, stream=stream, what=what)
+        except KubeError as error:
+            error.cause = error.cause.about(selection.resource.qualified, verb)
+            raise
 
     async def _send(
         self,

@@ -1,15 +1,11 @@
-"""The rules behind `/readyz`.
-
-Room: observe. In: the board of streams. Out: ready or not, and why not, as JSON for people and
-probes.
-"""
+"""The rules behind `/readyz`: whether the process is ready, and why not, as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from watchrelay.core.text import counted
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 
 
 @dataclass(slots=True)
@@ -21,31 +17,31 @@ class Readiness:
     alerts speak of outages.
     """
 
-    board: Board
+    statuses: StatusRegistry
     started: bool = False
-    """The streams that the config asks for are known (an empty board before that is not
+    """The streams that the config asks for are known (an empty registry before that is not
     readiness)."""
     reached: bool = False
 
     def check(self) -> tuple[bool, dict[str, object]]:
         """Whether to answer 200, and the body."""
-        reasons = {status.stream: _reason(status) for status in self.board.streams.values()}
+        reasons = {status.stream: _reason(status) for status in self.statuses.streams.values()}
         if self.started and all(
-            status.complete or status.waits_for for status in self.board.streams.values()
+            status.complete or status.waits_for for status in self.statuses.streams.values()
         ):
             self.reached = True
         body: dict[str, object] = {
             "ready": self.reached,
             "streams": {
                 name: {
-                    "state": self.board.streams[name].state,
+                    "state": self.statuses.streams[name].state,
                     **({"reason": reason} if reason else {}),
                 }
                 for name, reason in reasons.items()
             },
         }
-        if self.board.problems:
-            body["problems"] = dict(self.board.problems)
+        if self.statuses.problems:
+            body["problems"] = dict(self.statuses.problems)
         return self.reached, body
 
 

@@ -1,9 +1,4 @@
-"""What the interpreter itself costs: how late the event loop's timers run, and how long the
-collector holds everything up.
-
-Room: observe. In: a running event loop. Out: two metrics, at the price of two timers a second and a
-clock read around each collection.
-"""
+"""Measures how late the event loop's timers run, and how long the garbage collector pauses it."""
 
 from __future__ import annotations
 
@@ -20,8 +15,8 @@ from watchrelay.observe.metrics import Metrics
 _EVERY_S = 0.5
 
 
-class _Pulse:
-    """A timer that says by how much it was late. Shape: a loop that was held up for long is seen
+class _LagTimer:
+    """A timer that measures how late it ran. A loop that was held up for long is seen
     once, with all of it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lag: Histogram) -> None:
@@ -41,9 +36,9 @@ class _Pulse:
 
 
 class _Pauses:
-    """Adds up what collections take. Shape: `seconds` by generation, plain numbers: a collection
+    """Adds up what collections take: `seconds` by generation, plain numbers: a collection
     may begin wherever memory is asked for, also while a counter of the library holds its lock,
-    which would be waited for for ever."""
+    a deadlock."""
 
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds
@@ -57,9 +52,9 @@ class _Pauses:
 
 
 @contextlib.contextmanager
-def interpreter_watched(metrics: Metrics) -> Iterator[None]:
+def measure_interpreter(metrics: Metrics) -> Iterator[None]:
     """Both are measured within the block, which an event loop runs."""
-    pulse = _Pulse(asyncio.get_running_loop(), metrics.histogram("event_loop_lag_seconds"))
+    pulse = _LagTimer(asyncio.get_running_loop(), metrics.histogram("event_loop_lag_seconds"))
     pauses = _Pauses(metrics.gc_pause_seconds)
     gc.callbacks.append(pauses)
     try:

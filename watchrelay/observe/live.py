@@ -1,8 +1,5 @@
-"""One picture a second, shared by all who look; none while nobody looks.
-
-Room: observe. In: the board. Out: bytes of server-sent events: the whole picture, or what changed
-since the one before.
-"""
+"""Server-sent events for the status page: one update per second, shared by all viewers, and none
+while there is no viewer."""
 
 from __future__ import annotations
 
@@ -17,12 +14,11 @@ import msgspec
 from watchrelay.core import clock
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.overview import About, Overview, as_text, overview
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 TICK_S: Final = 1.0
 VIEWERS_MAX: Final = 32
-"""Pages that are kept fresh at once. The next one is told to ask every few seconds, which costs no
-connection."""
+"""Pages that are kept fresh at once. The next one gets 503 and polls every few seconds."""
 RETRY_MS: Final = 1_000
 """How soon a browser connects again. Source: the HTML standard, server-sent events, `retry`."""
 
@@ -31,8 +27,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _Picture:
-    """One look at the board. Shape: `rows` and `rest` encoded; `news` is the event for who saw the
-    picture before."""
+    """The overview at one moment, encoded; `news` is the event for viewers that have the previous
+    picture."""
 
     number: int
     due_s: float
@@ -45,11 +41,11 @@ class _Picture:
 
 
 class Live:
-    """Pictures of the board, made when somebody asks and the newest is older than a tick; forgotten
-    when the last viewer goes."""
+    """Encoded overviews, made on request when the newest is older than `TICK_S`; dropped with the
+    last viewer."""
 
-    def __init__(self, board: Board, readiness: Readiness, about: About) -> None:
-        self._board, self._readiness, self._about = board, readiness, about
+    def __init__(self, statuses: StatusRegistry, readiness: Readiness, about: About) -> None:
+        self._statuses, self._readiness, self._about = statuses, readiness, about
         self._picture: _Picture | None = None
         self._number = 0
         self._ended = asyncio.Event()
@@ -74,7 +70,10 @@ class Live:
         picture = self._present()
         if picture.whole is None:
             history = _encode(
-                {name: status.pace.history() for name, status in self._board.streams.items()}
+                {
+                    name: status.event_rate.history()
+                    for name, status in self._statuses.streams.items()
+                }
             )
             rows = b",".join(picture.rows.values())
             picture.whole = b'{"at":%d,"relay":%b,"cards":%b,"rows":[%b],"history":%b}' % (
@@ -91,21 +90,21 @@ class Live:
 
     def text(self) -> str:
         """The present as a table for a terminal."""
-        return as_text(self._board, self._readiness, self._about)
+        return as_text(self._statuses, self._readiness, self._about)
 
     def transitions(self, stream: str) -> bytes | None:
         """One stream with its recent transitions, newest first; None when there is no such
         stream."""
-        status = self._board.streams.get(stream)
+        status = self._statuses.streams.get(stream)
         return (
             None
             if status is None
-            else _encode({**status.as_json(), "transitions": status.transitions()})
+            else _encode({**status.as_json(), "transitions": status.history_json()})
         )
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Server-sent events for one viewer: the whole picture, then each second what changed;
-        whoever was slow gets the whole again."""
+        a slow viewer gets the whole again."""
         self.viewers += 1
         try:
             yield b"retry: %d\n\n" % RETRY_MS
@@ -134,7 +133,7 @@ class Live:
         before, now_s = self._picture, clock.now_s()
         if before is not None and now_s < before.due_s:
             return before
-        seen = overview(self._board, self._readiness, self._about)
+        seen = overview(self._statuses, self._readiness, self._about)
         self._number += 1
         picture = self._picture = _Picture(
             number=self._number,

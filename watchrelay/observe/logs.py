@@ -1,8 +1,4 @@
-"""Logs for machines and for people, on stderr.
-
-Room: observe. In: records of the standard `logging` module: a constant phrase, the data in `extra`.
-Out: one line each.
-"""
+"""Structured logs on stderr: one line per record of the standard `logging` module, JSON or text."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ _COLOURS = {
 _RESET = "\x1b[0m"
 _ERROR_MAX, _TRACEBACK_MAX = 1_000, 16_000
 """Characters. An exception may quote the input that caused it, at the end of its traceback."""
-_QUIETER = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
+_LIBRARIES = ("aiohttp", "aiokafka", "asyncio", "boto3", "botocore", "python_socks", "urllib3")
 """Never below warnings: those of AWS say at debug what they sign, and the keys that they were given
 for it."""
 
@@ -118,6 +114,6 @@ def set_level(level: str) -> None:
     """Change the level of a running process; libraries stay one step quieter than we are."""
     root = logging.getLogger()
     root.setLevel(level.upper())
-    for name in _QUIETER:
+    for name in _LIBRARIES:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

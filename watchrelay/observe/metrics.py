@@ -1,8 +1,6 @@
-"""Every metric of the program: name, kind, labels, meaning. The names are a public contract.
-
-Room: observe. In: loops count per batch, never per event. Out: `/metrics`, and the generated
-catalogue in `docs/reference/metrics.md`. Labels come from closed sets (a stream id, a resource, a
-reason): never an object's name, namespace or uid.
+"""Every metric of the program: name, kind, labels, help. The names are a public contract, listed in
+`docs/reference/metrics.md`. Labels come from closed sets (a stream id, a resource, a reason), never
+an object's name, namespace or uid.
 """
 
 from __future__ import annotations
@@ -376,7 +374,7 @@ class _LagCollector(Collector):
 
 
 class _PauseCollector(Collector):
-    """Shape: `seconds` are added to from where no lock may be taken (`interpreter.py`)."""
+    """`seconds` are added to from where no lock may be taken (`interpreter.py`)."""
 
     def __init__(self) -> None:
         self.seconds = [0.0, 0.0, 0.0]
@@ -393,7 +391,7 @@ class _PauseCollector(Collector):
 class StreamMetrics:
     """The children of every per-stream metric, made at start so that rates begin at zero.
 
-    Shape: one attribute per metric without its prefix; a dict by the last label where there is one
+    One attribute per metric without its prefix; a dict by the last label where there is one
     more.
     """
 
@@ -464,7 +462,7 @@ class TopicMetrics:
             self._produce_errors(error, retriable)
 
     def produce_failed(self, error: str, *, retriable: bool) -> None:
-        """Count one failed batch. Shape: `error` is an exception's class name, or
+        """Count one failed batch. `error` is an exception's class name, or
         `NO_ACKNOWLEDGEMENT`."""
         self._produce_errors(error, retriable).inc()
 
@@ -512,7 +510,7 @@ class Metrics:
             generate_latest(self.registry),
         )
 
-    def tell_of_the_process(self) -> None:
+    def register_process_collectors(self) -> None:
         """Expose CPU, memory, open files, start and collections of this process too, as every
         client library names them."""
         ProcessCollector(registry=self.registry)
@@ -541,7 +539,7 @@ class Metrics:
         return self._lags.by_stream.setdefault(stream, Lag())
 
     def stream(self, stream: str, resource: Resource | None) -> StreamMetrics:
-        """The per-stream children, made on first use (and anew when the stream's resource was
+        """The per-stream children, made on first use (and again when the stream's resource was
         resolved to another version)."""
         held = self._streams.get(stream)
         if held is None or held.resource != resource:

@@ -1,8 +1,5 @@
-"""The board as people see it: rows, cards, one sentence; as JSON for the page, as text for a
+"""The overview of all streams: rows, cards and a headline, as JSON for the page and as text for a
 terminal.
-
-Room: observe. In: the board, readiness, who we are. Out: dicts of plain values, and a table of
-printable text.
 """
 
 from __future__ import annotations
@@ -13,11 +10,11 @@ from dataclasses import dataclass
 from watchrelay.core import clock
 from watchrelay.core.text import printable
 from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import Board, StreamStatus
-from watchrelay.observe.verdicts import LEVELS, Card, Verdict, cards, headline, judge
+from watchrelay.observe.status import StatusRegistry, StreamStatus
+from watchrelay.observe.verdicts import LEVELS, Card, StreamVerdict, cards, headline, judge
 
 _SETTLED_MS = 1_000
-"""A wait for an acknowledgement is told from here on: shorter ones come and go with every batch."""
+"""A wait for an acknowledgement is shown from here on; shorter ones are usual."""
 _COLUMNS = ("STREAM", "STATE", "SINCE", "OBJECTS", "EVENTS/S", "LAG", "SNAPSHOT", "EPOCH")
 _MARKS = {"person": "!!", "retrying": "! ", "behind": "! ", "notice": "- "}
 
@@ -34,7 +31,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is true at one moment. Units: wall milliseconds. Shape: `rows` in config order."""
+    """What is true at one moment. Units: wall milliseconds; `rows` in config order."""
 
     at_ms: int
     relay: dict[str, object]
@@ -42,11 +39,11 @@ class Overview:
     cards: list[Card]
 
 
-def overview(board: Board, readiness: Readiness, about: About) -> Overview:
-    """Look at the board."""
+def overview(statuses: StatusRegistry, readiness: Readiness, about: About) -> Overview:
+    """Look at the statuses."""
     now_ms = clock.wall_ms()
-    verdicts = {name: judge(status, now_ms) for name, status in board.streams.items()}
-    wrong = cards(board, verdicts)
+    verdicts = {name: judge(status, now_ms) for name, status in statuses.streams.items()}
+    wrong = cards(statuses, verdicts)
     relay: dict[str, object] = {
         "cluster": about.cluster,
         "instance": about.instance,
@@ -58,13 +55,13 @@ def overview(board: Board, readiness: Readiness, about: About) -> Overview:
     return Overview(
         now_ms,
         relay,
-        {name: row(board.streams[name], verdict, now_ms) for name, verdict in verdicts.items()},
+        {name: row(statuses.streams[name], verdict, now_ms) for name, verdict in verdicts.items()},
         wrong,
     )
 
 
-def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object]:
-    """One stream. Shape: changes only when something happened, so that a stream at rest is not sent
+def row(status: StreamStatus, verdict: StreamVerdict, now_ms: int) -> dict[str, object]:
+    """One stream. It changes only when something happened, so that a stream at rest is not sent
     again."""
     waiting_ms = status.waiting_since_ms()
     return {
@@ -79,7 +76,7 @@ def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object
         "epoch": status.epoch,
         "frontier": status.frontier,
         "complete": status.complete,
-        "pace": status.pace.latest(),
+        "pace": status.event_rate.latest(),
         "lag": None
         if status.lag_ms is None
         else round(status.lag_ms, 1 if status.lag_ms < 10 else 0),
@@ -93,14 +90,14 @@ def row(status: StreamStatus, verdict: Verdict, now_ms: int) -> dict[str, object
         "lastEvent": status.last_event_ms,
         "lastBookmark": status.last_bookmark_ms,
         "lastSnapshot": status.last_snapshot,
-        "told": status.told,
+        "told": status.transitions_count,
     }
 
 
-def as_text(board: Board, readiness: Readiness, about: About) -> str:
-    """The overview for a terminal: what is wrong, then a table. Shape: printable, one line a
+def as_text(statuses: StatusRegistry, readiness: Readiness, about: About) -> str:
+    """The overview for a terminal: what is wrong, then a table: printable, one line a
     stream; worst first."""
-    seen = overview(board, readiness, about)
+    seen = overview(statuses, readiness, about)
     up, ready = (
         duration(seen.at_ms - about.started_ms),
         "ready" if seen.relay["ready"] else "not ready",
@@ -111,7 +108,7 @@ def as_text(board: Board, readiness: Readiness, about: About) -> str:
         *(line for card in seen.cards for line in _card_lines(card, seen.at_ms)),
         "",
         *_table(
-            _cells(board.streams[str(each["stream"])], seen.at_ms) for each in _worst_first(seen)
+            _cells(statuses.streams[str(each["stream"])], seen.at_ms) for each in _worst_first(seen)
         ),
     ]
     return "\n".join(printable(line) for line in lines) + "\n"
@@ -143,7 +140,7 @@ def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
 
 
 def _cells(status: StreamStatus, now_ms: int) -> tuple[str, ...]:
-    per_s = status.pace.per_s(now_ms)
+    per_s = status.event_rate.per_s(now_ms)
     waiting_ms = status.waiting_since_ms()
     lag_ms = max(status.lag_ms or 0.0, now_ms - waiting_ms if waiting_ms else 0)
     return (

@@ -1,7 +1,4 @@
-"""The HTTP window: `/` for people, `/livez`, `/readyz`, `/metrics`, `/api/...`.
-
-Room: observe. In: the board, the metrics. Out: answers to probes, scrapers and people. Read-only.
-"""
+"""The read-only admin server: `/` for browsers, `/livez`, `/readyz`, `/metrics`, `/api/...`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from watchrelay.observe.health import Readiness
 from watchrelay.observe.live import Live, without_script
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
-from watchrelay.observe.status import Board, State
+from watchrelay.observe.status import State, StatusRegistry
 
 _ADDRESSES = """
-/livez                200 while the process turns
+/livez                200 while the event loop runs
 /readyz               200 once every stream's whole state is in Kafka; else 503 and the reasons
 /metrics              Prometheus metrics
 /api/streams          the streams as JSON; /api/streams/STREAM: one, with its recent transitions
@@ -31,14 +28,19 @@ _ADDRESSES = """
 _ASK_AGAIN_S: Final = 10
 
 
-class WindowServer:
+class AdminServer:
     """Serves the window on one address until closed."""
 
     def __init__(
-        self, *, board: Board, readiness: Readiness, metrics: Metrics, about: About | None = None
+        self,
+        *,
+        statuses: StatusRegistry,
+        readiness: Readiness,
+        metrics: Metrics,
+        about: About | None = None,
     ) -> None:
-        self._board, self._readiness, self._all_metrics = board, readiness, metrics
-        self._live = Live(board, readiness, about or About())
+        self._statuses, self._readiness, self._all_metrics = statuses, readiness, metrics
+        self._live = Live(statuses, readiness, about or About())
         self._connections = Connections()
         self._runner: web.AppRunner | None = None
 
@@ -124,7 +126,7 @@ class WindowServer:
         if self._live.full:
             return web.Response(
                 status=503,
-                text="too many look at this relay: ask /api/overview\n",
+                text="too many viewers: use /api/overview\n",
                 headers={"Retry-After": str(_ASK_AGAIN_S)},
             )
         # X-Accel-Buffering: a proxy that collects what passes would hold the events back.
@@ -154,14 +156,14 @@ class WindowServer:
         return _json(body, status=200 if ready else 503)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        states = {status.stream: status.state for status in self._board.streams.values()}
+        states = {status.stream: status.state for status in self._statuses.streams.values()}
         self._all_metrics.set_states(states, get_args(State))
         return web.Response(
             body=self._all_metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
     async def _streams(self, _request: web.Request) -> web.Response:
-        return _json([status.as_json() for status in self._board.streams.values()])
+        return _json([status.as_json() for status in self._statuses.streams.values()])
 
 
 async def _nameless(_request: web.Request, response: web.StreamResponse) -> None:

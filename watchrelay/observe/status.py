@@ -1,37 +1,47 @@
-"""What each stream is doing, for `/readyz`, `/api/streams` and people.
-
-Room: observe. In: loops write what they decide. Out: server.py and the commands read it. One event
-loop, so no locks.
-"""
+"""What each stream is doing, for `/readyz`, `/api/streams` and the status page. Written and read on
+one event loop, without locks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from watchrelay.core import clock
+from watchrelay.core import causes, clock
+from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.core.text import short
-from watchrelay.observe.pace import Pace
+from watchrelay.observe.event_rate import EventRate
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
 
-STORY_MAX: Final = 20
+Waiter = Literal["config", "stream", "watch", "records", "log"]
+"""Who waits for an operator, each the only writer of its wait: the supervisor, the stream's runner,
+the watch, the producer and the reader of the stream's log."""
+
+HISTORY_MAX: Final = 20
 """Transitions of a stream that are remembered: enough for the hour before a page; 200 streams hold
 less than 1 MB of them at worst."""
 _ONE_STEP_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One step of a stream's story: the state from then on, and what was said: an error, that it is
-    over, or nothing."""
+class Transition:
+    """One step of a stream's history: the new state, and a message: an error, `RECOVERED` or
+    nothing."""
 
     at_ms: int
     state: State
-    said: str = ""
+    message: str = ""
 
 
-OVER: Final = "well again"
+RECOVERED: Final = "recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What only an operator can provide: a resource, a right, a topic."""
+
+    message: str
+    cause: Cause
 
 
 @dataclass(slots=True)
@@ -39,10 +49,9 @@ class StreamStatus:
     """The present of one stream, and how it came to it. Units: `*_ms` are wall milliseconds since
     the epoch.
 
-    `waits_for`: what only a person can mend (a resource, a right, a topic), in one line; "" when
-    nothing. `refused`: that line where Kafka said it of the stream's records. `unread`: why the
-    stream's own log could not be read, until it was. `cause`: what `last_error` is about, where the
-    advice for it is another than for a server that is away; "" otherwise. `complete`: the whole
+    `waits`: what the stream waits for an operator for, by who waits, the newest last. `cause`: of
+    `last_error`; None without one. `unread`: why the stream's own log could not be read, until it
+    was. `complete`: the whole
     state has been acknowledged by Kafka once in this process. `list_due`: a list is under way, or
     must come: what is held was overtaken, or nothing is. `dirty_keys`: objects whose present state
     waits to be queued, because the queue was full. `unacknowledged`: why records that were sent are
@@ -50,8 +59,8 @@ class StreamStatus:
     of the failures since the last progress was; 0 without one. `lag_ms`: how long the slowest event
     of the newest acknowledged batch took; 0 once heartbeats alone are acknowledged behind it, None
     before the first event. `queued_ms`: since when there is always something queued; 0 when nothing
-    is. `told`: how many moments the story ever had, so that a reader knows when there is more of
-    it.
+    is. `transitions_count`: transitions since the start, so that a reader knows when there are new
+    ones.
     """
 
     stream: str
@@ -63,13 +72,12 @@ class StreamStatus:
     owner: str | None = None
     last_error: str | None = None
     last_error_ms: int = 0
-    cause: str = ""
+    cause: Cause | None = None
     next_attempt_ms: int | None = None
     last_snapshot: str | None = None
     last_event_ms: int | None = None
     last_bookmark_ms: int | None = None
-    waits_for: str = ""
-    refused: str = ""
+    waits: dict[Waiter, Wait] = field(default_factory=dict)
     unread: str = ""
     complete: bool = False
     list_due: bool = False
@@ -82,9 +90,9 @@ class StreamStatus:
     queued_ms: int = 0
     queued_records: int = 0
     queued_bytes: int = 0
-    pace: Pace = field(default_factory=Pace)
-    story: list[Moment] = field(default_factory=list)
-    told: int = 0
+    event_rate: EventRate = field(default_factory=EventRate)
+    history: list[Transition] = field(default_factory=list)
+    transitions_count: int = 0
     state_ms: int = field(default_factory=clock.wall_ms)
     _state: State = "waiting"
 
@@ -97,33 +105,56 @@ class StreamStatus:
     def state(self, state: State) -> None:
         if state != self._state:
             self._state, self.state_ms = state, clock.wall_ms()
-            self._tell(self.state_ms)
+            self._record(self.state_ms)
 
-    def _tell(self, at_ms: int, said: str = "") -> None:
-        """Add to the story; what is said right after a change of state belongs to it."""
-        self.told += 1
-        last = self.story[-1] if self.story else None
+    def _record(self, at_ms: int, message: str = "") -> None:
+        """Add to the history; a message right after a change of state joins that entry."""
+        self.transitions_count += 1
+        last = self.history[-1] if self.history else None
         if (
-            said
+            message
             and last is not None
-            and (last.state, last.said) == (self._state, "")
+            and (last.state, last.message) == (self._state, "")
             and at_ms - last.at_ms < _ONE_STEP_MS
         ):
-            self.story.pop()
-        self.story.append(Moment(at_ms, self._state, short(said)))
-        del self.story[:-STORY_MAX]
+            self.history.pop()
+        self.history.append(Transition(at_ms, self._state, short(message)))
+        del self.history[:-HISTORY_MAX]
 
-    def failed(self, message: str, *, next_attempt_ms: int | None = None, cause: str = "") -> None:
+    @property
+    def waits_for(self) -> str:
+        """What an operator must provide, in one line; "" when nothing."""
+        wait = self.wait
+        return wait.message if wait is not None else ""
+
+    @property
+    def wait(self) -> Wait | None:
+        """The newest wait."""
+        return next(reversed(self.waits.values()), None)
+
+    def wait_for(self, waiter: Waiter, message: str, cause: Cause) -> None:
+        """Wait for an operator, until `end_wait` of the same waiter."""
+        self.waits.pop(waiter, None)
+        self.waits[waiter] = Wait(message, cause)
+
+    def end_wait(self, *waiters: Waiter) -> None:
+        """End the waits of `waiters`."""
+        for waiter in waiters:
+            self.waits.pop(waiter, None)
+
+    def failed(
+        self, message: str, *, next_attempt_ms: int | None = None, cause: Cause = causes.OTHER
+    ) -> None:
         """Record a failure; it is shown until the next progress.
 
         Args:
             message: What failed, where, and the cure.
-            next_attempt_ms: When it is tried again, in wall milliseconds; None when that is not
-            known. cause: The name of the advice for it; "" where state and message tell.
+            next_attempt_ms: When it is tried again, in wall milliseconds; None when not known.
+            cause: What is wrong.
         """
         now_ms = clock.wall_ms()
         if message != self.last_error:
-            self._tell(now_ms, message)
+            self._record(now_ms, message)
         self.trouble_ms = self.trouble_ms or now_ms
         self.last_error, self.cause = message, cause
         self.last_error_ms = now_ms
@@ -132,57 +163,55 @@ class StreamStatus:
     def progressed(self) -> None:
         """Something worked: the last error is over."""
         if self.last_error is not None:
-            self._tell(clock.wall_ms(), OVER)
-        self.last_error, self.cause = None, ""
+            self._record(clock.wall_ms(), RECOVERED)
+        self.last_error = self.cause = None
         self.trouble_ms = 0
         self.next_attempt_ms = None
 
     def renew(self) -> None:
-        """The stream begins anew, perhaps with other objects: nothing of what it holds now is known
-        to be in Kafka."""
+        """The stream restarts, perhaps with other objects: none of its state is known to be in
+        Kafka."""
         self.state, self.complete, self.listed = "waiting", False, 0
-        self.waits_for = ""
+        self.waits.clear()
         self.acknowledged()
         self.progressed()
 
     def not_acknowledged(self, message: str, *, person: bool = False) -> None:
-        """Kafka is silent, or refuses; the moment kept is that of the first word of it. An error of
-        the stream's own is shown before it.
+        """Kafka does not acknowledge, or refuses; the time kept is that of the first call. An error
+        of the stream itself is shown before it.
 
-        Shape: `person`: a right is missing, so that the stream waits for whoever can grant it.
+        Args:
+            message: What is wrong, where, and the cure.
+            person: The stream waits for an operator: a right or a limit of the topic.
         """
         if person:
-            self.waits_for = self.refused = message
+            self.wait_for("records", message, causes.TOPIC_UNUSABLE.about(self.topic))
         if not self.unacknowledged:
             self.unacknowledged_ms = clock.wall_ms()
-            self._tell(self.unacknowledged_ms, message)
+            self._record(self.unacknowledged_ms, message)
         self.unacknowledged = message
 
     def acknowledged(self) -> None:
         """Kafka acknowledges again."""
-        if self.refused and self.waits_for == self.refused:
-            self.waits_for = ""
-        self.refused = ""
+        self.end_wait("records")
         if self.unacknowledged:
             self.unacknowledged = ""
-            self._tell(clock.wall_ms(), OVER)
+            self._record(clock.wall_ms(), RECOVERED)
 
-    def not_read(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
-        """The stream's own log cannot be read now. Shape: `person`: as for `not_acknowledged`."""
-        if self.unread and self.waits_for == self.unread:
-            self.waits_for = ""
+    def log_unreadable(self, message: str, *, next_attempt_ms: int, person: bool) -> None:
+        """The stream's own log cannot be read now; `person` as for `not_acknowledged`."""
         self.unread = message
         if person:
-            self.waits_for = message
-        self.failed(message, next_attempt_ms=next_attempt_ms)
+            self.wait_for("log", message, causes.TOPIC_UNUSABLE.about(self.topic))
+        else:
+            self.end_wait("log")
+        self.failed(message, next_attempt_ms=next_attempt_ms, cause=causes.KAFKA)
 
-    def was_read(self) -> None:
-        """The log was read after all: what was said of that is over, and what was said of anything
-        else since is not."""
+    def log_read(self) -> None:
+        """The log was read: its wait and its error are over; other errors since are not."""
         if not self.unread:
             return
-        if self.waits_for == self.unread:
-            self.waits_for = ""
+        self.end_wait("log")
         if self.last_error == self.unread:
             self.progressed()
         self.unread = ""
@@ -226,15 +255,15 @@ class StreamStatus:
             "dirtyKeys": self.dirty_keys,
         }
 
-    def transitions(self) -> list[dict[str, str]]:
-        """The public form of the story, newest first."""
+    def history_json(self) -> list[dict[str, str]]:
+        """The public form of the history, newest first."""
         return [
-            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said}
-            for each in reversed(self.story)
+            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.message}
+            for each in reversed(self.history)
         ]
 
     def trouble(self) -> tuple[str, int, int]:
-        """What is wrong, since when, and when it was last said; ("", 0, 0) when nothing is."""
+        """What is wrong, since when, and when it was last reported; ("", 0, 0) when nothing is."""
         if self.last_error:
             return self.last_error, self.trouble_ms, self.last_error_ms
         return (
@@ -253,36 +282,35 @@ def _time(at_ms: int | None) -> str | None:
 
 
 class Problems(dict[str, str]):
-    """Process-wide trouble by name: one line each, absent when well.
+    """Process-wide problems by name: one line each, absent when there is none.
 
-    `since_ms` holds when each of them was first said; `causes` the name of its advice, where that
-    is not the problem's own.
+    `since_ms` holds when each of them began, `causes` what is wrong.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.since_ms: dict[str, int] = {}
-        self.causes: dict[str, str] = {}
+        self.causes: dict[str, Cause] = {}
 
     def __setitem__(self, name: str, message: str) -> None:
         self.put(name, message)
 
-    def put(self, name: str, message: str, *, cause: str = "") -> None:
+    def put(self, name: str, message: str, *, cause: Cause | None = None) -> None:
         """Set a problem.
 
         Args:
             name: Which one.
             message: What is wrong, where, and the cure.
-            cause: The name of the advice for it; "" for that of `name`.
+            cause: What is wrong; by default the kind that has the problem's name.
         """
         if name not in self:
             self.since_ms[name] = clock.wall_ms()
-        self.causes[name] = cause or name
+        self.causes[name] = cause or Cause(CauseKind(name))
         super().__setitem__(name, message)
 
 
 @dataclass(slots=True)
-class Board:
+class StatusRegistry:
     """All streams of this process, in config order, and what concerns none of them alone."""
 
     streams: dict[str, StreamStatus] = field(default_factory=dict)

@@ -1,8 +1,5 @@
-"""What is wrong, for people: worst first, since when, and what to do. Pure.
-
-Room: observe. In: the board. Out: a level per stream, and one card per cause, with the streams that
-suffer from it.
-"""
+"""What is wrong, worst first, since when, and what to do: a level per stream, a card per cause with
+the streams that it affects. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from watchrelay.observe.status import Board, StreamStatus
+from watchrelay.core.causes import KAFKA, KUBERNETES, Cause, CauseKind
+from watchrelay.observe.status import StatusRegistry, StreamStatus
 
 Level = Literal["person", "retrying", "behind", "notice", "starting", "live", "standby", "stopped"]
 LEVELS: Final[tuple[Level, ...]] = (
@@ -30,18 +28,22 @@ BEHIND_AFTER_MS: Final = 5_000
 """What is queued so long without any acknowledgement is behind; a pulse of produce requests takes
 milliseconds."""
 MESSAGES_MAX: Final = 3
-"""Messages that a card repeats; the others stand with their streams."""
+"""Messages that a card repeats; the others are shown with their streams."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be thought of one stream. Shape: `cause` and `message` are "" where nothing is
-    wrong."""
+class StreamVerdict:
+    """The level of one stream, and why; `cause` is None and `message` "" where nothing is wrong."""
 
     level: Level
     since_ms: int
-    cause: str = ""
+    cause: Cause | None = None
     message: str = ""
+
+    @property
+    def kind(self) -> CauseKind | None:
+        """The kind of the cause."""
+        return self.cause.kind if self.cause is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,153 +56,144 @@ class Advice:
 
 
 ADVICE: Final = {
-    "right": Advice(
-        "A right is missing in the cluster",
+    CauseKind.MISSING_RIGHT: Advice(
+        "A permission is missing in the cluster",
         "Grant list and watch: apply what `watchrelay rbac` prints, or upgrade the release "
         "with rbac.create: true. "
         "The relay tries again by itself.",
         "WatchRelayForbidden",
     ),
-    "resource": Advice(
+    CauseKind.RESOURCE_NOT_SERVED: Advice(
         "The API server does not serve a resource",
         "Install its CRD, or take the entry out of the config. The relay notices by itself.",
         "WatchRelayStreamWaiting",
     ),
-    "topic": Advice(
+    CauseKind.TOPIC_UNUSABLE: Advice(
         "A topic cannot be used as it is",
-        "Mend the topic as the message says. The relay looks again by itself.",
+        "Correct the topic as the message says. The relay checks again by itself.",
         "WatchRelayStreamWaiting",
     ),
-    "entry": Advice(
+    CauseKind.ENTRY_UNUSABLE: Advice(
         "An entry of the config cannot be followed",
         "Correct the entry as the message says; an edit of the file is taken without a restart.",
         "WatchRelayStreamWaiting",
     ),
-    "reload": Advice(
+    CauseKind.CONFIG_REFUSED: Advice(
         "The edited config is refused",
-        "The former config stays in force. Correct the file: `watchrelay validate` names every "
+        "The previous config stays in effect. Correct the file: `watchrelay validate` names every "
         "mistake.",
         "WatchRelayConfigReloadFailed",
     ),
-    "config": Advice(
-        "Two entries of the config mean one stream",
+    CauseKind.DUPLICATE_ENTRY: Advice(
+        "Two config entries define the same stream",
         "Give one of them an id, or take it out.",
         "WatchRelayConfigReloadFailed",
     ),
-    "kubernetes": Advice(
+    CauseKind.KUBERNETES: Advice(
         "The API server cannot be followed",
         "Nothing to do while it restarts: the relay tries again and catches up, deletes included. "
         "If it lasts: the API server, the way to it.",
         "WatchRelayWatchErrors",
     ),
-    "credentials": Advice(
+    CauseKind.CREDENTIALS: Advice(
         "The credentials for the API server do not work",
         "Renew or correct the token, the client certificate, the exec plugin or the CA that "
         "the message names. "
         "Files are read again without a restart; the relay retries by itself.",
         "WatchRelayWatchNotActive",
     ),
-    "kafka": Advice(
+    CauseKind.KAFKA: Advice(
         "Kafka does not acknowledge",
         "Nothing is lost: the relay keeps the present state and goes on when Kafka does. "
         "If it lasts: the brokers, the way to them, the credentials.",
         "WatchRelayKafkaSilent",
     ),
-    "control": Advice(
+    CauseKind.CONTROL_TOPIC: Advice(
         "The control topic cannot be used",
-        "Streams that run go on; none can start. Mend the topic as the message says.",
+        "Streams that run go on; none can start. Correct the topic as the message says.",
         "WatchRelayStreamWaiting",
     ),
-    "behind": Advice(
-        "Kafka takes less than comes in",
+    CauseKind.BACKLOG: Advice(
+        "Kafka accepts less than the relay receives",
         "Past queueBytes only states in between are skipped, the last state of each object is not. "
         "If it lasts: the brokers' disks and replicas, the CPU of this process.",
         "WatchRelayLagHigh",
     ),
-    "signal": Advice(
-        "Requests for snapshots are not heard",
-        "Streams go on without. Mend the signal topic as the message says.",
+    CauseKind.SIGNAL_TOPIC: Advice(
+        "Snapshot requests are not read",
+        "Streams go on without. Correct the signal topic as the message says.",
     ),
-    "restart": Advice(
-        "An edit waits for a restart", "Restart when it suits: a restart replays nothing."
+    CauseKind.RESTART_NEEDED: Advice(
+        "A configuration change requires a restart",
+        "Restart when it suits: a restart replays nothing.",
     ),
-    "internal": Advice(
+    CauseKind.INTERNAL: Advice(
         "An unexpected error in the relay",
         "The relay tries again by itself, and nothing else stops. Please report the error with "
         "the log.",
         "WatchRelayStreamUnowned",
     ),
-    "other": Advice(
+    CauseKind.OTHER: Advice(
         "A stream is in trouble",
         "The relay tries again by itself; the message says why.",
         "WatchRelayWatchErrors",
     ),
 }
-_LEVELS: Final[dict[str, Level]] = {
-    "config": "person", "credentials": "person", "reload": "person", "restart": "notice",
-    "signal": "notice",
+_LEVELS: Final[dict[CauseKind, Level]] = {
+    CauseKind.DUPLICATE_ENTRY: "person", CauseKind.CREDENTIALS: "person",
+    CauseKind.CONFIG_REFUSED: "person", CauseKind.RESTART_NEEDED: "notice",
+    CauseKind.SIGNAL_TOPIC: "notice",
 }  # fmt: skip
 """Of causes that are not retried, or that only a person can mend all the same."""
+_AT_THE_API_SERVER: Final = (
+    CauseKind.MISSING_RIGHT,
+    CauseKind.RESOURCE_NOT_SERVED,
+    CauseKind.ENTRY_UNUSABLE,
+)
+"""While such an error is retried at once, without waiting for an operator, the API server is the
+likelier cause."""
 _FOLLOW_FROM_KAFKA: Final = ("control", "signal")
 """Problems that are no news while Kafka is away."""
 
-_RIGHT: Final = re.compile(r"\b403\b|forbidden", re.IGNORECASE)
-_RESOURCE: Final = re.compile(r"\bserve[ds]?\b|\b404\b|\bno (group|resource|kind)\b", re.IGNORECASE)
-_KAFKA: Final = re.compile(r"kafka|\btopic\b|\bbroker", re.IGNORECASE)
-_REQUEST: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at ")
-_OWN: Final = re.compile(_REQUEST.pattern + r"| for \d+ s\b")
-"""What differs between messages that say the same: whose request it was, and how long it lasts."""
+_VARIES: Final = re.compile(r"^(?:watch|list|get) \S+ (?:in \S+ )?at | for \d+ s\b")
+"""What differs between messages that a card shows once: the request, and how long it lasts."""
 
 
-def judge(status: StreamStatus, now_ms: int) -> Verdict:
+def judge(status: StreamStatus, now_ms: int) -> StreamVerdict:
     """The stream's level, and the trouble behind it. Units: wall milliseconds."""
     if status.state == "stopped":
-        return Verdict("stopped", status.state_ms)
+        return StreamVerdict("stopped", status.state_ms)
     message, since_ms, _ = status.trouble()
-    if status.waits_for:
-        return Verdict(
-            "person",
-            status.trouble_ms or status.state_ms,
-            _waited_for(status.waits_for),
-            status.waits_for,
+    if (wait := status.wait) is not None:
+        return StreamVerdict(
+            "person", status.trouble_ms or status.state_ms, wait.cause, wait.message
         )
     if message:
-        cause = _retried(message, status) if status.last_error else "kafka"
-        return Verdict(_LEVELS.get(cause, "retrying"), since_ms, cause, message)
+        cause = status.cause or KAFKA
+        if cause.kind in _AT_THE_API_SERVER:
+            cause = KUBERNETES
+        return StreamVerdict(_LEVELS.get(cause.kind, "retrying"), since_ms, cause, message)
     if status.state == "backoff":
-        return Verdict(
-            "retrying", status.state_ms, "kubernetes", "waits with the others for the API server"
+        return StreamVerdict(
+            "retrying",
+            status.state_ms,
+            KUBERNETES,
+            "waiting for the API server with the other streams",
         )
     waiting_ms = status.waiting_since_ms()
     if status.dirty_keys or (waiting_ms and now_ms - waiting_ms > BEHIND_AFTER_MS):
-        return Verdict("behind", status.queued_ms, "behind", _queued(status))
+        return StreamVerdict("behind", status.queued_ms, Cause(CauseKind.BACKLOG), _queued(status))
     if status.state == "standby":
-        return Verdict("standby", status.state_ms)
-    return Verdict(
+        return StreamVerdict("standby", status.state_ms)
+    return StreamVerdict(
         "live" if status.complete and status.state != "waiting" else "starting", status.state_ms
     )
-
-
-def _waited_for(message: str) -> str:
-    if _RIGHT.search(message):
-        return "right"
-    if _KAFKA.search(message):
-        return "topic"
-    return "resource" if _RESOURCE.search(message) else "entry"
-
-
-def _retried(message: str, status: StreamStatus) -> str:
-    if status.cause:
-        return status.cause
-    if status.state == "backoff" or _REQUEST.match(message):
-        return "kubernetes"
-    return "kafka" if _KAFKA.search(message) else "other"
 
 
 def _queued(status: StreamStatus) -> str:
     waiting = f"{status.queued_records:,} records queued"
     return (
-        f"{waiting}, {status.dirty_keys:,} objects whose present state waits"
+        f"{waiting}, {status.dirty_keys:,} objects waiting to be queued"
         if status.dirty_keys
         else waiting
     )
@@ -208,11 +201,11 @@ def _queued(status: StreamStatus) -> str:
 
 @dataclass(slots=True)
 class Card:
-    """One cause of trouble and who suffers from it. Shape: `messages` pairs of the stream ("" for
-    the process) and what was said."""
+    """One cause of trouble and the streams that it affects; `messages`: pairs of the stream ("" for
+    the process) and the message."""
 
     level: Level
-    cause: str
+    kind: CauseKind
     since_ms: int
     next_ms: int | None = None
     streams: list[str] = field(default_factory=list)
@@ -222,15 +215,15 @@ class Card:
     @property
     def advice(self) -> Advice:
         """What to do."""
-        return ADVICE[self.cause]
+        return ADVICE[self.kind]
 
     def add(self, stream: str, message: str, since_ms: int, next_ms: int | None) -> None:
         """One more says so."""
         if stream:
             self.streams.append(stream)
-        gist = _OWN.sub("", message)
+        gist = _VARIES.sub("", message)
         if len(self.messages) < MESSAGES_MAX and not any(
-            said.startswith(gist) for said in self._gists
+            known.startswith(gist) for known in self._gists
         ):
             self._gists.append(gist)
             self.messages.append((stream, message))
@@ -242,7 +235,7 @@ class Card:
         """For the page."""
         return {
             "level": self.level,
-            "cause": self.cause,
+            "cause": self.kind,
             "title": self.advice.title,
             "todo": self.advice.todo,
             "runbook": self.advice.runbook,
@@ -253,29 +246,28 @@ class Card:
         }
 
 
-def cards(board: Board, verdicts: dict[str, Verdict]) -> list[Card]:
-    """What is wrong, worst first; of one level what began first. Shape: a problem of the process
-    stands with its streams."""
-    found: dict[str, Card] = {}
-    for name, message in board.problems.items():
-        since_ms = board.problems.since_ms[name]
-        folded = name in _FOLLOW_FROM_KAFKA and "kafka" in board.problems
-        own = board.problems.causes[name]
-        cause = "kafka" if folded else own if own in ADVICE else "other"
-        card = found.setdefault(cause, Card(_LEVELS.get(cause, "retrying"), cause, since_ms))
+def cards(statuses: StatusRegistry, verdicts: dict[str, StreamVerdict]) -> list[Card]:
+    """What is wrong, worst first; of one level what began first. A problem of the process
+    is on the card of its streams."""
+    found: dict[CauseKind, Card] = {}
+    for name, message in statuses.problems.items():
+        since_ms = statuses.problems.since_ms[name]
+        folded = name in _FOLLOW_FROM_KAFKA and "kafka" in statuses.problems
+        kind = CauseKind.KAFKA if folded else statuses.problems.causes[name].kind
+        card = found.setdefault(kind, Card(_LEVELS.get(kind, "retrying"), kind, since_ms))
         card.add("", message, since_ms, None)
     for stream, verdict in verdicts.items():
-        if verdict.cause:
+        if verdict.kind is not None:
             card = found.setdefault(
-                verdict.cause, Card(verdict.level, verdict.cause, verdict.since_ms)
+                verdict.kind, Card(verdict.level, verdict.kind, verdict.since_ms)
             )
             card.add(
-                stream, verdict.message, verdict.since_ms, board.streams[stream].next_attempt_ms
+                stream, verdict.message, verdict.since_ms, statuses.streams[stream].next_attempt_ms
             )
     return sorted(found.values(), key=lambda card: (LEVELS.index(card.level), card.since_ms))
 
 
-def headline(verdicts: Iterable[Verdict], wrong: list[Card]) -> str:
+def headline(verdicts: Iterable[StreamVerdict], wrong: list[Card]) -> str:
     """All of it in one sentence."""
     levels = [verdict.level for verdict in verdicts]
     if not levels:
@@ -285,15 +277,15 @@ def headline(verdicts: Iterable[Verdict], wrong: list[Card]) -> str:
     )
     starting, total = levels.count("starting"), len(levels)
     trouble = "" if needed else " trouble" if retried == 1 else " troubles"
-    said = [
+    parts = [
         f"{needed} {'thing needs' if needed == 1 else 'things need'} you" if needed else "",
         f"{retried}{trouble} {'is' if retried == 1 else 'are'} being retried" if retried else "",
         f"{starting} of {total} streams {'is' if starting == 1 else 'are'} starting"
         if starting
         else "",
     ]
-    if any(said):
-        return ", ".join(filter(None, said)) + f"; {_live(levels.count('live'), total)}."
+    if any(parts):
+        return ", ".join(filter(None, parts)) + f"; {_live(levels.count('live'), total)}."
     stopped = levels.count("stopped")
     if stopped:
         return f"The relay is stopping: {stopped} of {total} streams have stopped."

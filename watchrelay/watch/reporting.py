@@ -57,7 +57,6 @@ class WatchReporter:
         self._status = status
         self._last_reason: str | None = None
         self._troubled = False
-        self._waits_for = ""
         self._list_began_s: float | None = None
         self._started = False
         self._state: machine.State | None = None
@@ -211,7 +210,9 @@ class WatchReporter:
             self._status.last_bookmark_ms = now_ms
         if len(counts) > 1 or "BOOKMARK" not in counts:
             self._status.last_event_ms = now_ms
-            self._status.pace.count(now_ms, len(frames) - counts["BOOKMARK"] - counts["ERROR"])
+            self._status.event_rate.count(
+                now_ms, len(frames) - counts["BOOKMARK"] - counts["ERROR"]
+            )
         if now_ms - self._stamped_ms >= STAMP_EVERY_MS:
             self._stamped_ms = now_ms
             self._metrics.last_heard_timestamp_seconds.set(now_ms / 1000)
@@ -265,7 +266,10 @@ class WatchReporter:
         next_ms = None if event.retry_at_s is None else _wall_ms(event.retry_at_s)
         status.failed(str(error), next_attempt_ms=next_ms, cause=error.cause)
         self._troubled = True
-        self._wait_for(str(error) if isinstance(error, _WAITING_FOR) and not at_once else "")
+        if isinstance(error, _WAITING_FOR) and not at_once:
+            status.wait_for("watch", str(error), error.cause)
+        else:
+            status.end_wait("watch")
         level = (
             logging.ERROR if isinstance(error, _NEEDS_OPERATOR) and not at_once else logging.WARNING
         )
@@ -297,16 +301,8 @@ class WatchReporter:
             self._last_reason = None
         if self._troubled:
             self._troubled = False
-            self._wait_for("")
+            self._status.end_wait("watch")
             self._status.progressed()
-
-    def _wait_for(self, message: str) -> None:
-        """Show what the stream waits for in the cluster, "" for nothing. What it waits for in Kafka
-        is not cleared here."""
-        status = self._status
-        if message or status.waits_for == self._waits_for:
-            status.waits_for = message or status.refused
-        self._waits_for = message
 
 
 def _continues_list(event: machine.Event, after: machine.State) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from watchrelay.admin.writer_check import sign_means
-from watchrelay.daemon.ownership import retirer, taken_by
+from watchrelay.daemon.ownership import ownership_lost, retirement_holder
 from watchrelay.kafka.writer_probe import ProbedRecord
 
 NOW_MS = 1_767_323_045_000
@@ -47,14 +47,14 @@ def test_behind_a_busy_neighbour_a_writer_may_be_out_of_sight() -> None:
 
 def test_a_relay_says_who_took_its_stream() -> None:
     assert (
-        taken_by("b-2", "pods", "a-1")
+        ownership_lost("b-2", "pods", "a-1")
         == "stream pods: relay b-2 claimed it: two relays have it in their configs"
     )
     assert (
-        taken_by("a-1", "pods", "a-1")
-        == taken_by(None, "pods", "a-1")
+        ownership_lost("a-1", "pods", "a-1")
+        == ownership_lost(None, "pods", "a-1")
         == "stream pods: a newer relay claimed it"
     )
-    assert taken_by(retirer(), "pods", "a-1").startswith(
-        f"stream pods was retired while this relay wrote it, by `{retirer()}`"
+    assert ownership_lost(retirement_holder(), "pods", "a-1").startswith(
+        f"stream pods was retired while this relay wrote it, by `{retirement_holder()}`"
     )

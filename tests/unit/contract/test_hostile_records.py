@@ -15,7 +15,7 @@ from watchrelay.consumer.reader import Seen
 from watchrelay.contract.control import COUNT_MAX, VALUE_BYTES_MAX, starting_point
 from watchrelay.contract.records import decode
 from watchrelay.core.errors import RecordRefused
-from watchrelay.daemon.requests import answered
+from watchrelay.daemon.snapshot_requests import answered
 from watchrelay.kafka.control_state import ControlState
 from watchrelay.kafka.log_scan import epoch_of, other_cluster
 from watchrelay.kafka.signal_records import SIGNAL_BYTES_MAX, STREAMS_MAX, parse_signal

@@ -109,8 +109,8 @@ class Relay:
         return body
 
     def row(self, stream: str) -> Any:
-        """The stream's row on the board, None when there is none."""
-        return self.daemon.board.streams.get(stream)
+        """The stream's row on the statuses, None when there is none."""
+        return self.daemon.statuses.streams.get(stream)
 
     async def ready(self) -> None:
         """Returns once the daemon calls itself ready."""

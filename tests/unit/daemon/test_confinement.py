@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 
 from tests.unit.daemon.conftest import Relay, World, running, until
 from watchrelay.core.errors import EpochAhead, EpochSpoiled
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.kube.client import KubeClient
 from watchrelay.kube.discovery.client import Discovery
@@ -71,22 +71,22 @@ def of_pods(*args: Any, **kwargs: Any) -> bool:
     )
 
 
-def part(room: str, method: str) -> Callable[[Rooms, Broken], Rooms]:
-    def fit(rooms: Rooms, broken: Broken) -> Rooms:
-        faulty: Any = {room: Faulty(getattr(rooms, room), method, broken, of_pods)}
-        return replace(rooms, **faulty)
+def part(room: str, method: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
+    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
+        faulty: Any = {room: Faulty(getattr(context, room), method, broken, of_pods)}
+        return replace(context, **faulty)
 
     return fit
 
 
-def gauge(name: str) -> Callable[[Rooms, Broken], Rooms]:
+def gauge(name: str) -> Callable[[DaemonContext, Broken], DaemonContext]:
     """A metric of the stream pods that raises where it is set: the writer's own tasks set it, and
     nobody else."""
 
-    def fit(rooms: Rooms, broken: Broken) -> Rooms:
-        metrics = rooms.metrics.stream("pods", PODS)
+    def fit(context: DaemonContext, broken: Broken) -> DaemonContext:
+        metrics = context.metrics.stream("pods", PODS)
         setattr(metrics, name, Faulty(getattr(metrics, name), "set", broken, lambda *_: True))
-        return rooms
+        return context
 
     return fit
 
@@ -148,9 +148,9 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
     broken.on = task.startswith(("begin", "watch"))
 
     class FaultyDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, discovery = super()._rooms(client)
-            return TASKS[task](rooms, broken), discovery
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, discovery = super()._make_context(client)
+            return TASKS[task](context, broken), discovery
 
     world.behaviour.version = "v1.31.0"  # so that it lists, then watches
     settings = world.settings(
@@ -171,7 +171,7 @@ async def test_an_error_in_a_task_restarts_its_stream_alone(
         assert not relay.task.done()
         assert row.state in {"backoff", "waiting", "resuming", "listing", "stopped"}
         assert "internal error: IndexError: odd input" in row.last_error
-        assert judge(row, 0).cause == "internal"
+        assert judge(row, 0).kind == "internal"
         broken.on = False
         await whole(relay, "pods")
         assert (relay.row("configmaps").epoch, relay.row("configmaps").last_error) == (epoch, None)
@@ -197,9 +197,9 @@ async def test_delays_between_restarts_grow_and_reach_the_status(world: World) -
     broken.on = True
 
     class FaultyDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, discovery = super()._rooms(client)
-            return part("topics", "ensure_topic")(rooms, broken), discovery
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, discovery = super()._make_context(client)
+            return part("topics", "ensure_topic")(context, broken), discovery
 
     async with running(world.settings("pods"), make=FaultyDaemon) as relay:
         waits = list[float]()
@@ -221,9 +221,9 @@ async def test_a_drain_that_an_error_ends_is_not_called_complete(
     broken = Broken(error)
 
     class FaultyDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, discovery = super()._rooms(client)
-            return part("sink", "deliver")(rooms, broken), discovery
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, discovery = super()._make_context(client)
+            return part("sink", "deliver")(context, broken), discovery
 
     async with running(world.settings("pods"), make=FaultyDaemon) as relay:
         await whole(relay, "pods")
@@ -315,9 +315,9 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
             return await super().refresh()
 
     class OddDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, _ = super()._rooms(client)
-            return rooms, OddDiscovery(client)
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, _ = super()._make_context(client)
+            return context, OddDiscovery(client)
 
     async with running(world.settings("pods", "widgets.example.com"), make=OddDaemon) as relay:
         await whole(relay, "pods")
@@ -325,11 +325,11 @@ async def test_an_odd_answer_to_discovery_leaves_running_streams_alone(world: Wo
         await until(
             "it is shown",
             lambda: (
-                "RecursionError: odd input" in relay.daemon.board.problems.get("kubernetes", "")
+                "RecursionError: odd input" in relay.daemon.statuses.problems.get("kubernetes", "")
             ),
         )
         odd.clear()
-        await until("it is over", lambda: "kubernetes" not in relay.daemon.board.problems)
+        await until("it is over", lambda: "kubernetes" not in relay.daemon.statuses.problems)
         assert relay.row("pods").state == "watching"
         assert not relay.task.done()
 
@@ -361,9 +361,9 @@ async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_i
             )
 
     class OddDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, _ = super()._rooms(client)
-            return rooms, OddDiscovery(client)
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, _ = super()._make_context(client)
+            return context, OddDiscovery(client)
 
     settings = world.settings({"resource": "pods", "namespaces": ["shop"]})
     async with running(settings, make=OddDaemon) as relay:
@@ -372,7 +372,7 @@ async def test_an_entry_that_cannot_be_planned_leaves_its_running_stream_as_it_i
         odd.set()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == ("internal error: IndexError: odd input", "watching")
-        assert judge(row, 0).cause == "internal"
+        assert judge(row, 0).kind == "internal"
         odd.clear()
         relay.daemon.adopt(settings)
         assert (row.last_error, row.state) == (None, "watching")
@@ -392,20 +392,22 @@ async def test_an_unexpected_error_while_an_edit_is_put_in_force_ends_nothing_an
             return super().resolve(written)
 
     class OddDaemon(Daemon):
-        def _rooms(self, client: KubeClient) -> tuple[Rooms, Discovery]:
-            rooms, _ = super()._rooms(client)
-            return rooms, OddDiscovery(client)
+        def _make_context(self, client: KubeClient) -> tuple[DaemonContext, Discovery]:
+            context, _ = super()._make_context(client)
+            return context, OddDiscovery(client)
 
     async with running(world.settings("pods"), make=OddDaemon) as relay:
         await whole(relay, "pods")
         odd.set()
         relay.daemon.adopt(world.settings("pods", "configmaps"))
-        assert relay.daemon.board.problems["kubernetes"] == "internal error: IndexError: odd input"
-        (card,) = cards(relay.daemon.board, {})
-        assert card.cause == "internal"
+        assert (
+            relay.daemon.statuses.problems["kubernetes"] == "internal error: IndexError: odd input"
+        )
+        (card,) = cards(relay.daemon.statuses, {})
+        assert card.kind == "internal"
         odd.clear()
         await whole(relay, "configmaps")
-        assert "kubernetes" not in relay.daemon.board.problems
+        assert "kubernetes" not in relay.daemon.statuses.problems
         assert relay.row("pods").state == "watching"
 
 

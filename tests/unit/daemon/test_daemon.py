@@ -26,7 +26,8 @@ async def assert_waits(relay: Any, stream: str, *, problem: str, said: str) -> N
     await until(
         "the trouble is known",
         lambda: (
-            problem in relay.daemon.board.problems and said in (relay.row(stream).last_error or "")
+            problem in relay.daemon.statuses.problems
+            and said in (relay.row(stream).last_error or "")
         ),
     )
     await until("the next attempt is known", lambda: relay.row(stream).next_attempt_ms)
@@ -54,7 +55,7 @@ async def test_with_kafka_away_at_start_the_stream_waits_and_begins_when_it_come
         await assert_waits(relay, "pods", problem="kafka", said=world.kafka.bootstrap)
         world.kafka.broker_up()
         await relay.ready()
-        assert relay.daemon.board.problems == {}
+        assert relay.daemon.statuses.problems == {}
         assert relay.row("pods").last_error is None
         assert (await relay.get("/readyz"))[0] == 200
 
@@ -68,14 +69,14 @@ async def test_with_the_api_server_away_at_start_the_stream_waits_and_begins_whe
         await assert_waits(relay, "pods", problem="kubernetes", said=f"127.0.0.1:{world.port}")
         await world.cluster.start(port=world.port)
         await relay.ready()
-        assert relay.daemon.board.problems == {}
+        assert relay.daemon.statuses.problems == {}
         assert relay.row("pods").last_error is None
 
 
 async def test_with_both_ends_away_both_are_named(world: World) -> None:
     await world.cluster.stop()
     async with running(world.settings("pods", kafka={"bootstrapServers": [NOBODY]})) as relay:
-        await until("both are known to be away", lambda: len(relay.daemon.board.problems) == 2)
+        await until("both are known to be away", lambda: len(relay.daemon.statuses.problems) == 2)
         body = (await relay.get("/readyz"))[1]
         assert NOBODY in body["problems"]["kafka"]
         assert str(world.port) in body["problems"]["kubernetes"]
@@ -93,15 +94,15 @@ async def test_a_kubeconfig_that_is_missing_at_start_is_waited_for_with_a_row_pe
     )
     async with running(settings) as relay:
         await until(
-            "it is known to be missing", lambda: "kubernetes" in relay.daemon.board.problems
+            "it is known to be missing", lambda: "kubernetes" in relay.daemon.statuses.problems
         )
-        assert list(relay.daemon.board.streams) == ["pods", "two@a", "two@b"]
+        assert list(relay.daemon.statuses.streams) == ["pods", "two@a", "two@b"]
         status, body = await relay.get("/readyz")
         assert status == 503
         assert all(str(later) in row["reason"] for row in body["streams"].values())
         later.write_text(world.kubeconfig.read_text())
         await relay.ready()
-        assert "kubernetes" not in relay.daemon.board.problems
+        assert "kubernetes" not in relay.daemon.statuses.problems
 
 
 # ---- how it ends ---------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ async def test_told_to_stop_without_a_way_into_the_cluster_it_ends_well(tmp_path
     async with running(
         settings_of(["pods"], kubernetes={"kubeconfig": str(tmp_path / "none")})
     ) as relay:
-        await until("it waits", lambda: "kubernetes" in relay.daemon.board.problems)
+        await until("it waits", lambda: "kubernetes" in relay.daemon.statuses.problems)
         relay.daemon.stop()
         assert await relay.ended() == 0
 
@@ -146,7 +147,7 @@ async def test_told_to_stop_without_a_way_into_the_cluster_it_ends_well(tmp_path
 async def test_told_to_stop_before_the_api_server_answered_it_ends_well(world: World) -> None:
     await world.cluster.stop()
     async with running(world.settings("pods")) as relay:
-        await until("it waits", lambda: "kubernetes" in relay.daemon.board.problems)
+        await until("it waits", lambda: "kubernetes" in relay.daemon.statuses.problems)
         relay.daemon.stop()
         assert await relay.ended() == 0
 
@@ -154,14 +155,14 @@ async def test_told_to_stop_before_the_api_server_answered_it_ends_well(world: W
 async def test_told_to_stop_while_the_api_server_is_silent_it_ends_well(world: World) -> None:
     world.behaviour.intercept = _hang
     async with running(world.settings("pods")) as relay:
-        await until("the control topic is read", lambda: not relay.daemon.board.problems)
+        await until("the control topic is read", lambda: not relay.daemon.statuses.problems)
         relay.daemon.stop()
         assert await relay.ended() == 0
 
 
 async def test_told_to_stop_while_kafka_is_away_it_ends_well(world: World) -> None:
     async with running(world.settings("pods", kafka={"bootstrapServers": [NOBODY]})) as relay:
-        await until("it waits for Kafka", lambda: "kafka" in relay.daemon.board.problems)
+        await until("it waits for Kafka", lambda: "kafka" in relay.daemon.statuses.problems)
         await until("the resource is known", lambda: relay.row("pods").topic)
         relay.daemon.stop()
         assert await relay.ended() == 0
@@ -197,7 +198,7 @@ async def test_told_to_stop_while_a_stream_asks_about_its_topic_it_ends_well(
     async with running(world.settings(widgets)) as relay:
         await until(
             "the control topic was checked",
-            lambda: "topic has a doubtful setting" in caplog.messages,
+            lambda: "topic has a questionable setting" in caplog.messages,
         )
         world.kafka.set_rtt(60_000)
         world.define("widgets")

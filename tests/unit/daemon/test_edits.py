@@ -37,7 +37,7 @@ async def live(relay: Relay, *streams: str) -> None:
     """Returns once these streams, and no others, are whole in Kafka and watched."""
 
     def true() -> bool:
-        rows = relay.daemon.board.streams
+        rows = relay.daemon.statuses.streams
         return set(rows) == set(streams) and all(
             row.complete and row.state == "watching" for row in rows.values()
         )
@@ -120,7 +120,7 @@ async def test_settings_that_mean_the_same_change_nothing(stage: World) -> None:
         def state() -> dict[str, Any]:
             return {
                 name: (row.epoch, stage.asked(name))
-                for name, row in relay.daemon.board.streams.items()
+                for name, row in relay.daemon.statuses.streams.items()
             }
 
         before = state()
@@ -299,7 +299,7 @@ async def test_a_wrong_edit_shows_in_readyz_and_metrics_and_changes_nothing(
         )
         written(file, stage, "pods", "nodes")
         await live(relay, "pods", "nodes")
-        assert relay.daemon.board.problems == {}
+        assert relay.daemon.statuses.problems == {}
         assert stage.asked("pods") == asked
 
 
@@ -345,7 +345,7 @@ async def test_while_there_is_no_way_into_the_cluster_the_way_itself_can_be_edit
         kubernetes={"kubeconfig": str(tmp_path / "none")},
     )
     async with running(load(str(file), environ={}).settings, source=source(file)) as relay:
-        await until("there is no way in", lambda: "kubernetes" in relay.daemon.board.problems)
+        await until("there is no way in", lambda: "kubernetes" in relay.daemon.statuses.problems)
         written(file, stage, "nodes")
         await live(relay, "nodes")
 
@@ -358,9 +358,9 @@ async def test_an_edit_while_the_api_server_is_silent_counts_when_it_answers(sta
 
     stage.behaviour.intercept = hold
     async with running(stage.settings("pods")) as relay:
-        await until("the trouble is known", lambda: "kubernetes" in relay.daemon.board.problems)
+        await until("the trouble is known", lambda: "kubernetes" in relay.daemon.statuses.problems)
         relay.daemon.adopt(stage.settings("nodes"))
-        assert list(relay.daemon.board.streams) == ["nodes"]
+        assert list(relay.daemon.statuses.streams) == ["nodes"]
         assert not relay.daemon.readiness.check()[0]
         silent = False
         await live(relay, "nodes")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.plan import held_up, pinned_otherwise, plan_streams
+from watchrelay.daemon.plan import pinned_conflict, plan_streams, topic_conflict
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
 
@@ -35,7 +35,7 @@ def test_a_stream_keeps_the_keys_that_it_has_on_its_topic(pinned: bool, asked: b
         spec("pods", prefixed=asked)
     )
     assert kept == before
-    assert pinned_otherwise(kept, described(before)["pods"]) == ""
+    assert pinned_conflict(kept, described(before)["pods"]) == ""
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -45,7 +45,7 @@ def test_on_another_topic_or_with_another_resource_a_stream_is_as_the_config_ask
     formats = KeyFormats(described(spec("s", prefixed=not asked)))
     for stream in (spec("s", prefixed=asked, topic="u"), spec("s", NODES, prefixed=asked)):
         assert formats.kept(stream) == stream
-    assert pinned_otherwise(
+    assert pinned_conflict(
         spec("s", NODES, prefixed=asked), described(spec("s", prefixed=not asked))["s"]
     )
 
@@ -54,7 +54,7 @@ def test_on_another_topic_or_with_another_resource_a_stream_is_as_the_config_ask
     ("there", "resource", "asked", "kept"),
     [
         (PODS, PODS, True, False),  # more of the one resource that the topic was started with
-        (PODS, NODES, True, True),  # plain keys of another resource: `held_up` refuses it
+        (PODS, NODES, True, True),  # plain keys of another resource: `topic_conflict` refuses it
         (PODS, NODES, False, False),
     ],
 )
@@ -82,7 +82,7 @@ def test_beside_both_forms_a_new_stream_is_as_the_config_asks_and_refused() -> N
     there = described(spec("one", prefixed=False), spec("two", prefixed=True))
     new = KeyFormats(there).kept(spec("new", NODES, prefixed=True))
     assert new == spec("new", NODES, prefixed=True)
-    assert held_up(new, [new], there)
+    assert topic_conflict(new, [new], there)
 
 
 def test_what_joins_a_topic_of_plain_keys_is_refused_with_a_cure_and_what_was_there_goes_on() -> (
@@ -94,8 +94,8 @@ def test_what_joins_a_topic_of_plain_keys_is_refused_with_a_cure_and_what_was_th
         formats.kept(spec("pods", prefixed=True)),
         formats.kept(spec("nodes", NODES, prefixed=True)),
     ]
-    assert held_up(plans[0], plans, there) == ""
-    assert held_up(plans[1], plans, there) == (
+    assert topic_conflict(plans[0], plans, there) == ""
+    assert topic_conflict(plans[1], plans, there) == (
         "stream nodes writes prefixed keys for nodes, stream pods on the same topic t plain "
         "ones for pods: take all of topic t out of the "
         "config, retire pods (`watchrelay retire pods`) and put all of it back; or name "
@@ -111,12 +111,12 @@ def test_plain_keys_of_two_resources_of_one_config_are_refused() -> None:
     ]
     assert (
         "stream nodes on the same topic t plain ones for nodes: take all of topic t out"
-        in held_up(plans[0], plans, there)
+        in topic_conflict(plans[0], plans, there)
     )
     assert (
         "stream pods on the same topic t plain ones for pods: take all of topic t out"
-        in held_up(plans[1], plans, there)
+        in topic_conflict(plans[1], plans, there)
     )
-    assert held_up(plans[0], plans[:1], there) == "", (
+    assert topic_conflict(plans[0], plans[:1], there) == "", (
         "what left the config is not looked for in a topic that goes on as it was"
     )

@@ -13,7 +13,7 @@ from watchrelay.admin.preflight import CheckResult, check_everything, check_topi
 from watchrelay.config.streams import plan
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.key_formats import KeyFormats
-from watchrelay.daemon.plan import control_topic, pinned_otherwise, plan_streams, topic_spec
+from watchrelay.daemon.plan import control_topic, pinned_conflict, plan_streams, topic_spec
 from watchrelay.kafka.log_scan import descriptions
 from watchrelay.model.resources import Resource
 from watchrelay.model.streams import StreamSpec
@@ -60,7 +60,7 @@ def test_where_the_config_sets_no_number_that_of_the_topic_is_kept(
         kept.description["partitions"],
         topic_spec(kept, settings_of(["pods"])).pinned,
     ) == (6, 6, True)
-    assert pinned_otherwise(kept, described(**there).get("pods")) == ""
+    assert pinned_conflict(kept, described(**there).get("pods")) == ""
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,9 @@ def test_a_number_in_the_config_that_differs_from_the_pinned_one_is_refused_with
 ) -> None:
     there = described(pods=6)
     kept = KeyFormats(there).kept(spec(**asked))  # type: ignore[arg-type]
-    assert "has partitions 6, the config asks for" in (
-        said := pinned_otherwise(kept, there["pods"])
-    )
+    assert "has partitions 6, the config asks for" in (said := pinned_conflict(kept, there["pods"]))
     assert "keep `partitions: 6`, or give the stream another topic" in said
-    assert pinned_otherwise(KeyFormats(there).kept(spec(partitions=6)), there["pods"]) == ""
+    assert pinned_conflict(KeyFormats(there).kept(spec(partitions=6)), there["pods"]) == ""
 
 
 async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_config_sets_no_number(

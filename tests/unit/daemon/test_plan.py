@@ -10,13 +10,13 @@ import pytest
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.daemon.plan import (
     PlannedStream,
-    clashes,
     control_spec,
     control_topic,
-    entangled,
-    held_up,
+    deadlocked,
+    described_conflict,
     plan_streams,
     provisional_ids,
+    topic_conflict,
     topic_spec,
 )
 from watchrelay.model.resources import Resource
@@ -124,7 +124,7 @@ def test_a_stream_whose_keys_are_another_streams_for_certain_is_refused(
         for name, entry in (("first", theirs), ("second", ours))
     )
     described = {first.id: first.description, second.id: second.description}
-    found = clashes(second, described)
+    found = described_conflict(second, described)
     assert words in found
     assert bool(found) == bool(words)
     assert not found or f"`watchrelay retire {first.id}`" in found
@@ -137,7 +137,7 @@ def test_another_version_of_a_resource_has_the_same_objects() -> None:
         ).spec
         for name in ("v1", "v2")
     )
-    assert "takes objects that stream v1" in clashes(second, {"v1": first.description})
+    assert "takes objects that stream v1" in described_conflict(second, {"v1": first.description})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_selectors_that_no_relay_writes_limit_nothing(selectors: Any) -> None:
         one({"topic": "t", "id": "a", "labelSelector": "x"}).spec,
         one({"topic": "t", "id": "b"}).spec,
     )
-    assert "takes objects that stream b" in clashes(
+    assert "takes objects that stream b" in described_conflict(
         ours, {"b": {**theirs.description, "selectors": selectors}}
     )
 
@@ -168,7 +168,7 @@ def at(name: str, *namespaces: str) -> StreamSpec:
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "x", "c": "v"}, "ab"),
         ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}, ""),  # b lets go by itself
         ({"a": "x", "b": "y", "c": "z"}, {"a": "y", "b": "z", "c": "w"}, ""),
-        # b is not in the config: it must be retired, which `clashes` says
+        # b is not in the config: it must be retired, which `described_conflict` says
         ({"a": "x", "b": "y"}, {"a": "y"}, ""),
         ({"a": "x", "b": "y"}, {"a": "xy", "b": "xy"}, ""),  # the config itself is wrong
         ({"a": "x", "b": "y"}, {"a": "x", "b": "y"}, ""),
@@ -181,9 +181,9 @@ def test_streams_of_one_config_that_would_wait_for_each_other_for_ever_are_found
         spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
     }
     plans = [at(name, *wanted) for name, wanted in after.items()]
-    found = entangled(plans, described)
+    found = deadlocked(plans, described)
     assert "".join(sorted(found)) == stuck
-    assert all(clashes(plan, described) for plan in plans if plan.id in found)
+    assert all(described_conflict(plan, described) for plan in plans if plan.id in found)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_what_a_stream_waits_for_at_a_start_is_told_with_what_can_be_done(
         spec.id: spec.description for spec in (at(name, *held) for name, held in before.items())
     }
     plans = [at(name, *wanted) for name, wanted in after.items()]
-    said = held_up(plans[0], plans, described)
+    said = topic_conflict(plans[0], plans, described)
     assert words in said
     assert bool(said) == bool(words)
 
 
 def test_streams_of_one_topic_have_one_form_of_keys() -> None:
     plain, prefixed = one({"topic": "t"}).spec, one({"topic": "t"}, DEPLOYMENTS, prefixed=True).spec
-    assert "writes prefixed keys, stream pods on the same topic t plain ones" in clashes(
+    assert "writes prefixed keys, stream pods on the same topic t plain ones" in described_conflict(
         prefixed, {plain.id: plain.description}
     )
 

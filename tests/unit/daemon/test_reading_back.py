@@ -17,10 +17,10 @@ from tests.unit.daemon.conftest import settings_of
 from watchrelay.contract.wire import WireRecord
 from watchrelay.core import clock
 from watchrelay.core.errors import SinkForbidden, SinkUnavailable
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.plan import plan_streams
 from watchrelay.daemon.recovery import AT_ONCE, LogReader
-from watchrelay.daemon.requests import Requests
+from watchrelay.daemon.snapshot_requests import SnapshotRequests
 from watchrelay.daemon.stream_runner import StreamRunner
 from watchrelay.demo.kafka import EmbeddedKafka
 from watchrelay.kafka.client.connection import KafkaConnection
@@ -30,7 +30,7 @@ from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import OVER, Board, StreamStatus
+from watchrelay.observe.status import RECOVERED, StatusRegistry, StreamStatus
 from watchrelay.publish.timing import HeartbeatInterval
 from watchrelay.watch.admission import Admission
 
@@ -132,37 +132,37 @@ class Process:
         sink, control = Sink(), Control()
         for name in former:
             sink.log(f"t-{name}", 0).append(WireRecord(b"a", b"1", []))
-        self.board = Board()
-        self.rooms = Rooms(
+        self.statuses = StatusRegistry()
+        self.context = DaemonContext(
             settings,
             Metrics(),
-            self.board,
+            self.statuses,
             cast("Any", Empty()),
             Admission(),
             connection,
             cast("Any", sink),
             cast("Any", control),
             cast("Any", Topics()),
-            Requests(control=cast("Any", control)),
+            SnapshotRequests(control=cast("Any", control)),
             "me",
             HeartbeatInterval(10.0),
         )
-        self.rooms.control_made.set()
+        self.context.control_made.set()
         planned = [
             each
             for entry in settings.resources
             for each in plan_streams(settings, entry, PODS, prefixed=False)
         ]
-        self.runners = [StreamRunner(each, self.rooms) for each in planned]
+        self.runners = [StreamRunner(each, self.context) for each in planned]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[dict[str, StreamStatus]]:
-        """Inside the block the streams run; told to stop, they end. The rows of the board."""
+        """Inside the block the streams run; told to stop, they end. The rows of the statuses."""
         async with asyncio.TaskGroup() as tasks:
             lives = [
                 tasks.create_task(runner.run(), name=runner.spec.id) for runner in self.runners
             ]
-            yield self.board.streams
+            yield self.statuses.streams
             for runner in self.runners:
                 runner.stop(deadline_s=clock.now_s() + 1.0)
             await asyncio.wait(lives)
@@ -177,7 +177,7 @@ async def test_streams_that_may_not_be_read_wait_for_that_right_and_hold_up_no_o
         assert {(rows[name].state, rows[name].waits_for) for name in refused} == {
             ("resuming", NO_READ)
         }
-        ready, body = Readiness(process.board, started=True).check()
+        ready, body = Readiness(process.statuses, started=True).check()
         assert ready
         assert cast("Any", body["streams"])["refused-0"] == {"state": "resuming", "reason": NO_READ}
 
@@ -187,12 +187,12 @@ async def test_no_stream_is_read_back_before_its_turn() -> None:
     connection = Refusing()
     process = Process(["pods"], ["pods"], connection)
     for _ in range(AT_ONCE):
-        await process.rooms.reading_back.acquire()
+        await process.context.reading_back.acquire()
     async with process.running() as rows:
         await until(lambda: rows["pods"].state == "resuming")
         await asyncio.sleep(60.0)
         assert not connection.asked
-        process.rooms.reading_back.release()
+        process.context.reading_back.release()
         await until(lambda: bool(connection.asked))
 
 
@@ -235,7 +235,7 @@ async def test_a_stream_whose_right_to_read_is_granted_goes_on_and_waits_for_it_
     )
     async with process.running() as rows:
         await until(lambda: rows["pods"].complete)
-        assert NO_READ in [each.said for each in rows["pods"].story]
+        assert NO_READ in [each.message for each in rows["pods"].history]
         assert (rows["pods"].waits_for, rows["pods"].last_error, rows["pods"].next_attempt_ms) == (
             "",
             None,
@@ -250,11 +250,11 @@ async def test_what_a_heal_could_not_read_is_said_until_it_has_read_it(
     await _holding(kafka, topic, "a")
 
     def failed(error: SinkUnavailable, wait_s: float) -> None:
-        status.not_read(str(error), next_attempt_ms=1, person=False)
+        status.log_unreadable(str(error), next_attempt_ms=1, person=False)
 
     connection = Refusing(bootstrap_servers=(kafka.bootstrap,), refusals=2)
     await LogReader(
-        spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.was_read
+        spec_of(), connection, cast("Any", Sink()), failed=failed, succeeded=status.log_read
     ).read(0, 0, 1)
-    assert [each.said for each in status.story] == [NO_READ, OVER]
+    assert [each.message for each in status.history] == [NO_READ, RECOVERED]
     assert (status.last_error, status.next_attempt_ms) == (None, None)

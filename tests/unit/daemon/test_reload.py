@@ -18,7 +18,7 @@ from tests.support.mount import Mount
 from watchrelay.config import Settings, load
 from watchrelay.daemon.reload import ConfigSource, Objection, Reloader, describe
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 WITHIN_S = 15.0
 """So late at most an edit is taken. Source: the exact meanings of reload."""
@@ -69,13 +69,17 @@ class Rig:
     def __init__(self, file: Path) -> None:
         self.file = file
         loaded = load(str(file), environ={})
-        self.relay, self.metrics, self.board = Remembers(loaded.settings), Metrics(), Board()
+        self.relay, self.metrics, self.statuses = (
+            Remembers(loaded.settings),
+            Metrics(),
+            StatusRegistry(),
+        )
         describe(loaded.settings, self.metrics)
         self.reloader = Reloader(
             ConfigSource(str(file), (), environ={}),
             self.relay,
             metrics=self.metrics,
-            board=self.board,
+            statuses=self.statuses,
         )
 
     def write(self, text: str) -> None:
@@ -154,7 +158,7 @@ def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(
             for end in range(0, len(text) + 7, 7):
                 rig.write(text[:end])
                 await asyncio.sleep(0.9)
-            assert not rig.board.problems
+            assert not rig.statuses.problems
             await asyncio.sleep(WITHIN_S)
             assert rig.relay.adopted == [["nodes", "pods"]]
 
@@ -172,7 +176,7 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
             former = rig.hashes
             rig.write(config("pods", "pods", heartbeatInterval="5", resorces=[]))
             await asyncio.sleep(10 * WITHIN_S)
-            said = rig.board.problems["reload"]
+            said = rig.statuses.problems["reload"]
             assert f"{file}:" in said
             for word in (
                 "heartbeatInterval",
@@ -188,14 +192,14 @@ def test_a_wrong_edit_keeps_the_former_config_and_is_said_until_it_is_mended(
                 former,
             )
             await rig.edited("pods")
-            assert rig.board.problems == {}
+            assert rig.statuses.problems == {}
             assert rig.sample("config_last_reload_successful") == 1
             assert rig.relay.adopted == [], "what stands there again is in force already"
 
     virtually(body)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.message for record in errors] == [
-        "config is wrong, the former one stays in force"
+        "edited config refused, keeping the previous one"
     ], "said once, not at each look"
 
 
@@ -209,7 +213,7 @@ def test_whatever_the_file_holds_the_relay_goes_on(file: Path, text: str) -> Non
         async with reloading(file) as rig:
             rig.write(text)
             await asyncio.sleep(WITHIN_S)
-            assert str(file) in rig.board.problems["reload"]
+            assert str(file) in rig.statuses.problems["reload"]
             assert rig.relay.adopted == []
 
     virtually(body)
@@ -220,9 +224,9 @@ def test_a_file_that_is_taken_away_is_said_and_its_return_is_taken(file: Path) -
         async with reloading(file) as rig:
             rig.take_away()
             await asyncio.sleep(WITHIN_S)
-            assert "there is no such file" in rig.board.problems["reload"]
+            assert "there is no such file" in rig.statuses.problems["reload"]
             await rig.edited("nodes")
-            assert rig.board.problems == {}
+            assert rig.statuses.problems == {}
             assert rig.relay.adopted == [["nodes"]]
 
     virtually(body)
@@ -236,7 +240,7 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
             edited: dict[str, Any] = {"queueBytes": "1MiB", "observe": {"listen": "127.0.0.1:1"}}
             await rig.edited("nodes", **edited)
             assert rig.relay.adopted == [["nodes"]]
-            assert rig.board.problems == {
+            assert rig.statuses.problems == {
                 "restart": "a restart is needed for what was edited in queueBytes, observe.listen: "
                 "the former values stay in force until then"
             }
@@ -244,11 +248,11 @@ def test_what_needs_a_restart_is_named_once_and_the_rest_is_taken(
             assert rig.relay.settings.queue_bytes == 64 << 20
             assert rig.sample("config_last_reload_successful") == 1
             await rig.edited("nodes")
-            assert rig.board.problems == {}
+            assert rig.statuses.problems == {}
 
     virtually(body)
     assert [record.message for record in caplog.records].count(
-        "config was edited in what only a restart can change"
+        "configuration change requires a restart"
     ) == 1
 
 
@@ -257,7 +261,7 @@ def test_what_the_running_relay_objects_to_is_refused_with_its_line(file: Path) 
         async with reloading(file) as rig:
             rig.relay.objects = [(1, "cannot be", "keep it")]
             await rig.edited("pods", "nodes")
-            assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.board.problems["reload"]
+            assert f"{file}:7: resources[1]: cannot be (keep it)" in rig.statuses.problems["reload"]
             assert rig.relay.adopted == []
 
     virtually(body)
@@ -268,7 +272,7 @@ def test_an_edit_that_cannot_be_checked_is_refused(file: Path) -> None:
         async with reloading(file) as rig:
             rig.relay.odd = True
             await rig.edited("pods", "nodes")
-            assert "IndexError" in rig.board.problems["reload"]
+            assert "IndexError" in rig.statuses.problems["reload"]
             assert rig.relay.adopted == []
 
     virtually(body)
@@ -279,7 +283,7 @@ def test_asked_to_it_looks_at_once_and_whatever_the_stat_says(file: Path) -> Non
         async with reloading(file) as rig:
             await asyncio.sleep(3.5)
             rig.write(config("nodes"))
-            rig.reloader.ask()
+            rig.reloader.request()
             await asyncio.sleep(0.1)
             assert rig.relay.adopted == [["nodes"]]
 

@@ -122,8 +122,10 @@ async def test_a_stream_per_namespace_is_whole_by_itself(
     world.cluster.open_shop()
     async with running(world.settings({"resource": "pods", "namespaces": namespaces})) as relay:
         await relay.ready()
-        assert list(relay.daemon.board.streams) == [f"pods@{namespace}" for namespace in namespaces]
-        assert all(row.complete for row in relay.daemon.board.streams.values())
+        assert list(relay.daemon.statuses.streams) == [
+            f"pods@{namespace}" for namespace in namespaces
+        ]
+        assert all(row.complete for row in relay.daemon.statuses.streams.values())
 
 
 async def test_a_start_with_streams_that_swapped_their_namespaces_says_what_a_reload_says(

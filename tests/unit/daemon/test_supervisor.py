@@ -18,7 +18,7 @@ from tests.support import virtualtime
 from tests.support.scripted import Reply, Request, ScriptedServer
 from tests.unit.daemon.conftest import GROUP, define, settings_of, until
 from watchrelay.core import clock
-from watchrelay.daemon.context import Rooms
+from watchrelay.daemon.context import DaemonContext
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.supervisor import Supervisor
 from watchrelay.demo.cluster import SyntheticCluster
@@ -32,14 +32,23 @@ class Rig:
     """A supervisor between a synthetic cluster and a Kafka that never comes."""
 
     def __init__(
-        self, cluster: SyntheticCluster, daemon: Daemon, rooms: Rooms, supervisor: Supervisor
+        self,
+        cluster: SyntheticCluster,
+        daemon: Daemon,
+        context: DaemonContext,
+        supervisor: Supervisor,
     ) -> None:
-        self.cluster, self.daemon, self.rooms, self.supervisor = cluster, daemon, rooms, supervisor
+        self.cluster, self.daemon, self.context, self.supervisor = (
+            cluster,
+            daemon,
+            context,
+            supervisor,
+        )
 
     @property
     def rows(self) -> dict[str, StreamStatus]:
-        """The board."""
-        return self.daemon.board.streams
+        """The statuses."""
+        return self.daemon.statuses.streams
 
     @property
     def topics(self) -> dict[str, str]:
@@ -62,9 +71,9 @@ async def supervised(
         )
         credentials = load_credentials(str(kubeconfig), "", environ={})
         async with KubeClient(credentials, daemon.metrics) as client, asyncio.TaskGroup() as tasks:
-            rooms, discovery = daemon._rooms(client)
+            context, discovery = daemon._make_context(client)
             supervisor = Supervisor(
-                rooms,
+                context,
                 discovery,
                 tasks=tasks,
                 readiness=daemon.readiness,
@@ -72,7 +81,7 @@ async def supervised(
             )
             task = tasks.create_task(supervisor.run(), name="supervisor")
             try:
-                yield Rig(cluster, daemon, rooms, supervisor)
+                yield Rig(cluster, daemon, context, supervisor)
             finally:
                 task.cancel()
                 await supervisor.stop(deadline_s=clock.now_s())
@@ -122,7 +131,7 @@ def test_a_wildcard_takes_in_what_comes_later_and_leaves_what_has_an_entry_of_it
                 f"widgets.{GROUP}": "own",
                 f"gadgets.{GROUP}": f"k8s.test.{GROUP}.gadgets",
             }
-            assert rig.daemon.board.problems == {}
+            assert rig.daemon.statuses.problems == {}
 
     virtually(body)
 
@@ -137,7 +146,7 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
         ) as rig:
 
             def keys() -> dict[str, bytes]:
-                return {each.id: each.key_prefix for each in rig.rooms.planned}
+                return {each.id: each.key_prefix for each in rig.context.planned}
 
             pods, widgets = {"pods": b"pods/"}, {f"widgets.{GROUP}": f"widgets.{GROUP}/".encode()}
             await until("pods are found", keys)
@@ -152,7 +161,9 @@ def test_the_keys_of_a_stream_do_not_depend_on_what_else_is_served_for_its_topic
                 "customresourcedefinitions.apiextensions.k8s.io", "", f"widgets.{GROUP}"
             )
             await until("their definition is gone", lambda: keys() == pods)
-        assert "stream is resolved anew" not in [record.message for record in caplog.records]
+        assert "stream restarts with a changed definition" not in [
+            record.message for record in caplog.records
+        ]
 
     caplog.set_level("INFO")
     virtually(body)
@@ -166,8 +177,8 @@ def test_a_wildcard_on_one_topic_has_prefixed_keys_from_its_first_resource_on(
         async with supervised(tmp_path, {"resource": f"*.{GROUP}", "topic": "t"}) as rig:
             for plural in plurals:
                 define(rig.cluster, plural)
-            await until("all are found", lambda: len(rig.rooms.planned) == len(plurals))
-            assert {each.key_prefix for each in rig.rooms.planned} == {
+            await until("all are found", lambda: len(rig.context.planned) == len(plurals))
+            assert {each.key_prefix for each in rig.context.planned} == {
                 f"{plural}.{GROUP}/".encode() for plural in plurals
             }
 
@@ -208,11 +219,13 @@ def test_two_entries_that_turn_out_to_be_one_stream_run_once_and_are_told(
             await until("gadgets are found", lambda: rig.topics)
             await asyncio.sleep(600)
             assert rig.topics == {f"gadgets.{GROUP}": "one"}
-            assert rig.daemon.board.problems["config"] == (
+            assert rig.daemon.statuses.problems["config"] == (
                 f"gadget and gadgets.{GROUP} are both stream gadgets.{GROUP}: give one "
                 "of them an id"
             )
-        assert [record.message for record in caplog.records].count("stream is resolved anew") == 0
+        assert [record.message for record in caplog.records].count(
+            "stream restarts with a changed definition"
+        ) == 0
 
     virtually(body)
 
@@ -222,7 +235,7 @@ def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Pa
         async with supervised(
             tmp_path, "pods", {"resource": "configmaps", "namespaces": ["a", "b"]}, away=True
         ) as rig:
-            await until("the outage is known", lambda: "kubernetes" in rig.daemon.board.problems)
+            await until("the outage is known", lambda: "kubernetes" in rig.daemon.statuses.problems)
             assert list(rig.rows) == ["pods", "configmaps@a", "configmaps@b"]
             assert all(
                 row.last_error and row.next_attempt_ms and row.state == "waiting"
@@ -231,7 +244,7 @@ def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Pa
             assert not rig.daemon.readiness.check()[0]
             await rig.cluster.start(port=int(rig.cluster.url.rpartition(":")[2]))
             await until("all are found", lambda: len(rig.topics) == 3)
-            assert rig.daemon.board.problems == {}
+            assert rig.daemon.statuses.problems == {}
 
     virtually(body)
 
@@ -239,7 +252,7 @@ def test_the_rows_say_that_the_api_server_is_away_until_it_is_there(tmp_path: Pa
 def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Path) -> None:
     async def body() -> None:
         async with supervised(tmp_path, "pods", away=True) as rig:
-            await until("the outage is known", lambda: "kubernetes" in rig.daemon.board.problems)
+            await until("the outage is known", lambda: "kubernetes" in rig.daemon.statuses.problems)
 
             async def refuse(_request: Request, reply: Reply) -> None:
                 await reply.json(401, {"kind": "Status", "code": 401, "reason": "Unauthorized"})
@@ -247,14 +260,16 @@ def test_discovery_that_is_answered_401_is_a_matter_of_credentials(tmp_path: Pat
             server = ScriptedServer(refuse)
             server.port = int(rig.cluster.url.rpartition(":")[2])
             async with server:
-                await until("it is known", lambda: "401" in rig.daemon.board.problems["kubernetes"])
+                await until(
+                    "it is known", lambda: "401" in rig.daemon.statuses.problems["kubernetes"]
+                )
                 verdicts = {
                     name: judge(status, clock.wall_ms()) for name, status in rig.rows.items()
                 }
                 (card,) = (
-                    each for each in cards(rig.daemon.board, verdicts) if each.cause != "kafka"
+                    each for each in cards(rig.daemon.statuses, verdicts) if each.kind != "kafka"
                 )
-                assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
+                assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
 
     virtually(body)
 
@@ -278,7 +293,7 @@ def test_the_version_is_known_before_the_first_stream(
             assert rig.topics == {}
             answer.set()
             await until("pods are found", lambda: rig.topics)
-            assert rig.rooms.server_version == known
+            assert rig.context.server_version == known
 
     virtually(body)
 
@@ -295,9 +310,9 @@ def test_a_version_that_does_not_come_keeps_no_stream_waiting(tmp_path: Path) ->
 
             rig.cluster.server.behaviour.intercept = never
             await until("pods are found", lambda: rig.topics)
-            assert rig.rooms.server_version is None
+            assert rig.context.server_version is None
             silent.set()
-            await until("it is asked for again", lambda: rig.rooms.server_version)
+            await until("it is asked for again", lambda: rig.context.server_version)
 
     virtually(body)
 
@@ -305,10 +320,10 @@ def test_a_version_that_does_not_come_keeps_no_stream_waiting(tmp_path: Path) ->
 def test_a_server_that_was_upgraded_is_noticed(tmp_path: Path) -> None:
     async def body() -> None:
         async with supervised(tmp_path, "pods", version="v1.33.0") as rig:
-            await until("the version is known", lambda: rig.rooms.server_version == (1, 33))
+            await until("the version is known", lambda: rig.context.server_version == (1, 33))
             rig.cluster.server.behaviour.version = "v1.34.0"
             await asyncio.sleep(700)
-            assert rig.rooms.server_version == (1, 34)
+            assert rig.context.server_version == (1, 34)
 
     virtually(body)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.virtualtime import run
 from watchrelay.core.errors import Died, first_cause
-from watchrelay.daemon.tasks import end_all, first_of, loop_complains, must_run, unless
+from watchrelay.daemon.tasks import end_all, first_of, log_loop_exception, must_run, unless
 
 
 async def forever() -> None:
@@ -147,7 +147,7 @@ async def test_a_broken_connection_that_nobody_waits_for_is_no_error_and_any_oth
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(loop_complains)
+    loop.set_exception_handler(log_loop_exception)
     caplog.set_level(logging.DEBUG)
     for forgotten in (ConnectionResetError(104, "Connection reset by peer"), ValueError("a bug")):
         loop.create_future().set_exception(forgotten)
@@ -157,7 +157,7 @@ async def test_a_broken_connection_that_nobody_waits_for_is_no_error_and_any_oth
         for record in caplog.records
         if record.name != "asyncio.selectors"
     ]
-    assert ("DEBUG", "a connection broke that nobody waits for") in told
+    assert ("DEBUG", "connection closed with no waiter") in told
     assert [message for level, message in told if level == "ERROR"] == [
         "Future exception was never retrieved"
     ]

@@ -22,7 +22,7 @@ from watchrelay.kafka.client.producer import ProducerAborted, ProducerSession, R
 from watchrelay.kafka.client.record_batch import PackedBatch
 from watchrelay.kafka.sink import KafkaSink
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 _CONNECTION = KafkaConnection(bootstrap_servers=("nowhere:1",))
 
@@ -77,14 +77,14 @@ class Stage:
 
     def __init__(self, connection: KafkaConnection = _CONNECTION) -> None:
         self.made: list[ScriptedProducer] = []
-        self.connection, self.board = connection, Board()
+        self.connection, self.statuses = connection, StatusRegistry()
         self.attempts = 0
         self.password, self.start_s = "", 0.0
         """The one that lets a producer in, and how long it takes to be answered."""
         self.sink = KafkaSink(
             connection,
             metrics=Metrics(),
-            board=self.board,
+            statuses=self.statuses,
             settings=SinkSettings(finish_s=2.0),
             start=self.start,
         )
@@ -241,12 +241,13 @@ async def test_secrets_that_came_into_use_because_the_producer_failed_are_compla
         file.write_text("the next")
         await asyncio.sleep(15.0)
         assert (
-            "changed and are not usable; keeping the previous ones" in stage.board.problems["kafka"]
+            "changed and are not usable; keeping the previous ones"
+            in stage.statuses.problems["kafka"]
         )
         stage.password = "the next"
         await _fail(stage, tasks)
         assert len(stage.made) == 2
-        assert "kafka" not in stage.board.problems
+        assert "kafka" not in stage.statuses.problems
         assert stage.connection.rotation.proven == 1, "tails keep clients of the former password"
         await asyncio.sleep(60.0)
         assert (len(stage.made), stage.connection.rotation.proven) == (2, 1)
@@ -264,7 +265,7 @@ async def test_an_attempt_with_new_secrets_that_fails_after_they_came_into_use_i
         await _fail(stage, tasks)
         stage.password = "another"
         await asyncio.sleep(20.0)
-        assert (len(stage.made), dict(stage.board.problems)) == (2, {})
+        assert (len(stage.made), dict(stage.statuses.problems)) == (2, {})
 
 
 @virtual
@@ -273,7 +274,11 @@ async def test_new_secrets_that_let_a_producer_in_are_proven_once() -> None:
         file.write_text("the next")
         stage.password = "the next"
         await asyncio.sleep(60.0)
-        assert (len(stage.made), stage.connection.rotation.proven, dict(stage.board.problems)) == (
+        assert (
+            len(stage.made),
+            stage.connection.rotation.proven,
+            dict(stage.statuses.problems),
+        ) == (
             2,
             1,
             {},

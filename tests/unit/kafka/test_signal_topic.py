@@ -13,7 +13,7 @@ from watchrelay.kafka.client.connection import KafkaConnection
 from watchrelay.kafka.signal_records import SnapshotRequest, signal_value
 from watchrelay.kafka.signal_topic import SignalTopic
 from watchrelay.observe.metrics import Metrics
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
 def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
@@ -29,7 +29,7 @@ def test_a_flood_of_signals_is_counted_whole_and_logged_in_part(
         "signal",
         take,
         metrics=metrics,
-        board=Board(),
+        statuses=StatusRegistry(),
     )
     topic.began(0)
     with caplog.at_level(logging.INFO, "watchrelay"):
@@ -57,7 +57,7 @@ def test_a_signal_that_could_not_be_read_is_refused_in_the_readers_words(
         "signal",
         lambda *_, **__: None,
         metrics=Metrics(),
-        board=Board(),
+        statuses=StatusRegistry(),
     )
     topic.began(0)
     topic.take(
@@ -81,7 +81,12 @@ class Heard:
         connection = KafkaConnection(bootstrap_servers=("k:9092",))
         clocks: dict[str, Any] = {"now_s": lambda: self.now_s, "wall_ms": lambda: NOW_MS}
         self.topic = SignalTopic(
-            connection, "signal", self.take, metrics=self.metrics, board=Board(), **clocks
+            connection,
+            "signal",
+            self.take,
+            metrics=self.metrics,
+            statuses=StatusRegistry(),
+            **clocks,
         )
         self.topic.began(100)
 

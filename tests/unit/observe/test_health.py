@@ -1,17 +1,18 @@
 """Readiness: what `/readyz` promises."""
 
+from watchrelay.core.causes import MISSING_RIGHT
 from watchrelay.observe.health import Readiness
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
 def test_a_process_that_has_not_resolved_its_config_is_not_ready() -> None:
-    assert Readiness(Board()).check()[0] is False
+    assert Readiness(StatusRegistry()).check()[0] is False
 
 
 def test_ready_once_every_stream_is_complete_and_not_before() -> None:
-    board = Board()
-    pods, nodes = board.open("pods"), board.open("nodes")
-    readiness = Readiness(board, started=True)
+    statuses = StatusRegistry()
+    pods, nodes = statuses.open("pods"), statuses.open("nodes")
+    readiness = Readiness(statuses, started=True)
     pods.complete = True
     ready, body = readiness.check()
     assert ready is False
@@ -24,10 +25,10 @@ def test_ready_once_every_stream_is_complete_and_not_before() -> None:
 
 
 def test_a_stream_that_waits_for_a_person_does_not_hold_readiness_back_and_is_named() -> None:
-    board = Board()
-    board.open("pods").complete = True
-    board.open("secrets").waits_for = "no right to list secrets"
-    ready, body = Readiness(board, started=True).check()
+    statuses = StatusRegistry()
+    statuses.open("pods").complete = True
+    statuses.open("secrets").wait_for("watch", "no right to list secrets", MISSING_RIGHT)
+    ready, body = Readiness(statuses, started=True).check()
     assert ready is True
     assert body["streams"] == {
         "pods": {"state": "waiting"},
@@ -36,14 +37,14 @@ def test_a_stream_that_waits_for_a_person_does_not_hold_readiness_back_and_is_na
 
 
 def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None:
-    board = Board()
-    pods = board.open("pods")
+    statuses = StatusRegistry()
+    pods = statuses.open("pods")
     pods.complete = True
-    readiness = Readiness(board, started=True)
+    readiness = Readiness(statuses, started=True)
     assert readiness.check()[0] is True
     pods.state = "backoff"
     pods.failed("connection refused")
-    board.problems["kafka"] = "no broker answers"
+    statuses.problems["kafka"] = "no broker answers"
     ready, body = readiness.check()
     assert ready is True
     assert body["problems"] == {"kafka": "no broker answers"}
@@ -51,14 +52,16 @@ def test_readiness_stays_through_a_later_outage_and_says_what_is_wrong() -> None
 
 
 def test_a_stream_whose_first_records_kafka_does_not_take_says_so() -> None:
-    readiness = Readiness(Board(), started=True)
-    readiness.board.open("pods").not_acknowledged("no acknowledgement for 12 s")
+    readiness = Readiness(StatusRegistry(), started=True)
+    readiness.statuses.open("pods").not_acknowledged("no acknowledgement for 12 s")
     ready, body = readiness.check()
     assert not ready
     assert body["streams"] == {
         "pods": {"state": "waiting", "reason": "no acknowledgement for 12 s"}
     }
-    readiness.board.open("pods").not_acknowledged("topic t: grant WRITE on the topic", person=True)
+    readiness.statuses.open("pods").not_acknowledged(
+        "topic t: grant WRITE on the topic", person=True
+    )
     assert readiness.check() == (
         True,
         {

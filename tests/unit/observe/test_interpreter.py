@@ -5,7 +5,7 @@ import gc
 from tests.support.pace import last
 from tests.support.relays import until
 from tests.unit.observe.test_metrics import families
-from watchrelay.observe.interpreter import interpreter_watched
+from watchrelay.observe.interpreter import measure_interpreter
 from watchrelay.observe.metrics import Metrics
 
 
@@ -28,7 +28,7 @@ def pauses(metrics: Metrics) -> dict[str, float]:
 
 async def test_a_loop_that_was_held_up_is_seen_and_one_that_was_not_is_too() -> None:
     metrics = Metrics()
-    with interpreter_watched(metrics):
+    with measure_interpreter(metrics):
         await until(lambda: bool(lags(metrics)["+Inf"]))
         in_time = lags(metrics)
         last(0.8)  # the loop is held up
@@ -40,7 +40,7 @@ async def test_a_loop_that_was_held_up_is_seen_and_one_that_was_not_is_too() -> 
 async def test_what_collections_take_is_added_up_by_generation_and_not_after_the_end() -> None:
     metrics = Metrics()
     assert pauses(metrics) == {"0": 0.0, "1": 0.0, "2": 0.0}
-    with interpreter_watched(metrics):
+    with measure_interpreter(metrics):
         gc.collect()
         first = pauses(metrics)
         assert first["2"] > 0.0

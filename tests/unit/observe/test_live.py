@@ -7,11 +7,11 @@ from tests.support.window import live
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.live import VIEWERS_MAX, Live
 from watchrelay.observe.overview import About
-from watchrelay.observe.status import Board
+from watchrelay.observe.status import StatusRegistry
 
 
-def pictured(board: Board) -> Live:
-    return Live(board, Readiness(board, started=True), About("test", "relay-1", "0.0.0", 1))
+def pictured(statuses: StatusRegistry) -> Live:
+    return Live(statuses, Readiness(statuses, started=True), About("test", "relay-1", "0.0.0", 1))
 
 
 def event(said: bytes) -> tuple[str, Any]:
@@ -20,10 +20,10 @@ def event(said: bytes) -> tuple[str, Any]:
 
 
 async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
-    board = Board()
+    statuses = StatusRegistry()
     for stream in ("pods", "nodes", "events"):
-        live(board, stream)
-    picture = pictured(board)
+        live(statuses, stream)
+    picture = pictured(statuses)
     async with aclosing(picture.events()) as events:
         assert (await anext(events)).startswith(b"retry: ")
         kind, whole = event(await anext(events))
@@ -32,13 +32,13 @@ async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
             ["pods", "nodes", "events"],
         )
         assert whole["relay"]["headline"] == "All 3 streams are live."
-        board.streams["nodes"].objects = 99
+        statuses.streams["nodes"].objects = 99
         kind, news = event(await anext(events))
         assert (kind, [(row["stream"], row["objects"]) for row in news["rows"]]) == (
             "news",
             [("nodes", 99)],
         )
-        board.close("pods")
+        statuses.close("pods")
         kind, news = event(await anext(events))
         assert (news["order"], "rows" in news) == (["nodes", "events"], False)
         assert news["relay"]["headline"] == "All 2 streams are live."
@@ -47,15 +47,15 @@ async def test_a_viewer_is_told_all_then_what_changed_then_what_left() -> None:
 
 
 async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
-    board = Board()
-    live(board, "pods")
-    picture = pictured(board)
+    statuses = StatusRegistry()
+    live(statuses, "pods")
+    picture = pictured(statuses)
     async with aclosing(picture.events()) as one, aclosing(picture.events()) as other:
         for viewer in (one, other):
             await anext(viewer)
         first, second = await anext(one), await anext(other)
         assert first == second
-        board.streams["pods"].objects = 5
+        statuses.streams["pods"].objects = 5
         async with asyncio.TaskGroup() as group:
             both = [group.create_task(anext(viewer), name="viewer") for viewer in (one, other)]
         assert both[0].result() is both[1].result(), "the news were written twice"
@@ -64,9 +64,9 @@ async def test_all_viewers_share_one_picture_and_one_text_of_it() -> None:
 
 
 async def test_a_viewer_that_missed_a_picture_is_given_the_whole_again() -> None:
-    board = Board()
-    live(board, "pods")
-    picture = pictured(board)
+    statuses = StatusRegistry()
+    live(statuses, "pods")
+    picture = pictured(statuses)
     async with aclosing(picture.events()) as slow, aclosing(picture.events()) as quick:
         for viewer in (slow, quick):
             await anext(viewer)
@@ -77,9 +77,9 @@ async def test_a_viewer_that_missed_a_picture_is_given_the_whole_again() -> None
 
 
 async def test_nothing_is_held_when_nobody_looks() -> None:
-    board = Board()
-    live(board, "pods")
-    picture = pictured(board)
+    statuses = StatusRegistry()
+    live(statuses, "pods")
+    picture = pictured(statuses)
     async with aclosing(picture.events()) as events:
         await anext(events)
         await anext(events)
@@ -93,7 +93,7 @@ async def test_nothing_is_held_when_nobody_looks() -> None:
 
 
 async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
-    picture = pictured(Board())
+    picture = pictured(StatusRegistry())
     viewers = [picture.events() for _ in range(VIEWERS_MAX)]
     for viewer in viewers:
         assert not picture.full
@@ -108,9 +108,9 @@ async def test_viewers_are_bounded_and_end_when_the_window_closes() -> None:
 
 
 def test_a_stream_is_told_with_its_story_and_an_unknown_one_is_not() -> None:
-    board = Board()
-    live(board, "pods").failed("refused")
-    told = json.loads(pictured(board).transitions("pods") or b"")
+    statuses = StatusRegistry()
+    live(statuses, "pods").failed("refused")
+    told = json.loads(pictured(statuses).transitions("pods") or b"")
     assert [each["said"] for each in told["transitions"]] == ["refused"]
     assert told["stream"] == "pods"
-    assert pictured(board).transitions("nodes") is None
+    assert pictured(statuses).transitions("nodes") is None

@@ -23,7 +23,7 @@ def test_every_catalogued_metric_is_exported_with_its_help() -> None:
 
 def test_every_series_has_the_label_cluster_and_those_of_the_catalogue() -> None:
     metrics = Metrics("prod-eu-1.example")
-    metrics.tell_of_the_process()
+    metrics.register_process_collectors()
     metrics.stream("pods", PODS)
     metrics.topic("k8s.prod-eu-1.example.core.pods")
     metrics.set_states({"pods": "watching"}, ("waiting", "watching"))
@@ -45,7 +45,7 @@ def test_every_series_has_the_label_cluster_and_those_of_the_catalogue() -> None
 
 def test_the_process_tells_of_itself_under_the_usual_names() -> None:
     metrics = Metrics()
-    metrics.tell_of_the_process()
+    metrics.register_process_collectors()
     held = {
         name: samples[0][2]
         for name, samples in families(metrics).items()

@@ -1,13 +1,15 @@
 import pytest
 
 from tests.support.window import live
-from watchrelay.core import clock
-from watchrelay.observe.status import Board, State, StreamStatus
+from watchrelay.core import causes, clock
+from watchrelay.core.causes import Cause, CauseKind
+from watchrelay.observe.status import State, StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import (
     ADVICE,
     BEHIND_AFTER_MS,
     LEVELS,
     Card,
+    StreamVerdict,
     cards,
     headline,
     judge,
@@ -16,70 +18,62 @@ from watchrelay.observe.verdicts import (
 NOW_MS = clock.wall_ms() + 1_000
 
 
-def judged(board: Board) -> tuple[str, list[Card]]:
-    verdicts = {name: judge(status, NOW_MS) for name, status in board.streams.items()}
-    wrong = cards(board, verdicts)
+def judged(statuses: StatusRegistry) -> tuple[str, list[Card]]:
+    verdicts = {name: judge(status, NOW_MS) for name, status in statuses.streams.items()}
+    wrong = cards(statuses, verdicts)
     return headline(verdicts.values(), wrong), wrong
 
 
 @pytest.mark.parametrize(
-    ("message", "cause"),
+    ("cause", "kind"),
     [
-        (
-            (
-                "watch pods at 10.0.0.1:6443: 403 pods is forbidden: User cannot watch (grant list "
-                "and watch)"
-            ),
-            "right",
-        ),
-        ("no group example.org is served now", "resource"),
-        ("no group serves gadgets now; did you mean widgets?", "resource"),
-        (
-            "topic k8s.prod.core.pods is refused: cleanup.policy; mend it with: kafka-configs.sh",
-            "topic",
-        ),
-        ("nodes is cluster-scoped: remove namespaces from its entry", "entry"),
+        (causes.MISSING_RIGHT.about("pods", "watch"), "right"),
+        (causes.RESOURCE_NOT_SERVED.about("gadgets"), "resource"),
+        (causes.TOPIC_UNUSABLE.about("k8s.prod.core.pods"), "topic"),
+        (causes.ENTRY_UNUSABLE.about("nodes"), "entry"),
     ],
 )
-def test_what_a_person_must_mend_is_told_by_its_cause(message: str, cause: str) -> None:
+@pytest.mark.parametrize("message", ["403 forbidden", "kafka: no topic", "404 is not served", "?"])
+def test_a_wait_for_an_operator_is_judged_by_its_cause_whatever_its_message(
+    cause: Cause, kind: str, message: str
+) -> None:
     status = StreamStatus("pods")
-    status.waits_for = message
+    status.wait_for("stream", message, cause)
     status.failed(message)
     verdict = judge(status, NOW_MS)
-    assert (verdict.level, verdict.cause, verdict.message, verdict.since_ms) == (
-        "person",
-        cause,
-        message,
-        status.trouble_ms,
-    )
+    assert verdict == StreamVerdict("person", status.trouble_ms, cause, message)
+    assert verdict.kind == kind
 
 
 @pytest.mark.parametrize(
-    ("state", "message", "cause"),
+    ("state", "cause", "kind"),
     [
-        ("backoff", "watch pods at 10.0.0.1:6443: connection refused", "kubernetes"),
-        ("backoff", "", "kubernetes"),
-        ("watching", "list pods at 10.0.0.1:6443: 500 internal error", "kubernetes"),
-        ("waiting", "kafka at kafka-0:9092 is not usable: refused", "kafka"),
-        ("waiting", "something else", "other"),
+        ("backoff", causes.KUBERNETES, "kubernetes"),
+        ("backoff", None, "kubernetes"),
+        ("watching", causes.MISSING_RIGHT, "kubernetes"),
+        ("waiting", causes.KAFKA, "kafka"),
+        ("waiting", causes.INTERNAL, "internal"),
+        ("waiting", causes.OTHER, "other"),
     ],
 )
-def test_what_is_retried_is_told_by_its_cause(state: State, message: str, cause: str) -> None:
+def test_what_is_retried_is_judged_by_its_cause(
+    state: State, cause: Cause | None, kind: str
+) -> None:
     status = StreamStatus("pods")
     status.state = state
-    if message:
-        status.failed(message)
+    if cause is not None:
+        status.failed("kafka: no topic 403 forbidden", cause=cause)
     verdict = judge(status, NOW_MS)
-    assert (verdict.level, verdict.cause) == ("retrying", cause)
+    assert (verdict.level, verdict.kind) == ("retrying", kind)
     assert verdict.message
 
 
 def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
-    board = Board()
+    statuses = StatusRegistry()
     levels = {}
     states: tuple[State, ...] = ("watching", "listing", "resuming", "waiting", "standby", "stopped")
     for state in states:
-        status = live(board, state)
+        status = live(statuses, state)
         status.state = state
         levels[state] = judge(status, NOW_MS).level
     assert levels == {
@@ -89,29 +83,31 @@ def test_a_stream_without_trouble_is_judged_by_its_state() -> None:
 
 
 def test_what_waits_too_long_for_kafka_is_behind() -> None:
-    status = live(Board(), "pods")
+    status = live(StatusRegistry(), "pods")
     status.queues(records=3, size_bytes=10, dirty_keys=0)
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS).level == "live"
     assert judge(status, status.queued_ms + BEHIND_AFTER_MS + 1).level == "behind"
     status.queues(records=0, size_bytes=0, dirty_keys=5)
     assert (
         judge(status, status.queued_ms).message
-        == "0 records queued, 5 objects whose present state waits"
+        == "0 records queued, 5 objects waiting to be queued"
     )
 
 
 def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> None:
-    board = Board()
+    statuses = StatusRegistry()
     for number in range(5):
-        status = live(board, f"s{number}")
+        status = live(statuses, f"s{number}")
         status.state = "backoff"
         status.failed(
-            f"watch s{number} at 10.0.0.1:6443: connection refused", next_attempt_ms=NOW_MS + number
+            f"watch s{number} at 10.0.0.1:6443: connection refused",
+            next_attempt_ms=NOW_MS + number,
+            cause=causes.KUBERNETES,
         )
-    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
-    said, (card,) = judged(board)
+    statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    said, (card,) = judged(statuses)
     assert said == "1 trouble is being retried; none of 5 streams is live."
-    assert (card.cause, card.streams, card.next_ms) == (
+    assert (card.kind, card.streams, card.next_ms) == (
         "kubernetes",
         [f"s{number}" for number in range(5)],
         NOW_MS,
@@ -120,43 +116,50 @@ def test_streams_of_one_cause_share_a_card_and_the_problem_of_the_process() -> N
 
 
 def test_credentials_that_do_not_work_need_a_person_whoever_found_out() -> None:
-    board = Board()
-    status = live(board, "pods")
-    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause="credentials")
-    board.problems.put(
-        "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause="credentials"
+    statuses = StatusRegistry()
+    status = live(statuses, "pods")
+    status.failed("watch pods at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS)
+    statuses.problems.put(
+        "kubernetes", "get /api at 10.0.0.1:6443: 401 Unauthorized", cause=causes.CREDENTIALS
     )
-    _, (card,) = judged(board)
-    assert (card.level, card.cause, card.streams) == ("person", "credentials", ["pods"])
-    status.failed("watch pods at 10.0.0.1:6443: connection refused")
-    board.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
-    _, (card,) = judged(board)
-    assert (card.level, card.cause) == ("retrying", "kubernetes"), (
+    _, (card,) = judged(statuses)
+    assert (card.level, card.kind, card.streams) == ("person", "credentials", ["pods"])
+    status.failed("watch pods at 10.0.0.1:6443: connection refused", cause=causes.KUBERNETES)
+    statuses.problems["kubernetes"] = "get /api at 10.0.0.1:6443: connection refused"
+    _, (card,) = judged(statuses)
+    assert (card.level, card.kind) == ("retrying", "kubernetes"), (
         "a later failure has a cause of its own"
     )
 
 
 def test_the_worst_comes_first_then_what_began_first() -> None:
-    board = Board()
-    board.problems["restart"] = "an edit waits"
-    board.problems["kafka"] = "silent"
-    board.problems["reload"] = "refused"
-    board.problems["config"] = "twice"
-    board.problems.since_ms["config"] -= 1_000
-    said, found = judged(board)
-    assert [card.cause for card in found] == ["config", "reload", "kafka", "restart"]
+    statuses = StatusRegistry()
+    statuses.problems["restart"] = "an edit waits"
+    statuses.problems["kafka"] = "silent"
+    statuses.problems["reload"] = "refused"
+    statuses.problems["config"] = "twice"
+    statuses.problems.since_ms["config"] -= 1_000
+    said, found = judged(statuses)
+    assert [card.kind for card in found] == ["config", "reload", "kafka", "restart"]
     assert said == "The config names no stream."
 
 
 def test_what_follows_from_kafka_is_no_trouble_of_its_own() -> None:
-    board = Board()
-    board.problems["signal"] = "signal topic: refused"
-    assert [(card.level, card.cause) for card in judged(board)[1]] == [("notice", "signal")]
-    board.problems["kafka"] = "silent"
-    assert [(card.level, card.cause) for card in judged(board)[1]] == [("retrying", "kafka")]
+    statuses = StatusRegistry()
+    statuses.problems["signal"] = "signal topic: refused"
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("notice", "signal")]
+    statuses.problems["kafka"] = "silent"
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "kafka")]
+
+
+def test_a_problem_of_an_unknown_name_has_a_card_too() -> None:
+    statuses = StatusRegistry()
+    statuses.problems["some<b>thing"] = "odd"
+    assert [(card.level, card.kind) for card in judged(statuses)[1]] == [("retrying", "other")]
 
 
 def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
+    assert set(ADVICE) == set(CauseKind)
     assert all(each.title and each.todo for each in ADVICE.values())
     assert len(set(LEVELS)) == len(LEVELS)
 
@@ -173,7 +176,7 @@ def test_every_cause_has_advice_and_a_title_and_every_level_a_place() -> None:
     ],
 )
 def test_all_of_it_is_said_in_one_sentence(states: tuple[State, ...], said: str) -> None:
-    board = Board()
+    statuses = StatusRegistry()
     for number, state in enumerate(states):
-        live(board, f"s{number}").state = state
-    assert judged(board)[0] == said
+        live(statuses, f"s{number}").state = state
+    assert judged(statuses)[0] == said

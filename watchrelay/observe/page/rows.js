@@ -153,9 +153,9 @@ class Row {
     this.more.hidden = !open;
     if (open) {
       this.facts = el("dl");
-      this.story = el("ol", { class: "story" });
+      this.transitions = el("ol", { class: "transitions" });
       this.detail.replaceChildren(
-        el("div", { class: "detail" }, el("div", {}, el("h3", {}, "Details"), this.facts), el("div", {}, el("h3", {}, "Recent transitions"), this.story)),
+        el("div", { class: "detail" }, el("div", {}, el("h3", {}, "Details"), this.facts), el("div", {}, el("h3", {}, "Recent transitions"), this.transitions)),
       );
       this.paintFacts();
       this.tell();
@@ -191,10 +191,10 @@ class Row {
       const answer = await fetch(`api/streams/${encodeURIComponent(this.data.stream)}`, { cache: "no-store" });
       if (!answer.ok || !this.open) return;
       const { transitions } = await answer.json();
-      const moments = transitions.map(({ time, state, said }) =>
+      const items = transitions.map(({ time, state, said }) =>
         el("li", {}, el("time", { datetime: time }, clock(Date.parse(time))), " ", el("b", {}, state), said ? ` ${said}` : ""),
       );
-      this.story.replaceChildren(...(moments.length ? moments : [el("li", {}, "none yet")]));
+      this.transitions.replaceChildren(...(items.length ? items : [el("li", {}, "none yet")]));
     } catch {
       return; // the line is down, and the page says so; the next change asks again
     }

@@ -1,9 +1,5 @@
-"""Who answers which request: signals come by stream id, writers come and go.
-
-Room: app. In: requests from the signal topic; writers that are ready for them. Out: each request
-handed to the writer of each stream it names, now or as soon as there is one; not, where the
-stream's index record shows that an earlier writer answered it.
-"""
+"""Hands snapshot requests to the writers of the streams that they name, now or once there is a
+writer, unless the stream's index record shows that an earlier writer answered."""
 
 from __future__ import annotations
 
@@ -22,8 +18,8 @@ log = logging.getLogger(__name__)
 WAITING_MAX = 1000
 """Requests kept per stream."""
 ALL_WAITING_MAX = 10 * WAITING_MAX
-"""Requests kept of all streams, about: each stream has an equal share of them, and loses its oldest
-beyond that."""
+"""Approximate number of requests kept for all streams: each stream has an equal share and drops its
+oldest requests beyond it."""
 EXPIRE_S = 3600.0
 """A request that is older has nobody waiting for it any more. Source: record contract 7, "the
 signals of the last hour"."""
@@ -31,7 +27,7 @@ SNAPSHOT_MS_MAX = 600_000
 """A request older than the newest snapshot's end by this was answered, or its snapshot would have
 taken longer than any does."""
 WARNINGS_MAX = 100
-"""Names of unknown streams that are logged, within `EXPIRE_S`: whoever writes signals writes our
+"""Names of unknown streams that are logged, within `EXPIRE_S`: who writes signals writes our
 log."""
 
 Ask = Callable[[str], None]
@@ -54,7 +50,7 @@ class _Waiting(NamedTuple):
     taken_s: float
 
 
-class Requests:
+class SnapshotRequests:
     """Takes requests, hands them on. All calls are made on one event loop.
 
     A request is kept for each stream that it names until it is answered or an hour old, so that the
@@ -90,7 +86,7 @@ class Requests:
         self._warned: dict[str, float] = {}
 
     def take(self, request: SnapshotRequest, written_ms: int, *, backlog: bool) -> None:
-        """Hand `request` on. Shape: `backlog`: an earlier relay may have answered it already."""
+        """Hand `request` on; with `backlog` an earlier relay may have answered it already."""
         unknown = []
         for stream in request.streams:
             writer = self._writers.get(stream)
@@ -157,7 +153,7 @@ class Requests:
             self._warned[stream] = now_s
             more = {"unknown": len(unknown)} if len(unknown) > 1 else {}
             log.warning(
-                "signal names a stream that is not there",
+                "signal names an unknown stream",
                 extra={"request": request_id, "stream": stream, **more},
             )
 

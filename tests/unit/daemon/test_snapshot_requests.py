@@ -8,13 +8,13 @@ import logging
 import pytest
 
 from watchrelay.contract.records import Instants
-from watchrelay.daemon.requests import (
+from watchrelay.daemon.snapshot_requests import (
     ALL_WAITING_MAX,
     EXPIRE_S,
     SNAPSHOT_MS_MAX,
     WAITING_MAX,
     WARNINGS_MAX,
-    Requests,
+    SnapshotRequests,
     answered,
 )
 from watchrelay.kafka.signal_records import SnapshotRequest
@@ -38,7 +38,7 @@ def index(*ids: str, ended_ms: int = NOW_MS) -> dict[str, object]:
 
 
 def ask(
-    requests: Requests,
+    requests: SnapshotRequests,
     request_id: str,
     *streams: str,
     written_ms: int = NOW_MS,
@@ -48,7 +48,7 @@ def ask(
 
 
 def test_a_request_goes_to_each_stream_that_it_names_and_to_no_other() -> None:
-    requests = Requests(Control())
+    requests = SnapshotRequests(Control())
     pods: list[str] = []
     nodes: list[str] = []
     with requests.serving("pods", pods.append), requests.serving("nodes", nodes.append):
@@ -58,7 +58,7 @@ def test_a_request_goes_to_each_stream_that_it_names_and_to_no_other() -> None:
 
 
 def test_a_request_waits_for_its_writer() -> None:
-    requests = Requests(Control())
+    requests = SnapshotRequests(Control())
     ask(requests, "early")
     heard: list[str] = []
     with requests.serving("pods", heard.append):
@@ -67,7 +67,7 @@ def test_a_request_waits_for_its_writer() -> None:
 
 def test_what_a_writer_that_stopped_left_unanswered_goes_to_the_next() -> None:
     control = Control()
-    requests = Requests(control)
+    requests = SnapshotRequests(control)
     with requests.serving("pods", lambda _: None):
         ask(requests, "answered")
         ask(requests, "owed")
@@ -79,7 +79,7 @@ def test_what_a_writer_that_stopped_left_unanswered_goes_to_the_next() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_what_an_earlier_relay_answered_is_not_asked_again(late: bool) -> None:
-    requests = Requests(Control(pods=index("done")))
+    requests = SnapshotRequests(Control(pods=index("done")))
     heard: list[str] = []
     if late:
         with requests.serving("pods", heard.append):
@@ -109,14 +109,14 @@ def test_a_stream_that_nobody_published_is_named_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        ask(Requests(Control()), "r", "pods", "nosuch")
+        ask(SnapshotRequests(Control()), "r", "pods", "nosuch")
     assert [(record.getMessage(), record.__dict__["stream"]) for record in caplog.records] == [
-        ("signal names a stream that is not there", "nosuch")
+        ("signal names an unknown stream", "nosuch")
     ]
 
 
 def test_what_waits_is_bounded() -> None:
-    requests = Requests(Control())
+    requests = SnapshotRequests(Control())
     for number in range(WAITING_MAX + 1):
         ask(requests, f"r{number}")
     for number in range(WAITING_MAX + 5):
@@ -131,7 +131,7 @@ def test_what_waits_is_bounded() -> None:
 def test_a_signal_that_names_a_thousand_unknown_streams_takes_no_place_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    requests = Requests(Control(), configured={"jobs"})
+    requests = SnapshotRequests(Control(), configured={"jobs"})
     with caplog.at_level(logging.WARNING):
         for number in range(20):
             ask(
@@ -153,7 +153,7 @@ def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = [0.0]
-    requests = Requests(Control(), now_s=lambda: now_s[0])
+    requests = SnapshotRequests(Control(), now_s=lambda: now_s[0])
     with caplog.at_level(logging.WARNING):
         for number in range(5000):
             ask(requests, f"r{number}", f"stream-{number}")
@@ -166,7 +166,7 @@ def test_a_flood_of_signals_that_name_unknown_streams_is_logged_in_part(
 
 def test_a_request_expires_also_where_the_clock_of_who_wrote_it_is_ahead() -> None:
     now_s = [0.0]
-    requests = Requests(Control(), now_s=lambda: now_s[0])
+    requests = SnapshotRequests(Control(), now_s=lambda: now_s[0])
     ask(requests, "old", written_ms=NOW_MS + 10**9)
     now_s[0] += EXPIRE_S + 1
     ask(requests, "new")
@@ -183,7 +183,7 @@ def test_many_requests_for_one_stream_push_out_none_for_another() -> None:
         def described(self, stream: str) -> dict[str, object] | None:
             return {}
 
-    requests = Requests(Many())
+    requests = SnapshotRequests(Many())
     ask(requests, "quiet", "nodes")
     for number in range(3 * ALL_WAITING_MAX // WAITING_MAX):
         for each in range(WAITING_MAX + 1):
@@ -199,7 +199,7 @@ def test_an_index_record_dated_in_the_future_answers_only_what_it_names() -> Non
     assert answered(ahead, "named", NOW_MS, NOW_MS)
     assert not answered(ahead, "other", NOW_MS, NOW_MS)
     assert not answered(ahead, "other", NOW_MS - SNAPSHOT_MS_MAX - 1, NOW_MS)
-    requests = Requests(Control(pods=ahead), wall_ms=lambda: NOW_MS)
+    requests = SnapshotRequests(Control(pods=ahead), wall_ms=lambda: NOW_MS)
     ask(requests, "named", backlog=True)
     ask(requests, "other", backlog=True)
     heard: list[str] = []

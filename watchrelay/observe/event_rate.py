@@ -1,9 +1,4 @@
-"""How many events came, lately: counted as they come, so that a page opened in trouble shows what
-went before it.
-
-Room: observe. In: counts per chunk of a watch. Out: the last ten minutes, ten seconds each. No
-timer: a stream at rest costs nothing.
-"""
+"""Counts of events over the last ten minutes in bins of ten seconds, without a timer."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ BIN_MS: Final = 10_000
 BINS: Final = 60
 
 
-class Pace:
-    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. Shape: a bin is
+class EventRate:
+    """A ring of counts; 300 bytes, none before the first. Units: wall milliseconds. A bin is
     named by its time over `BIN_MS`."""
 
     __slots__ = ("_bins", "_newest")
@@ -34,7 +29,7 @@ class Pace:
 
     def _roll(self, newest: int) -> None:
         """Begin the bin `newest`, those in between held nothing. A wall clock that is set back
-        begins anew."""
+        starts over."""
         if self._bins is None or not 0 < newest - self._newest < BINS:
             self._bins = array("I", bytes(4 * BINS))
         else:

@@ -1,18 +1,18 @@
-from watchrelay.observe.pace import BIN_MS, BINS, Pace
+from watchrelay.observe.event_rate import BIN_MS, BINS, EventRate
 
 START = 1_700_000_000_000
 
 
-def paced(*counted: tuple[int, int]) -> Pace:
+def paced(*counted: tuple[int, int]) -> EventRate:
     """Events counted at so many milliseconds after START."""
-    pace = Pace()
+    pace = EventRate()
     for at_ms, events in counted:
         pace.count(START + at_ms, events)
     return pace
 
 
 def test_nothing_counted_is_nothing_told() -> None:
-    pace = Pace()
+    pace = EventRate()
     assert (pace.latest(), pace.history(), pace.per_s(START)) == ((0, 0, 0), [], 0.0)
 
 
