@@ -21,7 +21,7 @@ from watchrelay.consumer import (
     PositionsLost,
     TopicReader,
 )
-from watchrelay.consumer.partitions import Lanes
+from watchrelay.consumer.partitions import PartitionReplicas
 from watchrelay.contract.wire import WireRecord
 from watchrelay.demo.kafka import EmbeddedKafka
 
@@ -159,7 +159,9 @@ class Losing(TopicReader):
         super().__init__(*arguments, **more)
         self._lost = lost
 
-    def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
+    def _take(
+        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+    ) -> None:
         seen = [
             message for message in messages if (place.partition, message.offset) not in self._lost
         ]

@@ -205,7 +205,7 @@ _KUBE = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/kube/port.py",
+        "watchrelay/kube/auth/transport.py",
         {
             "the server's user in repr": ("url: str = field(repr=False)", "url: str = field()"),
             "the proxy's user in repr": (

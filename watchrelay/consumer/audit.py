@@ -19,7 +19,14 @@ import msgspec
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Held, Ignored, State
 from watchrelay.contract.headers import Header
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.records import (
+    DIGEST_MASK,
+    Decoded,
+    MarkerRecord,
+    ObjectRecord,
+    Trimmed,
+    content_hash,
+)
 from watchrelay.contract.wire import Position
 from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
@@ -35,7 +42,7 @@ PROBLEMS_MAX = 1_000
 _VERSION_KEY = b'"resourceVersion":"'
 
 
-class Problem(msgspec.Struct, frozen=True):
+class AuditProblem(msgspec.Struct, frozen=True):
     """Something that does not hold. Shape: `key` is None where it is not about one object, `offset`
     where it is about no record.
 
@@ -103,7 +110,7 @@ class Audit:
         self.start = origin.offset or 0
         self.state = State(origin.snapshot)
         self.records = 0
-        self.problems: list[Problem] = []
+        self.problems: list[AuditProblem] = []
         self.frontier = ""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.as_of: dict[bytes, Held | None] = {}
@@ -158,7 +165,7 @@ class Audit:
         key, value, state = record.key, record.value, self.state
         found = 0
         if value is not None:
-            found = int.from_bytes(sha256(b"%b\0%b" % (key, value)).digest()[:8], "big")
+            found = content_hash(key, value)
             if found != record.value_hash:
                 self._add(
                     "hash",
@@ -287,7 +294,7 @@ class Audit:
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
         if self._more:
             self.problems.append(
-                Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
+                AuditProblem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
             )
             self._more = 0
 
@@ -322,10 +329,12 @@ class Audit:
 
     def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:
         self.add(
-            Problem(kind, offset, None if key is None else key.decode(errors="replace"), detail)
+            AuditProblem(
+                kind, offset, None if key is None else key.decode(errors="replace"), detail
+            )
         )
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: AuditProblem) -> None:
         """Keep a problem; beyond `PROBLEMS_MAX` they are counted."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)

@@ -13,11 +13,11 @@ from typing import Any, Self
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from watchrelay.consumer.audit import Audit, Problem
+from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
-    Patience,
+    SilenceTimeout,
     make_consumer,
     start_consumer,
     unreadable,
@@ -98,7 +98,7 @@ class Auditor:
         """
         try:
             await self._find()
-            patience = Patience(self._arguments)
+            patience = SilenceTimeout(self._arguments)
             while behind := [
                 place
                 for place, log in self._logs.items()
@@ -202,14 +202,16 @@ class Auditor:
             audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]
             for detail, (first, count) in log.foreign.items():
                 audits[0].add(
-                    Problem("foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}")
+                    AuditProblem(
+                        "foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}"
+                    )
                 )
             log.foreign.clear()
             for index, audit in enumerate(audits):
                 for other in audits[:index]:
                     for key in sorted(audit.state.held.keys() & other.state.held.keys()):
                         audit.add(
-                            Problem(
+                            AuditProblem(
                                 "overlap",
                                 None,
                                 key.decode(errors="replace"),

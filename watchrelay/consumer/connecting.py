@@ -139,7 +139,7 @@ def unreadable(error: BaseException) -> str:
     return plain_words(error)
 
 
-class Patience:
+class SilenceTimeout:
     """How long nothing may come where something is still to come: aiokafka asks on for ever, and
     hardly says so.
 

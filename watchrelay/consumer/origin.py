@@ -31,7 +31,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedStream:
     """A stream as its writer described it on the control topic."""
 
     topic: str
@@ -44,7 +44,7 @@ class _Stream:
     claimed: int = -1
     claimed_from: object = None
     epoch_base: int = 0
-    described: Described | None = None
+    described: DescribedStream | None = None
     retired: bool = False
     index: dict[str, object] | None = None
 
@@ -88,7 +88,7 @@ class ControlView:
             case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if (
                 base <= EPOCH_BASE_MAX
             ):
-                held.described, held.retired = Described(topic, partitions), False
+                held.described, held.retired = DescribedStream(topic, partitions), False
                 held.epoch_base = max(base, held.epoch_base)
             case {"topic": _, "partitions": _, "epochBase": int(base)}:
                 raise epoch_base_too_high(stream, base)
@@ -97,7 +97,7 @@ class ControlView:
                     f"record stream/{short(stream)} has no field topic or partitions"
                 )
 
-    def described(self) -> dict[str, Described]:
+    def described(self) -> dict[str, DescribedStream]:
         """Every stream that has a description: one that was retired has none."""
         return {
             name: held.described

@@ -10,16 +10,16 @@ their last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from watchrelay.consumer.changes import LaneState, Saved
+from watchrelay.consumer.changes import Change, ChangeVerb, LaneState, Saved, Why
 from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.outbox import Outbox
-from watchrelay.consumer.replica import Outcome, ReadAgain, Replica
+from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
+from watchrelay.consumer.replica import Changed, Outcome, ReadAgain, Replica
 from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord
 
 
-class Lane:
+class PartitionReplica:
     """One stream in one partition. Shape: `partitions` is what markers say of the stream, 0 before
     any."""
 
@@ -73,7 +73,7 @@ class Lane:
         )
 
 
-class Lanes:
+class PartitionReplicas:
     """All streams of one partition.
 
     Shape: a stream without an origin of its own starts where it is met. `only` not empty: other
@@ -85,7 +85,8 @@ class Lanes:
     ) -> None:
         self.partition = partition
         self.by_stream = {
-            stream: Lane(stream, partition, origin) for stream, origin in origins.items()
+            stream: PartitionReplica(stream, partition, origin)
+            for stream, origin in origins.items()
         }
         self._only = only
         self._elsewhere: set[str] = set()
@@ -105,11 +106,11 @@ class Lanes:
             lane.outbox.passed for lane in self.by_stream.values() if lane.outbox.passed is not None
         ]
 
-    def add(self, stream: str, origin: Origin) -> Lane:
+    def add(self, stream: str, origin: Origin) -> PartitionReplica:
         """A stream that was described since."""
-        return self.by_stream.setdefault(stream, Lane(stream, self.partition, origin))
+        return self.by_stream.setdefault(stream, PartitionReplica(stream, self.partition, origin))
 
-    def leave(self, stream: str) -> Lane:
+    def leave(self, stream: str) -> PartitionReplica:
         """`stream` stands on another topic from now on: what somebody still writes of it here
         counts no longer."""
         self._elsewhere.add(stream)
@@ -126,7 +127,7 @@ class Lanes:
             lane.start = 0
             lane.replica.begin_anew()
 
-    def apply(self, offset: int, record: Decoded) -> tuple[Lane, Outcome] | None:
+    def apply(self, offset: int, record: Decoded) -> tuple[PartitionReplica, Outcome] | None:
         """What the record at `offset` does; None for one that is of no stream wanted, or before its
         stream's start.
 
@@ -147,3 +148,84 @@ class Lanes:
             lane.partitions = record.partitions
             lane.seen = record.seen or lane.seen
         return lane, outcome
+
+
+class Pending:
+    """The streams and partitions that may have something to give, in the order in which they came
+    to have it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PartitionReplica, str] = {}
+        """With the topic of each."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def begin(self, topic: str, lane: PartitionReplica, offset: int) -> None:
+        """The state of `lane` is proven for the first time, behind the record at `offset`: give it
+        out."""
+        lane.outbox.begin(lane.replica.held, Cause("initial", lane.replica.position, offset))
+        self._offer(topic, lane)
+
+    def add(
+        self, topic: str, lane: PartitionReplica, changed: Changed, why: Why, offset: int
+    ) -> None:
+        """The state of `lane` changed behind the record at `offset`."""
+        most = FOLD_CHANGES // max(1, len(self._waiting))
+        lane.outbox.add(
+            changed, Cause(why, lane.replica.position, offset), proven=lane.proven, most=most
+        )
+        self._offer(topic, lane)
+
+    def reach(self, topic: str, lane: PartitionReplica, offset: int) -> None:
+        """The state of `lane` is proven in front of `offset`: a place to go on from, and what was
+        held back may be given."""
+        lane.outbox.reach(lane.saved(topic, offset))
+        self._offer(topic, lane)
+
+    def close(self, topic: str, lane: PartitionReplica, why: Why) -> None:
+        """`lane` is not read any more: what was given of it is deleted."""
+        lane.outbox.close(lane.replica.held, Cause(why, lane.replica.position, lane.start))
+        self._offer(topic, lane)
+
+    def _offer(self, topic: str, lane: PartitionReplica) -> None:
+        if lane.outbox:
+            self._waiting.setdefault(lane, topic)
+
+    def take(self) -> Change | None:
+        """The next change, None when there is none now."""
+        while self._waiting:
+            lane, topic = next(iter(self._waiting.items()))
+            if (item := lane.outbox.take(lane.replica.held, proven=lane.proven)) is not None:
+                return _change(topic, lane, item)
+            del self._waiting[lane]
+        return None
+
+    def left(self) -> Iterator[Saved]:
+        """The places of partitions that are not read any more and have still something to give."""
+        return (
+            lane.outbox.passed
+            for lane in self._waiting
+            if lane.outbox.closed and lane.outbox.passed is not None
+        )
+
+
+def _change(topic: str, lane: PartitionReplica, item: Item) -> Change:
+    before, after = item.before, item.after
+    known = after or before
+    assert known is not None, "an item is a difference"
+    verb: ChangeVerb = "deleted" if after is None else "added" if before is None else "modified"
+    return Change(
+        stream=lane.stream,
+        topic=topic,
+        partition=lane.partition,
+        key=item.key.decode(),
+        verb=verb,
+        value=None if after is None else after.value,
+        old_value=None if before is None else before.value,
+        uid=known.uid,
+        resource_version=known.version,
+        reason=item.cause.reason,
+        position=item.cause.position,
+        offset=item.cause.offset,
+    )

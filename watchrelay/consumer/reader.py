@@ -18,19 +18,20 @@ from aiokafka.errors import KafkaError
 from watchrelay.consumer.connecting import (
     SILENT_AFTER_S,
     STOP_TIMEOUT_S,
-    Patience,
+    SilenceTimeout,
     make_consumer,
     start_consumer,
     unreadable,
 )
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
-from watchrelay.consumer.origin import Described
-from watchrelay.consumer.topic_metadata import partitions_there, what_is_missing
+from watchrelay.consumer.origin import DescribedStream
+from watchrelay.consumer.topic_metadata import existing_partitions, what_is_missing
 from watchrelay.contract.control import parse_control
 from watchrelay.contract.headers import Header
-from watchrelay.contract.records import Decoded, decode, parse_instant
+from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client.patches import servers_text, stop_consumer, what_to_check
 
 LOOK_AGAIN_S = 1.0
@@ -114,7 +115,7 @@ class TailReader:
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
         self._waiting, self._awaited = waiting, awaited
-        self._described: dict[str, Described] = {}
+        self._described: dict[str, DescribedStream] = {}
         self._missing: dict[str, str] = {}
 
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
@@ -128,7 +129,7 @@ class TailReader:
         await start_consumer(consumer, self._arguments, check=what_to_check)
         try:
             follow = await self._find(consumer)
-            patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
+            patience = SilenceTimeout(self._arguments, silent_after_s=self._silent_after_s)
             now_s = asyncio.get_running_loop().time
             merge, late, newest_s = Merge[TopicPartition, Seen](), set[TopicPartition](), now_s()
             while merge or follow.behind or not self._until_end:
@@ -217,7 +218,7 @@ class TailReader:
 
     async def _read_control(self, consumer: Any) -> str:
         """Read the control topic to its end. Shape: "" or what is missing."""
-        if not await partitions_there(consumer, {self._control.topic}):
+        if not await existing_partitions(consumer, {self._control.topic}):
             return (
                 f"topic {self._control.topic} does not exist yet: start the relay, or check "
                 "cluster and kafka.topicPrefix"
@@ -229,7 +230,7 @@ class TailReader:
         consumer.seek(
             self._control, (await consumer.beginning_offsets([self._control]))[self._control]
         )
-        patience = Patience(self._arguments, silent_after_s=self._silent_after_s)
+        patience = SilenceTimeout(self._arguments, silent_after_s=self._silent_after_s)
         while await consumer.position(self._control) < end:
             fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
             patience.heard(fetched, self._control.topic)
@@ -256,7 +257,7 @@ class TailReader:
             if record.kind == "stream":
                 match record.value:
                     case {"topic": str(topic), "partitions": int(partitions)}:
-                        self._described[record.stream] = Described(topic, partitions)
+                        self._described[record.stream] = DescribedStream(topic, partitions)
                     case _:
                         self._described.pop(record.stream, None)
 
@@ -275,7 +276,7 @@ class TailReader:
         }
         new = sorted(places - follow.next.keys())
         if new:
-            there = await partitions_there(consumer, {place.topic for place in new})
+            there = await existing_partitions(consumer, {place.topic for place in new})
             lacking = {
                 stream: each
                 for stream, each in wanted.items()
@@ -311,7 +312,7 @@ class TailReader:
             return None
         source = next((value for name, value in message.headers if name == "ce_source"), b"")
         try:
-            time_ms: float = parse_instant(record.time.encode())
+            time_ms: float = parse_timestamp(record.time.encode())
         except ValueError:
             time_ms = message.timestamp
         return time_ms, Seen(*place, record, source=source.decode(errors="replace"))

@@ -15,8 +15,8 @@ import msgspec
 
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
-from watchrelay.consumer.origin import Described, Origin
-from watchrelay.consumer.partitions import Lane, Lanes
+from watchrelay.consumer.origin import DescribedStream, Origin
+from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
 from watchrelay.contract.control import is_count
 from watchrelay.contract.records import DIGEST_MASK, PARTITIONS_MAX
 from watchrelay.core.text import counted, short
@@ -82,7 +82,7 @@ def _refused(why: str) -> ValueError:
     )
 
 
-class Owed:
+class UnreachedPositions:
     """Saved places that were not reached again yet: up to there nothing of their streams is handed
     out."""
 
@@ -124,7 +124,7 @@ class Owed:
             saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)
         }
 
-    def compare(self, described: Mapping[str, Described]) -> None:
+    def compare(self, described: Mapping[str, DescribedStream]) -> None:
         """Raises: PositionsLost where a stream stands elsewhere now, or has fewer partitions."""
         for saved in self._left.values():
             each = described.get(saved.stream)
@@ -144,7 +144,7 @@ class Owed:
         self,
         topic: str,
         partition: int,
-        described: Mapping[str, Described] | None,
+        described: Mapping[str, DescribedStream] | None,
         partitions: int,
         *,
         wanted: bool,
@@ -173,7 +173,7 @@ class Owed:
                 )
             del self._left[topic, partition, saved.stream]
 
-    def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> None:
+    def settle(self, topic: str, partition: int, at: int, lanes: PartitionReplicas) -> None:
         """From the places of one partition that are reached at offset `at` changes are given: there
         the state must be what it was.
 
@@ -187,7 +187,7 @@ class Owed:
                 del self._left[topic, partition, saved.stream]
 
 
-def _prove(saved: Saved, lane: Lane) -> None:
+def _prove(saved: Saved, lane: PartitionReplica) -> None:
     held = lane.replica.held
     if (len(held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
         found = f"{counted(len(held), 'object')} where there were {saved.count}, or others"

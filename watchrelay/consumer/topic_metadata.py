@@ -14,14 +14,14 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError
 
 from watchrelay.consumer.changes import LaneState
-from watchrelay.consumer.origin import Described
+from watchrelay.consumer.origin import DescribedStream
 from watchrelay.core.text import counted, printable
 
-There = Mapping[str, frozenset[int]]
+TopicPartitions = Mapping[str, frozenset[int]]
 """The partitions of each topic that may be seen."""
 
 
-async def partitions_there(consumer: Any, topics: Collection[str]) -> There:
+async def existing_partitions(consumer: Any, topics: Collection[str]) -> TopicPartitions:
     """Those of `topics` that are there and may be seen, with their partitions. Raises: KafkaError
     where no broker answers.
 
@@ -43,7 +43,7 @@ async def partitions_there(consumer: Any, topics: Collection[str]) -> There:
 
 
 def what_is_missing(
-    described: Mapping[str, Described], there: There, *, control: str, servers: str
+    described: Mapping[str, DescribedStream], there: TopicPartitions, *, control: str, servers: str
 ) -> dict[str, str]:
     """By stream: which part of its topic is not there, who says that there should be more, and the
     cure."""

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from watchrelay.contract.records import EPOCH_MAX, PARTITIONS_MAX, Instants, parse_instant
+from watchrelay.contract.records import EPOCH_MAX, PARTITIONS_MAX
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import short, why_broken
+from watchrelay.core.text import BROKEN_JSON, short, why_broken
+from watchrelay.core.timestamps import parse_timestamp, rfc3339
 
 ControlKind = Literal["claim", "stream", "snapshot"]
 
@@ -142,7 +143,7 @@ def parse_control_value(value: bytes) -> dict[str, object]:
         )
     try:
         parsed = msgspec.json.decode(value, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except BROKEN_JSON as error:
         raise RecordRefused(
             f"control record that is not a JSON object: {why_broken(error, value)}"
         ) from error
@@ -205,7 +206,7 @@ def _odd(value: object, shape: Any, name: str) -> str:
     try:
         msgspec.convert(value, shape)
         if name == "time":
-            parse_instant(str(value).encode())
+            parse_timestamp(str(value).encode())
     except (ValueError, OverflowError) as error:  # a ValidationError of msgspec is a ValueError
         return short(str(error))
     return ""
@@ -221,12 +222,11 @@ def claim_value(
 ) -> dict[str, object]:
     """`claim/<stream>`. Shape: `starting_point` is {"snapshot","begin":[offset]} or None. Source:
     WIRE 7."""
-    time = Instants().render(time_ms).decode()
     return {
         "holder": holder,
         "instance": instance,
         "version": version,
-        "time": time,
+        "time": rfc3339(time_ms),
         "from": starting_point,
     }
 
@@ -255,7 +255,7 @@ def snapshot_value(
         "snapshot": snapshot,
         "epoch": epoch,
         "rv": frontier,
-        "time": Instants().render(time_ms).decode(),
+        "time": rfc3339(time_ms),
         "count": sum(each.count for each in partitions),
         "requests": list(requests),
         "partitions": [

@@ -41,7 +41,7 @@ class Envelope(Protocol):
         ...
 
 
-class Structured:
+class StructuredEnvelope:
     """CloudEvents 1.0, structured mode: the attributes of the headers once more, and the object as
     `data`; none for a delete."""
 
@@ -60,7 +60,7 @@ class Structured:
         return _encode(event)
 
 
-class Change:
+class DebeziumEnvelope:
     """Debezium's envelope, without a schema beside it.
 
     Shape: `before` is always null: the store keeps no former states. `op` follows the record's

@@ -9,7 +9,6 @@ writer comes first, encoded once: cheap to build, and it compresses well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Literal
@@ -17,7 +16,13 @@ from typing import Literal
 import msgspec
 
 from watchrelay import __version__
-from watchrelay.contract.formats import JSON_TYPE, Change, Envelope, Structured, unwrap
+from watchrelay.contract.formats import (
+    JSON_TYPE,
+    DebeziumEnvelope,
+    Envelope,
+    StructuredEnvelope,
+    unwrap,
+)
 from watchrelay.contract.headers import (
     LENGTHS,
     UNREADABLE,
@@ -30,6 +35,7 @@ from watchrelay.contract.headers import (
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
+from watchrelay.core.timestamps import TimestampRenderer, rfc3339
 from watchrelay.model.streams import StreamSpec
 
 Trimmed = Literal["", "fields", "stub"]
@@ -93,40 +99,6 @@ def content_hash(key: bytes, value: bytes) -> int:
     return int.from_bytes(hashed.digest()[:8], "big")
 
 
-class Instants:
-    """Wall milliseconds -> RFC 3339 bytes, UTC with milliseconds and `Z`; remembers the newest
-    second and instant."""
-
-    __slots__ = ("_at_ms", "_rendered", "_second", "_stem")
-
-    def __init__(self) -> None:
-        self._second = self._at_ms = -1
-        self._stem = self._rendered = b""
-
-    def render(self, at_ms: int) -> bytes:
-        """`at_ms` as every record writes it."""
-        if at_ms != self._at_ms:
-            second, millis = divmod(at_ms, 1000)
-            if second != self._second:
-                self._second = second
-                self._stem = (
-                    datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-                )
-            self._at_ms = at_ms
-            self._rendered = b"%b.%03dZ" % (self._stem, millis)
-        return self._rendered
-
-
-def parse_instant(text: bytes) -> int:
-    """RFC 3339 -> wall milliseconds. Law: parse_instant(Instants().render(ms)) == ms. Raises:
-    ValueError."""
-    moment = datetime.fromisoformat(text.decode())
-    if moment.tzinfo is None:
-        raise ValueError(f"{text.decode()} names no time zone")
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
 class Marker(msgspec.Struct, frozen=True, gc=False):
     """What a marker says, all but where it stands. Shape: a field left at its default is not sent;
     a claim says none of these.
@@ -155,7 +127,7 @@ class CloudEvents:
         resource = spec.plan.selection.resource
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
-        self._instants = Instants()
+        self._timestamps = TimestampRenderer()
         self._time_ms, self._time = -1, b""
         stream = spec.id.encode()
         common: tuple[Header, ...] = (
@@ -256,7 +228,7 @@ class CloudEvents:
             )
             return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:
-            self._time_ms, self._time = time_ms, self._instants.render(time_ms)
+            self._time_ms, self._time = time_ms, self._timestamps.render(time_ms)
         time, place = self._time, self._ids[partition] % sequence
         return _record((key, value, HeaderBlock(b"".join((
             self._starts[verb, reason], _TIME[len(time)], time,
@@ -281,7 +253,7 @@ class CloudEvents:
     ) -> list[Header]:
         """The same headers in the same order, whatever is missing or long."""
         namespace, _, name = key[self._cut :].partition(b"/")
-        headers = [*self._objects[verb, reason], ("ce_time", self._instants.render(time_ms))]
+        headers = [*self._objects[verb, reason], ("ce_time", self._timestamps.render(time_ms))]
         if namespace:
             headers += (
                 ("ce_namespace", namespace),
@@ -307,7 +279,7 @@ class CloudEvents:
     def marker(self, partition: int, sequence: int, time_ms: int, said: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""
         kind = said.kind
-        headers = [*self._markers[kind], ("ce_time", self._instants.render(time_ms))]
+        headers = [*self._markers[kind], ("ce_time", self._timestamps.render(time_ms))]
         if kind != "claim":
             headers += (
                 ("ce_wrrv", said.frontier.encode()),
@@ -315,7 +287,7 @@ class CloudEvents:
                 ("ce_wrdigest", b"%016x" % said.digest),
             )
             if said.seen_ms is not None:
-                headers.append(("ce_wrseen", Instants().render(said.seen_ms)))
+                headers.append(("ce_wrseen", rfc3339(said.seen_ms).encode()))
         if said.snapshot:
             headers.append(("ce_wrsnap", said.snapshot.encode()))
         if kind == "end":
@@ -388,9 +360,9 @@ def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
         case "cloudevents":
             return CloudEvents(spec, epoch)
         case "structured":
-            return Enveloped(spec, epoch, Structured())
+            return Enveloped(spec, epoch, StructuredEnvelope())
         case "debezium":
-            return Enveloped(spec, epoch, Change(spec, __version__))
+            return Enveloped(spec, epoch, DebeziumEnvelope(spec, __version__))
 
 
 # ---- bytes -> records ----------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class Forbidden(KubeError):
     reason = "forbidden"
 
 
-class Refused(Interrupted):
+class TransientlyForbidden(Interrupted):
     """403 for a request that was allowed before: API servers answer so for a second or two while
     they start. Retry quickly."""
 

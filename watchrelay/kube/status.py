@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
+from watchrelay.core.backoff import clamp_retry_after
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -27,9 +28,7 @@ from watchrelay.core.errors import (
     Unavailable,
     VersionTooLarge,
 )
-
-RETRY_AFTER_MAX_S = 300.0
-"""No server keeps us away for longer. Source: WATCH 6.3."""
+from watchrelay.core.text import BROKEN_JSON
 
 WHOSE = "is this URL the API server's?"
 """What to ask where something else answers: a proxy, a login page, the wrong port."""
@@ -90,7 +89,7 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     null, metadata absent."""
     try:
         found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except BROKEN_JSON:
         return None
     if not isinstance(found, dict):
         return None
@@ -106,9 +105,7 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
         code=_integer(found.get("code")),
         reason=_text(found.get("reason")),
         message=_text(found.get("message")),
-        retry_after_s=min(
-            max(0.0, float(_integer(details.get("retryAfterSeconds")))), RETRY_AFTER_MAX_S
-        ),
+        retry_after_s=clamp_retry_after(float(_integer(details.get("retryAfterSeconds")))),
         causes=tuple(_text(cause.get("reason")) for cause in causes),
         cause_fields=tuple(_text(cause.get("field")) for cause in causes),
     )
@@ -138,13 +135,13 @@ def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
         return None
     text = header.strip()
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
-        return min(float(text[:10]), RETRY_AFTER_MAX_S)
+        return clamp_retry_after(float(text[:10]))
     try:
         at = parsedate_to_datetime(text)
         seconds = at.timestamp() - wall_ms / 1000
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
+    return clamp_retry_after(seconds)
 
 
 def from_response(

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from watchrelay.core import clock
 from watchrelay.core.text import short
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.observe.pace import Pace
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
@@ -229,7 +230,7 @@ class StreamStatus:
     def transitions(self) -> list[dict[str, str]]:
         """The public form of the story, newest first."""
         return [
-            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.said}
+            {"time": rfc3339(each.at_ms), "state": each.state, "said": each.said}
             for each in reversed(self.story)
         ]
 
@@ -245,11 +246,11 @@ class StreamStatus:
 
     def _error(self) -> dict[str, str] | None:
         message, _, at_ms = self.trouble()
-        return {"message": message, "time": clock.rfc3339(at_ms)} if message else None
+        return {"message": message, "time": rfc3339(at_ms)} if message else None
 
 
 def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else clock.rfc3339(at_ms)
+    return None if at_ms is None else rfc3339(at_ms)
 
 
 class Problems(dict[str, str]):

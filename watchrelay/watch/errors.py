@@ -18,7 +18,7 @@ from watchrelay.core.errors import (
     NotAcceptable,
     NotFound,
     NotWatchable,
-    Refused,
+    TransientlyForbidden,
     Unauthorized,
     Undecodable,
     Unreachable,
@@ -52,7 +52,7 @@ WATCH 8.4."""
 ASK_SERVED_S = 30.0
 
 DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
-    (Refused, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
+    (TransientlyForbidden, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
     (Unauthorized, Backoff(base_s=5.0, cap_s=60.0, jitter=0.2, ceiling_s=60.0)),
     (Forbidden, Backoff(base_s=30.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
     (NotFound, Backoff(base_s=5.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
@@ -143,7 +143,7 @@ def recovered(held: Held, *, watched: bool = False) -> Held:
 
 def _refused(rules: Rules, held: Held, error: Forbidden, now_s: float, again: Next) -> Step:
     """A 403 for what was allowed before: no person is asked for until it has lasted."""
-    refused = Refused(
+    refused = TransientlyForbidden(
         f"{error.what}; it was allowed before, as while an API server starts", status=error.status
     )
     held, delay_s = slower(rules, held, refused, now_s)

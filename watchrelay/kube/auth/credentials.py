@@ -9,38 +9,39 @@ Source: WATCH 7; client-go rest/config.go, transport/, tools/clientcmd.
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import ssl
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from watchrelay.core import clock
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.exec_plugin import TIMEOUT_S, ExecCredentials
-from watchrelay.kube.auth.hostname import check_host
 from watchrelay.kube.auth.kubeconfig import (
     FILE_BYTES_MAX,
     WRITER_S,
     Cluster,
+    CredentialData,
     Impersonation,
-    Secret,
     User,
     read_kubeconfig,
 )
-from watchrelay.kube.auth.proxy import choose_proxy
-from watchrelay.kube.auth.reread import Reread
+from watchrelay.kube.auth.proxy import check_host, choose_proxy
 from watchrelay.kube.auth.tls import (
     ClientCertificate,
     build_context,
     check_authorities,
     check_client,
 )
-from watchrelay.kube.client import Endpoint
+from watchrelay.kube.auth.transport import Endpoint
+
+log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # a minute, less the 10 s of leeway that client-go takes: a rotated token is used within 60 s
@@ -52,6 +53,59 @@ CERTIFICATE_INTERVAL_S = 300.0
 _HEADER_KEY = frozenset((string.ascii_letters + string.digits + "!#$&'*+-.^_`|~").encode())
 
 T = TypeVar("T")
+
+
+class Reread(Generic[T]):
+    """A value read from files, read again when it is older than `interval_s`.
+
+    Raises: whatever `load` raises (OSError, ValueError), but only while there is no value yet.
+    """
+
+    def __init__(
+        self, load: Callable[[], T], *, what: str, interval_s: float, now_s: Callable[[], float]
+    ) -> None:
+        self._load = load
+        self._what = what
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._value: T | None = None
+        self._due_s = self._read_s = float("-inf")
+        self._failing = False
+
+    def current(self) -> T:
+        """The value; reads the files if it is time to. Blocks for a small read: these are files of
+        a few KB."""
+        now_s = self._now_s()
+        if now_s >= self._due_s or self._value is None:
+            self._due_s, self._read_s = now_s + self._interval_s, now_s
+            self._refresh()
+        assert self._value is not None, "a failed first read raises"
+        return self._value
+
+    def expire(self, asked_s: float) -> None:
+        """What a request was sent with at `asked_s` is no good: the next `current` reads the files,
+        unless they were read since then."""
+        if self._read_s <= asked_s:
+            self._due_s = float("-inf")
+
+    def _refresh(self) -> None:
+        try:
+            value = self._load()
+        except (OSError, ValueError) as error:
+            if self._value is None:
+                raise
+            if not self._failing:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                log.warning(
+                    "credential file unusable, the former one is kept",
+                    extra={"what": self._what, "reason": reason},
+                )
+            self._failing = True
+            return
+        if self._failing:
+            log.info("credential file usable again", extra={"what": self._what})
+        self._failing = False
+        self._value = value
 
 
 class ClusterCredentials:
@@ -310,7 +364,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, Use
     cluster = Cluster(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         # Without the file the system's authorities are trusted, as client-go does.
-        authority=Secret(file=authority) if authority.exists() else Secret(),
+        authority=CredentialData(file=authority) if authority.exists() else CredentialData(),
         where=str(account),
     )
     return cluster, User(token_file=account / "token", where=str(account))
@@ -387,7 +441,7 @@ def _first_read(source: Reread[T], key: str, file: Path | None, where: str) -> N
         raise ConfigError([Problem(f"{named}{error}", path, where)]) from None
 
 
-def _content(secret: Secret) -> bytes:
+def _content(secret: CredentialData) -> bytes:
     if secret.data is not None:
         return secret.data
     assert secret.file is not None, "asked only for secrets that are given"
@@ -415,7 +469,7 @@ def _read_token(user: User) -> str:
     return token
 
 
-def _read_authorities(authority: Secret) -> bytes:
+def _read_authorities(authority: CredentialData) -> bytes:
     """The CA bundle; b"" where none is configured."""
     return check_authorities(_content(authority)) if authority else b""
 

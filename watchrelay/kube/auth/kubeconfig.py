@@ -24,7 +24,7 @@ from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
 from watchrelay.core.errors import ConfigError, Problem
 from watchrelay.core.files import read_bounded
-from watchrelay.kube.auth.hostname import check_host
+from watchrelay.kube.auth.proxy import check_host
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -38,7 +38,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class CredentialData:
     """Bytes from a file or from the kubeconfig itself (`data`, which wins). Both None: not given.
     Never shown."""
 
@@ -55,7 +55,7 @@ class Cluster:
     for cluster info are given."""
 
     server: str = field(repr=False)  # may hold a user and a password
-    authority: Secret = Secret()
+    authority: CredentialData = CredentialData()
     insecure: bool = False
     tls_server_name: str | None = None
     proxy_url: str | None = field(default=None, repr=False)
@@ -95,8 +95,8 @@ class User:
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    certificate: Secret = Secret()
-    key: Secret = Secret()
+    certificate: CredentialData = CredentialData()
+    key: CredentialData = CredentialData()
     username: str = ""
     password: str = field(default="", repr=False)
     exec_plugin: ExecPlugin | None = None
@@ -204,12 +204,12 @@ class _Section:
         text = self.text(key)
         return self.file.absolute().parent / text if text else None
 
-    def secret(self, key: str) -> Secret:
+    def secret(self, key: str) -> CredentialData:
         text = self.text(f"{key}-data")
         if not text:
-            return Secret(file=self.local(key))
+            return CredentialData(file=self.local(key))
         try:
-            return Secret(data=base64.b64decode("".join(text.split()), validate=True))
+            return CredentialData(data=base64.b64decode("".join(text.split()), validate=True))
         except (binascii.Error, ValueError):
             self.refuse(f"{key}-data", "is not base64")
 

@@ -7,17 +7,17 @@ User-Agent.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import platform
 import socket
 import ssl
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import aiohttp
 
 from watchrelay import __version__
 from watchrelay.core.errors import Misconfigured
-from watchrelay.kube.port import Endpoint
+from watchrelay.kube.translate import SocksFailed
 
 JSON = "application/json"
 
@@ -30,6 +30,53 @@ _KEEPALIVE = {
 }
 """aiohttp leaves keepalive off; a NAT that dropped the flow would never be noticed. Source: WATCH
 2.14."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the API server is and how it is reached. Shape: `url` has no trailing slash; `proxy` is
+    a URL.
+
+    `server_hostname`: the name that its certificate must carry, where that is not the URL's host
+    (tls-server-name). `compress`: False where the kubeconfig says `disable-compression`.
+    """
+
+    url: str = field(repr=False)  # this and the proxy's may hold a user and a password
+    server_hostname: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    compress: bool = True
+
+
+class Credentials(Protocol):
+    """Who we are to the API server, kept fresh by its owner."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to go."""
+        ...
+
+    async def headers(self) -> list[tuple[str, str]]:
+        """Authorization and Impersonate-* headers of the next request; names may repeat. Raises:
+        Misconfigured."""
+        ...
+
+    async def tls(self) -> ssl.SSLContext | None:
+        """The context of the next connection: a new object when CA or client certificate changed,
+        None for plain http."""
+        ...
+
+    async def rejected(self, asked_s: float) -> None:
+        """The server answered 401: read the files again, or run the plugin again, once for all
+        whose requests were sent before that.
+
+        Units: `asked_s` is when the request got its credentials, monotonic.
+        """
+        ...
+
+    def distrusted(self, asked_s: float) -> None:
+        """The server's certificate did not verify: read the CA again before the next connection;
+        `asked_s` as above."""
+        ...
 
 
 def user_agent(stream: str) -> str:
@@ -70,16 +117,41 @@ def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False
         )
-    if importlib.util.find_spec("aiohttp_socks") is None:
+    assert endpoint.proxy is not None, "it is a socks proxy"
+    made: aiohttp.BaseConnector = _socks_connector().from_url(endpoint.proxy, limit=0)
+    return made
+
+
+def _socks_connector() -> Any:
+    """A connector through a SOCKS proxy that raises `SocksFailed`.
+
+    Source: aiohttp-socks 0.12, whose own errors have no common base.
+    """
+    try:
+        from aiohttp_socks import (
+            ProxyConnectionError,
+            ProxyConnector,
+            ProxyError,
+            ProxyTimeoutError,
+        )
+    except ImportError:
         raise Misconfigured(
             "proxy-url is a socks proxy, which needs the extra: pip install 'watchrelay[socks]'; "
             "the image has it"
-        )
-    from watchrelay.kube.auth.socks import SocksConnector  # stands on the extra
+        ) from None
 
-    assert endpoint.proxy is not None, "it is a socks proxy"
-    made: aiohttp.BaseConnector = SocksConnector.from_url(endpoint.proxy, limit=0)
-    return made
+    class SocksConnector(ProxyConnector):
+        async def connect(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await super().connect(*args, **kwargs)
+            except ProxyConnectionError as error:
+                raise SocksFailed("the proxy cannot be reached") from error
+            except ProxyTimeoutError as error:
+                raise SocksFailed("the proxy did not answer in time") from error
+            except ProxyError as error:
+                raise SocksFailed(f"the proxy refused: {error}") from error
+
+    return SocksConnector
 
 
 def open_socket(

@@ -1,7 +1,7 @@
 """Discovery documents -> what the server serves.
 
 Room: kube (pure). In: bodies of `/api`, `/apis` and `/apis/GROUP/VERSION`, in any of the three
-forms. Out: a `Catalog`.
+forms. Out: a `ApiCatalog`.
 Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group.
 WATCH 8.1, 8.2.
 """
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.model.resources import Resource
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
@@ -34,7 +35,7 @@ class NotDiscovery(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedResource:
     """One resource as one version serves it. Shape: all names but the resource's kind are
     lower-case."""
 
@@ -52,7 +53,7 @@ class Version:
 
     name: str
     fresh: bool
-    served: tuple[Served, ...] = ()
+    served: tuple[ServedResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class ApiCatalog:
     """Everything served, in the server's order, the core group first."""
 
     groups: tuple[Group, ...] = ()
@@ -164,7 +165,7 @@ def _group(name: str, versions: Iterable[_Version]) -> Group:
     )
 
 
-def _served(group: str, version: str, found: _Resource) -> Served:
+def _served(group: str, version: str, found: _Resource) -> ServedResource:
     resource = Resource(group, version, found.resource, _kind(found), found.scope == "Namespaced")
     return _entry(resource, found.singular_resource, found.short_names, found.verbs)
 
@@ -181,8 +182,8 @@ def _usable(name: str, kind: str = "") -> bool:
 
 def _entry(
     resource: Resource, singular: str | None, short_names: list[str] | None, verbs: list[str] | None
-) -> Served:
-    return Served(
+) -> ServedResource:
+    return ServedResource(
         resource,
         (singular or resource.kind).lower(),
         tuple(name.lower() for name in short_names or ()),
@@ -270,5 +271,5 @@ def parse_resources(group: str, version: str, body: bytes) -> Version:
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except BROKEN_JSON:
         raise NotDiscovery("it is no discovery document") from None

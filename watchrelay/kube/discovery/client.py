@@ -1,6 +1,6 @@
 """What the server serves, kept up to date cheaply.
 
-Room: kube. In: the client. Out: a `Catalog`, and names resolved against it.
+Room: kube. In: the client. Out: a `ApiCatalog`, and names resolved against it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import Document
 from watchrelay.kube.discovery import catalog as documents
-from watchrelay.kube.discovery.catalog import Catalog, Group, NotDiscovery, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, Group, NotDiscovery, Version
 from watchrelay.kube.discovery.resolve import (
     Found,
     Impossible,
@@ -23,7 +23,7 @@ from watchrelay.kube.discovery.resolve import (
 )
 from watchrelay.kube.status import WHOSE
 
-__all__ = ["Catalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
+__all__ = ["ApiCatalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
 
 
 class Fetch(Protocol):
@@ -47,10 +47,10 @@ class Discovery:
     def __init__(self, client: Fetch) -> None:
         self._client = client
         self._known: dict[str, _Known] = {}
-        self._catalog: Catalog | None = None
+        self._catalog: ApiCatalog | None = None
 
     @property
-    def catalog(self) -> Catalog | None:
+    def catalog(self) -> ApiCatalog | None:
         """What the server served at the last refresh; None before the first."""
         return self._catalog
 
@@ -60,7 +60,7 @@ class Discovery:
         Raises: KubeError; what was known stands.
         """
         groups = (*await self._root("/api"), *await self._root("/apis"))
-        fresh = Catalog(groups)
+        fresh = ApiCatalog(groups)
         changed = fresh != self._catalog
         self._catalog = fresh
         return changed

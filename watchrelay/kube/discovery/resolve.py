@@ -1,6 +1,6 @@
 """A resource as the operator wrote it -> the resources it means.
 
-Room: kube (pure). In: a `Catalog` and a name as in kubectl. Out: one of `Found`, `Missing`,
+Room: kube (pure). In: a `ApiCatalog` and a name as in kubectl. Out: one of `Found`, `Missing`,
 `Unknown`, `Impossible`.
 
 Forms: `pods`, `pod`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`,
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from watchrelay.kube.discovery.catalog import Catalog, Group, Served, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, Group, ServedResource, Version
 from watchrelay.model.resources import Resource
 
 
@@ -82,10 +82,10 @@ class _Wanted:
 class _Match:
     group: Group
     version: Version
-    served: Served
+    served: ServedResource
 
 
-def resolve(written: str, catalog: Catalog) -> Resolution:
+def resolve(written: str, catalog: ApiCatalog) -> Resolution:
     """What `written` means to this server. Source: WATCH 8.3; order and preference as kubectl's."""
     parsed = _NAME.fullmatch(written.strip())
     if parsed is None:
@@ -103,7 +103,7 @@ def resolve(written: str, catalog: Catalog) -> Resolution:
     return _absent(wanted, catalog)
 
 
-def _readings(wanted: _Wanted, catalog: Catalog) -> Iterator[_Wanted]:
+def _readings(wanted: _Wanted, catalog: ApiCatalog) -> Iterator[_Wanted]:
     """`a.v1.b` may mean version v1 of group b, or group v1.b; `pods.v1` the core group. The fuller
     reading first, as kubectl does."""
     if wanted.group is not None and wanted.version is None:
@@ -116,7 +116,7 @@ def _readings(wanted: _Wanted, catalog: Catalog) -> Iterator[_Wanted]:
     yield wanted
 
 
-_LEVELS: tuple[Callable[[Served, str], bool], ...] = (
+_LEVELS: tuple[Callable[[ServedResource, str], bool], ...] = (
     lambda served, name: served.resource.plural == name,
     lambda served, name: served.singular == name,
     lambda served, name: served.resource.kind.lower() == name,
@@ -125,7 +125,7 @@ _LEVELS: tuple[Callable[[Served, str], bool], ...] = (
 """Plural before singular before kind before short name, over all groups. Source: WATCH 8.3."""
 
 
-def _named(wanted: _Wanted, catalog: Catalog) -> Resolution | None:
+def _named(wanted: _Wanted, catalog: ApiCatalog) -> Resolution | None:
     for fits in _LEVELS:
         matches = _matches(wanted, catalog, fits)
         if matches:
@@ -134,7 +134,7 @@ def _named(wanted: _Wanted, catalog: Catalog) -> Resolution | None:
 
 
 def _matches(
-    wanted: _Wanted, catalog: Catalog, fits: Callable[[Served, str], bool]
+    wanted: _Wanted, catalog: ApiCatalog, fits: Callable[[ServedResource, str], bool]
 ) -> list[_Match]:
     """One match per group: in the first fresh version that has it. Those in their group's preferred
     version come first, as in kubectl."""
@@ -173,11 +173,11 @@ def _choose(wanted: _Wanted, matches: list[_Match]) -> Resolution:
     return Found((chosen.resource,), warnings)
 
 
-def _listed(served: list[Served]) -> str:
+def _listed(served: list[ServedResource]) -> str:
     return ", ".join(each.resource.qualified for each in served)
 
 
-def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
+def _wildcard(wanted: _Wanted, catalog: ApiCatalog) -> Resolution:
     """Every watchable resource of a group, each in the most preferred version that has it; never
     Secrets."""
     if wanted.group is None:
@@ -191,7 +191,7 @@ def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
         return Missing(f"{wanted.group} is served in {_versions(group)}, not in {wanted.version}")
     if not any(version.fresh for version in versions):
         return Unknown(f"the server behind the group {wanted.group} does not answer now")
-    chosen: dict[str, Served] = {}
+    chosen: dict[str, ServedResource] = {}
     for version in versions:
         for served in version.served if version.fresh else ():
             chosen.setdefault(served.resource.plural, served)
@@ -217,7 +217,7 @@ def _stale(group: Group) -> str:
     )
 
 
-def _absent(wanted: _Wanted, catalog: Catalog) -> Resolution:
+def _absent(wanted: _Wanted, catalog: ApiCatalog) -> Resolution:
     """Why nothing was found, and whether waiting can help."""
     readings = list(_readings(wanted, catalog))
     named = (
@@ -264,7 +264,7 @@ def _absent(wanted: _Wanted, catalog: Catalog) -> Resolution:
     return Impossible(reason) if own else Missing(reason)
 
 
-def _elsewhere(readings: list[_Wanted], catalog: Catalog) -> str:
+def _elsewhere(readings: list[_Wanted], catalog: ApiCatalog) -> str:
     """Where the same name is served when another version was asked for, "" if nowhere."""
     for reading in readings:
         if reading.version is None or reading.group is None:
