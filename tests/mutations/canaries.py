@@ -125,7 +125,7 @@ _PAYLOADS = (
                 "        return _clean(status.message) or _clean(status.reason)\n",
             ),
             "a stream's message ends where it quotes": (
-                "said = _words(status.message) or",
+                "reason = _words(status.message) or",
                 "said = _clean(status.message) or",
             ),
             "JSON in a message": ("r'\\{|\":\\S|", "r'\":\\S|"),

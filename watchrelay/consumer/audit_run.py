@@ -104,7 +104,7 @@ class Auditor:
                 for place, log in self._logs.items()
                 if await self._consumer.position(place) < log.end
             ]:
-                patience.heard(await self._read(behind), behind[0].topic)
+                patience.received(await self._read(behind), behind[0].topic)
         except KafkaError as error:
             raise SinkUnavailable(f"kafka does not let us read: {unreadable(error)}") from error
 

@@ -1,4 +1,5 @@
-"""What a `TopicReader` gives its caller: changes, saved places, states of partitions, problems."""
+"""What a `TopicReader` gives to its caller: changes, saved positions, states of partitions,
+problems."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Change:
 class Saved(msgspec.Struct, frozen=True):
     """A proven place in one partition of one stream, to go on from.
 
-    Shape: `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
+    `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
     there; `begin` is the offset of the snapshot from which that state can be built again, null for
     the partition's start.
     """
@@ -100,10 +101,11 @@ class Saved(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """How one stream stands in one partition.
+    """The state of one stream in one partition.
 
-    Shape: `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
-    marker that agreed is complete; `seen` is when the writer last heard the API server (RFC 3339,
+    `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
+    marker that agreed is complete; `seen` is when the writer last received something from the
+    API server (RFC 3339,
     "" before).
     """
 
@@ -121,13 +123,13 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something on a topic that is not as it should be, counted. Shape: partition and offset are
+    """Something on a topic that is not as it should be, counted. Partition and offset are
     those of the first time.
 
     Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not
-    the one its header speaks of), `digest` (the state disagreed with a marker: read again),
+    the one of its header), `digest` (the state disagreed with a marker: read again),
     `control` (the control topic cannot be read: the start is guessed from heartbeats, and streams
-    that are new are not found), `anew` (a topic was made anew while it was read: read from its
+    that are new are not found), `anew` (a topic was recreated while it was read: read from its
     start).
     """
 
@@ -140,7 +142,7 @@ class Problem:
 
 
 class Problems:
-    """Problems by what they say. Shape: bounded; what comes after a hundred different ones is
+    """Problems by their text. Bounded; what comes after a hundred different ones is
     counted with the last."""
 
     def __init__(self) -> None:

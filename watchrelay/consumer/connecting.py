@@ -1,8 +1,4 @@
-"""A consumer that is ready to read, or why there is none, in plain words.
-
-Room: consumer. In: connection arguments for aiokafka. Out: its consumer, started; or
-SinkUnavailable with the reason and what to check.
-"""
+"""Starts consumers, and explains why one could not be started."""
 
 from __future__ import annotations
 
@@ -34,13 +30,13 @@ from watchrelay.kafka.client.patches import SILENCE, plain_words, servers_text, 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
 SILENT_AFTER_S = 60.0
-"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next
-one."""
+"""Longer than a broker of a healthy cluster is away, or than the client takes to find the next one.
+"""
 _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
 # What aiokafka says of a broker or topic that is away goes to stderr where the program has no
-# handlers: dozens of lines a second, while we say the same once, in our words. Whoever does
+# handlers: dozens of lines a second, while we report the same once. A program that does
 # configure logging gets its lines as before. Source: logging HOWTO, "for a library".
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
@@ -95,7 +91,7 @@ async def start_consumer(
     consumer: Any, arguments: Mapping[str, Any], *, check: Callable[[BaseException], str]
 ) -> None:
     """Connect; a consumer that did not start is stopped. Raises: SinkUnavailable with the reason
-    and what `check` says of it."""
+    and the advice of `check`."""
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await consumer.start()
@@ -118,8 +114,8 @@ async def start_consumer(
 
 
 def away(consumer: Any, error: BaseException) -> str:
-    """Why no broker could be used, for people: what the newest connection failed of, where that
-    says more than `error`."""
+    """Why no broker could be used, for people: what the newest connection failed of, where that is
+    more precise than `error`."""
     cause = consumer._client.failure
     if isinstance(cause, UnsupportedSaslMechanismError):
         return "the broker does not have this SASL mechanism"
@@ -140,10 +136,10 @@ def unreadable(error: BaseException) -> str:
 
 
 class SilenceTimeout:
-    """How long nothing may come where something is still to come: aiokafka asks on for ever, and
-    hardly says so.
+    """How long nothing may come where something is still to come: aiokafka retries without end, and
+    hardly logs it.
 
-    Use: make it inside the loop, where reading begins.
+    Create it inside the event loop, where reading begins.
     """
 
     def __init__(
@@ -153,20 +149,22 @@ class SilenceTimeout:
         self._now_s = asyncio.get_running_loop().time
         self._newest_s = self._now_s()
 
-    def heard(self, something: object, topic: str) -> None:
+    def received(self, something: object, topic: str) -> None:
         """After each look at `topic` and the others. Raises: SinkUnavailable when nothing came for
         too long."""
         if something:
             self._newest_s = self._now_s()
         elif self._now_s() - self._newest_s > self._silent_after_s:
-            said = (
+            detail = (
                 f"no records of {topic} for {self._silent_after_s:g} s, and its end is not reached"
             )
-            raise SinkUnavailable(f"kafka at {self._servers} stopped answering: {said} ({SILENCE})")
+            raise SinkUnavailable(
+                f"kafka at {self._servers} stopped answering: {detail} ({SILENCE})"
+            )
 
 
 def check_library(error: BaseException) -> str:
-    """What to check about a start that failed, said to who wrote the arguments."""
+    """What to check after a failed start, for the author of the arguments."""
     if isinstance(error, KafkaConnectionError):
         return "check the address, and that security_protocol is that of the listener"
     return (

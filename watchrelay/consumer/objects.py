@@ -1,4 +1,4 @@
-"""The state of a stream as its reader sees it: by key, decoded when asked for."""
+"""The state of a stream as its reader sees it: by key, decoded on access."""
 
 from __future__ import annotations
 

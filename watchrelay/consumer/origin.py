@@ -1,8 +1,7 @@
-"""Where a reader starts: the begin of the newest snapshot that can be believed.
+"""Where a reader starts: the begin of the newest valid snapshot of each partition. Pure.
 
-Room: consumer (pure). In: records of the control topic, or the newest heartbeats of a partition.
-Out: an `Origin` per partition. Why the newest index record alone will not do: a former writer that
-does not know it yet may have written it (record contract, F3).
+The newest index record alone is not enough: a former writer that has not seen the newest claim may
+have written it (docs/record-contract.md, section 5).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from watchrelay.core.text import short
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where one partition is read from. Shape: `offset` None is the partition's start; `snapshot`
-    begins there, "" for none."""
+    """Where one partition is read from. `offset` None is the partition's start; `snapshot` begins
+    there, "" for none."""
 
     offset: int | None = None
     snapshot: str = ""
@@ -50,8 +49,7 @@ class _Stream:
 
 
 class ControlView:
-    """The control topic as a reader needs it. Law: reading the same records again changes
-    nothing."""
+    """The control topic as a reader needs it. Reading the same records again changes nothing."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
@@ -111,7 +109,7 @@ class ControlView:
         return stream in self._streams and self._streams[stream].retired
 
     def origins(self, stream: str) -> list[Origin]:
-        """Where to start, by partition. Shape: empty for a stream that nobody described.
+        """Where to start, by partition. Empty for a stream without a description.
 
         The index record if its epoch is that of the newest claim, else the `from` of that claim.
         Source: record contract, section 5.
@@ -136,10 +134,10 @@ class ControlView:
 
 def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
     """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
-    log order) says to start.
+    log order) points to.
 
-    Shape: a stream without a heartbeat there is missing; one whose heartbeat names no snapshot
-    starts at the partition's start.
+    A stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at
+    the partition's start.
     """
     newest: dict[str, MarkerRecord] = {}
     for record in records:

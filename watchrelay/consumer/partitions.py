@@ -1,11 +1,8 @@
-"""One partition of a topic, and the streams that share it.
+"""The state of one partition of a topic and of the streams that share it, and the changes that are
+still to be given out. Pure.
 
-Room: consumer (pure). In: decoded records with their offsets, in the order read. Out: what each
-did, and where to read again.
-
-Streams of one partition are read with one cursor. When one of them asks to read again, the cursor
-goes back for all; the others ignore what they have seen already, because its position is not above
-their last.
+Streams of one partition are read with one cursor. When one of them must be read again, the cursor
+goes back for all; the others ignore what they have applied already.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord
 
 
 class PartitionReplica:
-    """One stream in one partition. Shape: `partitions` is what markers say of the stream, 0 before
-    any."""
+    """One stream in one partition. `partitions` is the stream's number according to its markers, 0
+    before any."""
 
     __slots__ = ("outbox", "partition", "partitions", "replica", "seen", "start", "stream")
 
@@ -31,7 +28,7 @@ class PartitionReplica:
         self.start = origin.offset or 0
         self.partitions = 0
         self.seen = ""
-        """When the writer last heard the API server, as its newest marker says."""
+        """When the writer last received something from the API server, from its newest marker."""
         self.outbox = Outbox()
 
     @property
@@ -40,7 +37,7 @@ class PartitionReplica:
         return self.replica.proven and not self.replica.rereading
 
     def state(self, topic: str) -> LaneState:
-        """How it stands, for readers."""
+        """Its state, for callers."""
         replica = self.replica
         return LaneState(
             stream=self.stream,
@@ -76,8 +73,8 @@ class PartitionReplica:
 class PartitionReplicas:
     """All streams of one partition.
 
-    Shape: a stream without an origin of its own starts where it is met. `only` not empty: other
-    streams are passed over.
+    A stream without an origin of its own starts where it is met. `only` not empty: other streams
+    are passed over.
     """
 
     def __init__(
@@ -111,18 +108,17 @@ class PartitionReplicas:
         return self.by_stream.setdefault(stream, PartitionReplica(stream, self.partition, origin))
 
     def leave(self, stream: str) -> PartitionReplica:
-        """`stream` stands on another topic from now on: what somebody still writes of it here
-        counts no longer."""
+        """`stream` is on another topic from now on: its records here are ignored."""
         self._elsewhere.add(stream)
         return self.by_stream.pop(stream)
 
     def come_back(self, stream: str) -> None:
-        """`stream` stands here, perhaps again: it starts where it is met."""
+        """`stream` is on this topic, perhaps again: it starts at its first record."""
         self._elsewhere.discard(stream)
 
     def begin_anew(self) -> None:
-        """The log was made anew: where its streams started, and what they hold, is of the former
-        one."""
+        """The topic was recreated: start offsets and states of its streams are of the former
+        log."""
         for lane in self.by_stream.values():
             lane.start = 0
             lane.replica.begin_anew()
@@ -131,8 +127,8 @@ class PartitionReplicas:
         """What the record at `offset` does; None for one that is of no stream wanted, or before its
         stream's start.
 
-        Shape: after `ReadAgain`, go back to its offset (None: the partition's start) and apply what
-        comes, for all streams.
+        After `ReadAgain`, go back to its offset (None: the partition's start) and apply what comes,
+        for all streams.
         """
         lane = self.by_stream.get(record.stream)
         if lane is None:

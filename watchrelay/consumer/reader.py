@@ -143,7 +143,7 @@ class TailReader:
                 elif now_s() - newest_s > _MERGE_WAIT_S:
                     late.update(missing)  # they hold up the others no longer
                 if self._until_end:
-                    patience.heard(
+                    patience.received(
                         fetched,
                         ", ".join(sorted({place.topic for place in follow.behind}))
                         or self._control.topic,
@@ -233,7 +233,7 @@ class TailReader:
         patience = SilenceTimeout(self._arguments, silent_after_s=self._silent_after_s)
         while await consumer.position(self._control) < end:
             fetched = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_AT_ONCE)
-            patience.heard(fetched, self._control.topic)
+            patience.received(fetched, self._control.topic)
             for messages in fetched.values():
                 self._learn(messages)
         missing = sorted(self._streams - self._described.keys())

@@ -1,8 +1,5 @@
-"""What the control topic describes, compared with the topics and partitions that Kafka has.
-
-Room: consumer. In: descriptions of streams, a started consumer. Out: the partitions there are; for
-streams that lack some, why and the cure; what waits for its proof.
-"""
+"""Compares the streams that the control topic describes with the topics and partitions that
+exist."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ def what_is_missing(
 def what_is_unproven(
     lanes: Sequence[LaneState], expected: Mapping[str, int], missing: Mapping[str, str]
 ) -> str:
-    """Which streams and partitions wait for their proof. Shape: `expected` partitions by stream; of
+    """Which streams and partitions wait for their proof. `expected` partitions by stream; of
     `missing` ones the words are known."""
     found = Counter(lane.stream for lane in lanes)
     waits = [f"{lane.stream}/{lane.partition}" for lane in lanes if not lane.proven]

@@ -1,7 +1,6 @@
-"""The control topic's records <-> bytes (WIRE 7): claims, stream descriptions, the snapshot index.
+"""The codec of control records: claims, stream descriptions, the snapshot index.
 
-Room: below every room. In: what a writer claims and concludes, or what stands on the control topic.
-Out: keys and JSON values, both ways.
+Source: docs/record-contract.md, section 7.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ ControlKind = Literal["claim", "stream", "snapshot"]
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty
+"""An index record has about a hundred bytes for each partition; decoded, JSON takes up to twenty
 times its size."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
 """The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the
-control topic has grown since the last.
-"""
+control topic has grown since the last."""
 NAME_MAX: Final = 1000
 """Characters of a stream id, and of any other name in a control record."""
 _ID_MAX = 200
@@ -164,9 +162,8 @@ def _inside(value: object) -> Sequence[object]:
 def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     """A control record with every field checked that this version reads.
 
-    A claim or an index record is read without its odd fields, which are then as if absent: whoever
-    claimed has claimed, whatever else the record holds. Of a description everything counts or
-    nothing.
+    A claim or an index record is read without its odd fields, which are then treated as absent:
+    a claim counts whatever else the record holds. A description counts as a whole or not at all.
 
     Raises:
         RecordRefused: It is not of the contract; names the field.
@@ -183,13 +180,13 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     required = _REQUIRED.get(kind)
     if required is not None and required not in parsed:
         raise RecordRefused(f"{where} has no field {required}")
-    told = (
+    detail = (
         f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
     )
     if odd and (kind == "stream" or required in odd):
-        raise RecordRefused(told)
+        raise RecordRefused(detail)
     return ControlRecord(
-        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, told
+        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, detail
     )
 
 
@@ -220,8 +217,8 @@ def claim_value(
     time_ms: int,
     starting_point: dict[str, object] | None,
 ) -> dict[str, object]:
-    """`claim/<stream>`. Shape: `starting_point` is {"snapshot","begin":[offset]} or None. Source:
-    WIRE 7."""
+    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None. Source:
+    docs/record-contract.md, section 7."""
     return {
         "holder": holder,
         "instance": instance,
@@ -250,7 +247,8 @@ def snapshot_value(
     requests: Sequence[str],
     partitions: Sequence[SnapshotPartition],
 ) -> dict[str, object]:
-    """`snapshot/<stream>`, the index record of a complete snapshot. Source: WIRE 7."""
+    """`snapshot/<stream>`, the index record of a complete snapshot. Source:
+    docs/record-contract.md, section 7."""
     return {
         "snapshot": snapshot,
         "epoch": epoch,
@@ -265,7 +263,7 @@ def snapshot_value(
 
 
 def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, object] | None:
-    """The `from` that an index record gives; None (the start) if it does not speak of exactly these
+    """The `from` that an index record gives; None (the start) if it does not cover exactly these
     partitions."""
     listed, snapshot = index.get("partitions"), index.get("snapshot")
     if not isinstance(listed, list) or not isinstance(snapshot, str):
@@ -285,6 +283,6 @@ def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, ob
 
 
 def is_count(value: object, most: int = COUNT_MAX) -> bool:
-    """Whether this value of a record is a number that an offset, an epoch or a count can have: no
-    flag, not negative, not beyond all."""
+    """Whether this value of a record is a valid offset, epoch or count: an integer from 0 to
+    `most`."""
     return type(value) is int and 0 <= value <= most

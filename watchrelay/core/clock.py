@@ -1,8 +1,5 @@
-"""The only reader of time.
-
-Room: below every room. In: nothing. Out: monotonic seconds for decisions, wall milliseconds for
-what people and records read.
-"""
+"""The only module that reads the time: monotonic seconds for decisions, wall milliseconds for what
+people and records read."""
 
 from __future__ import annotations
 

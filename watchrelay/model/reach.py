@@ -86,8 +86,8 @@ def _of_fields(fields: str) -> Reach:
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; tells which of a group meet without comparing each with
-    each."""
+    """Items with a reach each, in groups; finds which of a group overlap without comparing all
+    pairs."""
 
     def __init__(self) -> None:
         self._buckets: dict[_Bucket, list[tuple[int, Reach, Item]]] = {}

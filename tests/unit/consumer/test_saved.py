@@ -89,9 +89,7 @@ def test_what_is_no_list_of_places_is_refused(resume: object) -> None:
 
 
 def test_a_place_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="entry 2: stream pods, partition 0 stands in entry 0 already"
-    ):
+    with pytest.raises(ValueError, match="entry 2: stream pods, partition 0 is in entry 0 already"):
         reader([PLACE, {**PLACE, "partition": 1}, {**PLACE, "topic": "k8s.other"}])
 
 

@@ -1,9 +1,7 @@
-"""Who we are to the API server, and whom we trust to be it.
+"""The credentials of one cluster and user, kept fresh: tokens, client certificates and CAs are read
+again as they rotate, exec plugins run again as their credentials expire.
 
-Room: kube. In: the in-cluster service account, or a kubeconfig. Out: the endpoint, headers and TLS
-context of the next request, kept fresh: tokens, client certificates and CAs are read again as they
-rotate, exec plugins run again as their answers expire.
-Source: WATCH 7; client-go rest/config.go, transport/, tools/clientcmd.
+Source: docs/watch-facts.md 7; client-go rest/config.go, transport/, tools/clientcmd.
 """
 
 from __future__ import annotations
@@ -83,8 +81,8 @@ class Reread(Generic[T]):
         return self._value
 
     def expire(self, asked_s: float) -> None:
-        """What a request was sent with at `asked_s` is no good: the next `current` reads the files,
-        unless they were read since then."""
+        """The value that a request carried at `asked_s` was refused: the next `current` reads the
+        files, unless they were read since then."""
         if self._read_s <= asked_s:
             self._due_s = float("-inf")
 
@@ -97,7 +95,7 @@ class Reread(Generic[T]):
             if not self._failing:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 log.warning(
-                    "credential file unusable, the former one is kept",
+                    "credential file unusable; keeping the previous one",
                     extra={"what": self._what, "reason": reason},
                 )
             self._failing = True
@@ -109,8 +107,7 @@ class Reread(Generic[T]):
 
 
 class ClusterCredentials:
-    """The credentials of one cluster and user. Files are read where they stand; what they hold is
-    never logged or shown.
+    """The credentials of one cluster and user. File contents are never logged or shown.
 
     Raises: ConfigError from the constructor for files that are missing or unusable at the start.
     """
@@ -170,7 +167,7 @@ class ClusterCredentials:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where to go; the same for as long as this object lives."""
+        """Where to go; constant for this object."""
         return self._endpoint
 
     async def headers(self) -> list[tuple[str, str]]:
@@ -245,7 +242,7 @@ class ClusterCredentials:
     ) -> ExecCredentials | None:
         user = self._user
         if user.exec_plugin is None or self._token or user.token or user.username:
-            # what is written in the kubeconfig goes before what a plugin says (client-go, exec
+            # what is written in the kubeconfig has priority over a plugin (client-go, exec
             # round tripper)
             return None
         return ExecCredentials(
@@ -262,7 +259,7 @@ class ClusterCredentials:
         return Reread(load, what=what, interval_s=interval_s, now_s=self._now_s)
 
     def _read_all(self) -> None:
-        """Reads every file once, so that a mistake is said at the start."""
+        """Reads every file once, so that mistakes are reported at the start."""
         user, cluster = self._user, self._cluster
         _first_read(
             self._authorities, "certificate-authority", cluster.authority.file, cluster.where
@@ -341,7 +338,7 @@ def _choose(
     raise ConfigError(
         [
             Problem(
-                f"no way to the API server is configured: {tried}",
+                f"cannot load Kubernetes credentials: {tried}",
                 path="kubernetes",
                 hint="set kubernetes.kubeconfig",
             )
@@ -350,8 +347,8 @@ def _choose(
 
 
 def _expanded(path: str) -> Path:
-    """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has
-    one, such as a container's uid."""
+    """`path` with `~` or `~NAME` expanded; unchanged where there is no home directory, such as for
+    a container's uid."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -371,7 +368,7 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, Use
 
 
 def _with_scheme(cluster: Cluster, user: User) -> Cluster:
-    """`host:port` alone means https where TLS is spoken of, else http, as client-go reads it."""
+    """`host:port` alone means https where TLS is configured, else http, as client-go reads it."""
     server = cluster.server
     if "://" not in server:
         server = f"{'https' if cluster.authority or cluster.insecure or user.certificate else 'http'}://{server}"

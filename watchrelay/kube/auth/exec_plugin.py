@@ -1,8 +1,5 @@
-"""Credentials that a program hands out.
+"""Credentials from exec plugins, cached until they expire or are refused.
 
-Room: kube. In: the `exec` part of a kubeconfig user, the cluster it is for. Out: a token, a client
-certificate, or both; kept until they expire or are refused, and asked for by one caller on behalf
-of all.
 Source: client.authentication.k8s.io/v1 and v1beta1; client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
@@ -38,8 +35,8 @@ _REAP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """What the plugin answered. Units: `expires_ms` is wall time; None: good until the server
-    refuses it."""
+    """The plugin's answer. Units: `expires_ms` is wall time; None: good until the server refuses
+    it."""
 
     token: str = field(repr=False)
     client: ClientCertificate | None
@@ -96,9 +93,8 @@ class ExecCredentials:
             )
 
     def rejected(self) -> None:
-        """The server refused the credential: the next `current` runs the plugin. Refusals of a
-        credential held for under 5 s are not heard, since they answer requests that carried the one
-        before."""
+        """The server refused the credential: the next `current` runs the plugin. Refusals within 5
+        s of a run are ignored: they are for requests that carried the former credential."""
         if self._now_s() - self._held_since_s >= SETTLED_S:
             self._held = None
 
@@ -263,8 +259,8 @@ class TooMuchOutput(Exception):
 
 
 class _Collector(asyncio.SubprocessProtocol):
-    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and says when the program and
-    its pipes are done."""
+    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and signals when the program
+    and its pipes are done."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()

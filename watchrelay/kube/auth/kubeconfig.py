@@ -1,8 +1,7 @@
 """Kubeconfig files, read, merged and checked.
 
-Room: kube. In: paths, and a context's name. Out: one cluster and one user as typed values, paths
-absolute, data decoded. A mistake is a `ConfigError` of one line that names the file and the key; no
-value of a credential is ever part of it.
+A mistake is a `ConfigError` of one line that names the file and the key; it never contains the
+value of a credential.
 Source: kubernetes.io "Organizing Cluster Access Using kubeconfig Files"; client-go tools/clientcmd
 (loader, validation).
 """
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NoReturn, cast
+from typing import NoReturn, cast
 
 from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
@@ -28,7 +27,6 @@ from watchrelay.kube.auth.proxy import check_host
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-InteractiveMode = Literal["Never", "IfAvailable", "Always"]
 FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
 WRITER_S = 1.0
@@ -80,7 +78,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom we act as. Shape: `extra` keeps the file's order; keys as written, not yet escaped."""
+    """The user to impersonate. `extra` keeps the file's order; keys as written, not yet escaped."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -90,8 +88,8 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The `user` part of a kubeconfig entry. Shape: at most one of token/token_file, basic, exec
-    decides the Authorization header."""
+    """The `user` part of a kubeconfig entry. At most one of token/token_file, basic, exec decides
+    the Authorization header."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
@@ -113,8 +111,8 @@ class _Section:
     path: str
     lines: Mapping[Place, int] = field(default_factory=dict)
     at: Place = ()
-    """Where the mapping stands in the file, as `lines` has it; `path` is what people call the same
-    place."""
+    """The place of the mapping in the file, as a key of `lines`; `path` is the same for messages.
+    """
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
         path = ".".join(part for part in (self.path, key) if part)
@@ -124,12 +122,12 @@ class _Section:
 
     @property
     def where(self) -> str:
-        """For messages about what it says, when that is tried."""
+        """The file, line and path, for messages."""
         line = self.line()
         return f"{self.file}: {self.path}" if line is None else f"{self.file}:{line}: {self.path}"
 
     def line(self, key: str = "") -> int | None:
-        """The line of `key`, else of what stands around it."""
+        """The line of `key`, else of the enclosing mapping."""
         steps = key.replace("[", ".").replace("]", "").split(".")
         at = (
             *self.at,
@@ -239,7 +237,7 @@ class Kubeconfig:
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
         """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with
-        the names that there are."""
+        the known names."""
         name = context or self.current_context
         where = ", ".join(str(file) for file in self.files)
         if not name:
@@ -251,7 +249,7 @@ class Kubeconfig:
                         )
                     ]
                 )
-            known = f"no context is chosen; there are: {', '.join(self.contexts)}"
+            known = f"no context is selected; known: {', '.join(self.contexts)}"
             raise ConfigError(
                 [Problem(known, "current-context", where, hint="set kubernetes.context")]
             )
@@ -345,7 +343,7 @@ def _entries(root: _Section, plural: str) -> dict[str, _Section]:
         if not name:
             item.refuse("name", "is missing")
         if name in found:
-            item.refuse("name", f'"{name}" stands twice in this file')
+            item.refuse("name", f'"{name}" is defined twice in this file')
         path = f"{plural}[{name}].{singular}"
         values = item.values.get(singular)
         found[name] = _Section(
@@ -373,7 +371,7 @@ def _named(
     hint = (
         f'did you mean "{near[0]}"?'
         if near
-        else f"there are: {', '.join(entries)}"
+        else f"known: {', '.join(entries)}"
         if entries
         else f"there is no {what} at all"
     )
@@ -471,7 +469,7 @@ def _exec(section: _Section) -> ExecPlugin:
     if mode == "Always":
         section.refuse(
             "interactiveMode",
-            "is Always, but nobody sits at a daemon's terminal",
+            "is Always, but a daemon has no terminal",
             "use a plugin that can do without",
         )
     if mode not in {"", "Never", "IfAvailable"}:

@@ -1,7 +1,5 @@
-"""Which proxy, if any, leads to the API server.
+"""The proxy to the API server, if any, and the check of host names.
 
-Room: kube. In: the server's URL, `proxy-url` of the kubeconfig, the environment. Out: a proxy URL
-or None.
 Source: Go golang.org/x/net/http/httpproxy, which client-go uses for HTTP(S)_PROXY and NO_PROXY.
 """
 
@@ -120,10 +118,9 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def check_host(name: str) -> None:
-    """Pass for every name and address that can be asked for; a dot at the end, and underscores, are
-    nobody's mistake.
+    """Pass for every valid host name and address; a dot at the end and underscores are allowed.
 
-    Raises: ValueError, which says what is wrong without showing the name.
+    Raises: ValueError, without the name in its message.
     Source: `socket` and `ssl` encode each host as this does, `yarl` decodes it to show it: they
     raise a UnicodeError in the middle of a request; RFC 1035 2.3.4.
     """

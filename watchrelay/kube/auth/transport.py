@@ -1,8 +1,4 @@
-"""How bytes travel: connections, and what every request says about itself.
-
-Room: kube. In: an endpoint. Out: a connector whose dead connections are noticed, and the
-User-Agent.
-"""
+"""The transport of requests: endpoint, connections with keepalive, User-Agent."""
 
 from __future__ import annotations
 
@@ -34,11 +30,10 @@ _KEEPALIVE = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the API server is and how it is reached. Shape: `url` has no trailing slash; `proxy` is
-    a URL.
+    """Where the API server is and how it is reached. `url` has no trailing slash; `proxy` is a URL.
 
     `server_hostname`: the name that its certificate must carry, where that is not the URL's host
-    (tls-server-name). `compress`: False where the kubeconfig says `disable-compression`.
+    (tls-server-name). `compress`: False for `disable-compression` of the kubeconfig.
     """
 
     url: str = field(repr=False)  # this and the proxy's may hold a user and a password
@@ -48,7 +43,7 @@ class Endpoint:
 
 
 class Credentials(Protocol):
-    """Who we are to the API server, kept fresh by its owner."""
+    """The credentials for the API server, kept fresh by their owner."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -67,7 +62,7 @@ class Credentials(Protocol):
 
     async def rejected(self, asked_s: float) -> None:
         """The server answered 401: read the files again, or run the plugin again, once for all
-        whose requests were sent before that.
+        requests that were sent before that.
 
         Units: `asked_s` is when the request got its credentials, monotonic.
         """
@@ -80,7 +75,7 @@ class Credentials(Protocol):
 
 
 def user_agent(stream: str) -> str:
-    """What audit logs show: operators look for a stream by it. Source: WATCH 10.4."""
+    """The User-Agent, by which audit logs show the stream. Source: docs/watch-facts.md 10.4."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     name = "".join(c if c.isascii() and c.isprintable() else "_" for c in stream)
     return (
@@ -89,7 +84,7 @@ def user_agent(stream: str) -> str:
 
 
 def says_json(content_type: str) -> bool:
-    """True for JSON, and for a server that does not say what it sends."""
+    """True for JSON, and for an answer without a content type."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in {"", JSON, "application/octet-stream"} or kind.endswith("+json")
 
@@ -101,9 +96,9 @@ def is_socks(endpoint: Endpoint) -> bool:
 @functools.cache
 def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
     """What a plain http endpoint needs: nothing, unless the proxy before it is reached by TLS,
-    which the system's authorities vouch for.
+    which the system's authorities verify.
 
-    aiohttp's own default is not asked: the daemon imports it without certificates.
+    aiohttp's own default is not used: the daemon imports it without certificates.
     """
     return (
         ssl.create_default_context() if proxy is not None and proxy.startswith("https:") else True
@@ -111,8 +106,8 @@ def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
 
 
 def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    """No limit: every watch holds a connection, and a pool would park the next one silently for
-    ever (WATCH 2.18)."""
+    """No limit: every watch holds a connection, and a pool would block the next one silently
+    (docs/watch-facts.md 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False

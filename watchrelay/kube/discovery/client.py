@@ -1,7 +1,4 @@
-"""What the server serves, kept up to date cheaply.
-
-Room: kube. In: the client. Out: a `ApiCatalog`, and names resolved against it.
-"""
+"""What the API server serves, refreshed at low cost."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from watchrelay.kube.discovery.resolve import (
     Unknown,
     resolve,
 )
-from watchrelay.kube.status import WHOSE
+from watchrelay.kube.status import NOT_AN_API_SERVER
 
 __all__ = ["ApiCatalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
 
@@ -57,7 +54,7 @@ class Discovery:
     async def refresh(self) -> bool:
         """Ask the server again; True if what it serves changed.
 
-        Raises: KubeError; what was known stands.
+        Raises: KubeError; the former catalog is kept.
         """
         groups = (*await self._root("/api"), *await self._root("/apis"))
         fresh = ApiCatalog(groups)
@@ -68,7 +65,7 @@ class Discovery:
     def resolve(self, written: str) -> Resolution:
         """What a resource of the config means now."""
         if self._catalog is None:
-            return Unknown("the API server has not said yet what it serves")
+            return Unknown("API discovery has not completed yet")
         return resolve(written, self._catalog)
 
     async def _root(self, path: str) -> tuple[Group, ...]:
@@ -90,7 +87,7 @@ class Discovery:
             )(document.body)
         except NotDiscovery as error:
             raise Unavailable(
-                f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+                f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
             ) from error
         self._known.pop(path, None)
         return tuple([await self._walk(name, versions) for name, versions in listed])
@@ -108,7 +105,7 @@ class Discovery:
         except NotDiscovery as error:
             if not name:
                 raise Unavailable(
-                    f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+                    f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
                 ) from error
         except (Unavailable, NotFound) as error:
             if not name or error.status == 0:

@@ -1,7 +1,4 @@
-"""A resource as the operator wrote it -> the resources it means.
-
-Room: kube (pure). In: a `ApiCatalog` and a name as in kubectl. Out: one of `Found`, `Missing`,
-`Unknown`, `Impossible`.
+"""Resolves a resource name of the config against an `ApiCatalog`.
 
 Forms: `pods`, `pod`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`,
 `widgets.example.com/v1`, `*.example.com`.
@@ -37,7 +34,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server cannot tell now (a stale group): leave everything as it is, ask again."""
+    """Unknown for now (a stale group): change nothing, ask again."""
 
     reason: str
 
@@ -86,7 +83,8 @@ class _Match:
 
 
 def resolve(written: str, catalog: ApiCatalog) -> Resolution:
-    """What `written` means to this server. Source: WATCH 8.3; order and preference as kubectl's."""
+    """What `written` means to this server. Source: docs/watch-facts.md 8.3; order and preference as
+    kubectl's."""
     parsed = _NAME.fullmatch(written.strip())
     if parsed is None:
         return Impossible(
@@ -122,7 +120,8 @@ _LEVELS: tuple[Callable[[ServedResource, str], bool], ...] = (
     lambda served, name: served.resource.kind.lower() == name,
     lambda served, name: name in served.short_names,
 )
-"""Plural before singular before kind before short name, over all groups. Source: WATCH 8.3."""
+"""Plural before singular before kind before short name, over all groups. Source:
+docs/watch-facts.md 8.3."""
 
 
 def _named(wanted: _Wanted, catalog: ApiCatalog) -> Resolution | None:
