@@ -126,7 +126,7 @@ _PAYLOADS = (
             ),
             "a stream's message ends where it quotes": (
                 "reason = _words(status.message) or",
-                "said = _clean(status.message) or",
+                "reason = _clean(status.message) or",
             ),
             "JSON in a message": ("r'\\{|\":\\S|", "r'\":\\S|"),
             "an excerpt of JSON in a message": ("\\.\\.\\.\\||", ""),

@@ -18,7 +18,7 @@ from watchrelay.contract.records import (
     decode,
     encoder_for,
 )
-from watchrelay.model.changes import Change, Upserted
+from watchrelay.model.changes import ObjectChange, Upserted
 from watchrelay.model.streams import Format
 from watchrelay.publish.conflation import Conflator
 from watchrelay.publish.partition_queue import Lane
@@ -115,7 +115,7 @@ class Story:
 
     # ---- what happens ----
 
-    def say(self, changes: list[Change]) -> None:
+    def say(self, changes: list[ObjectChange]) -> None:
         for change in changes:
             upserted = isinstance(change, Upserted)
             version = (

@@ -23,7 +23,7 @@ from watchrelay.cli.tail import print_batch, text_printer
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
 from watchrelay.consumer.reader import TailReader
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic, signal_topic
@@ -119,7 +119,11 @@ def _own_directory() -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         reason = f"no directory for what the demo writes: {error.strerror or error}"
         raise ConfigError(
-            [Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]
+            [
+                ConfigProblem(
+                    reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written"
+                )
+            ]
         ) from error
 
 
@@ -168,7 +172,9 @@ def _real_file(named: str) -> str:
             if isinstance(error, FileNotFoundError)
             else f"cannot be read: {error.strerror or error}"
         )
-        raise ConfigError([Problem(reason, source=named, hint="named by --kubeconfig")]) from error
+        raise ConfigError(
+            [ConfigProblem(reason, source=named, hint="named by --kubeconfig")]
+        ) from error
 
 
 def _heeded(environ: Mapping[str, str], *, real_cluster: bool, real_kafka: bool) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from watchrelay.core.errors import Problem
+from watchrelay.core.errors import ConfigProblem
 
 if TYPE_CHECKING:
     from watchrelay.admin.preflight import Fact
@@ -21,7 +21,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value))
 
 
-def problem_json(problem: Problem) -> dict[str, Any]:
+def problem_json(problem: ConfigProblem) -> dict[str, Any]:
     """A mistake in the config, or a warning about it; what is not known is null."""
     return {
         "message": problem.message,

@@ -24,7 +24,7 @@ from watchrelay.config.sources import Given, Overlaid, Source
 from watchrelay.config.translate import explain
 from watchrelay.config.tree import Path, Unreadable, read_yaml, show
 from watchrelay.config.verdicts import Refusal
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import read_bounded
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -52,11 +52,11 @@ class Loaded:
     file: FilePath | None
     given: Given
 
-    def problem(self, path: Path, message: str, hint: str = "") -> Problem:
+    def problem(self, path: Path, message: str, hint: str = "") -> ConfigProblem:
         """A problem with the value at `path`, said with its file and line."""
         return _located(self.given, (path,), message, hint)[1]
 
-    def problems_of(self, settings: Settings) -> list[Problem]:
+    def problems_of(self, settings: Settings) -> list[ConfigProblem]:
         """What cannot stand together in `settings`, which are these but for some values; said with
         this file's lines."""
         found = [_refused(self.given, said) for said in refusals(settings, self.given.says)]
@@ -109,7 +109,7 @@ def _take_file(given: Given, file: FilePath) -> None:
     if tree.value is None:
         raise ConfigError(
             [
-                Problem(
+                ConfigProblem(
                     "the file is empty",
                     source=source,
                     line=1,
@@ -122,7 +122,7 @@ def _take_file(given: Given, file: FilePath) -> None:
         message = f"the top of the file must be a mapping of keys, not {kind}"
         raise ConfigError(
             [
-                Problem(
+                ConfigProblem(
                     message,
                     source=source,
                     line=1,
@@ -138,20 +138,20 @@ def _read_text(file: FilePath) -> str:
     try:
         raw = read_bounded(file, FILE_BYTES_MAX + 1)
     except IsADirectoryError as error:
-        raise ConfigError([Problem("is a directory, not a file", source=source)]) from error
+        raise ConfigError([ConfigProblem("is a directory, not a file", source=source)]) from error
     except OSError as error:
         raise ConfigError(
-            [Problem(f"cannot be read: {error.strerror or error}", source=source)]
+            [ConfigProblem(f"cannot be read: {error.strerror or error}", source=source)]
         ) from error
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError(
-            [Problem("is larger than 1 MiB", source=source, hint="is this the config file?")]
+            [ConfigProblem("is larger than 1 MiB", source=source, hint="is this the config file?")]
         )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        problem = Problem(
+        problem = ConfigProblem(
             f"not UTF-8: byte 0x{raw[error.start]:02x}",
             source=source,
             line=line,
@@ -160,7 +160,7 @@ def _read_text(file: FilePath) -> str:
         raise ConfigError([problem]) from error
 
 
-def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]]]:
+def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], ConfigProblem]]]:
     """The settings, and every problem; the settings mean something only when there is none."""
     found = list(given.problems)
     sources, overlaid = tuple(given.sources), Overlaid()
@@ -231,17 +231,19 @@ def _set_aside(raw: Any, path: Path) -> Path:
 
 def _located(
     given: Given, paths: tuple[Path, ...], message: str, hint: str
-) -> tuple[tuple[int, int], Problem]:
+) -> tuple[tuple[int, int], ConfigProblem]:
     """The problem at the first of `paths` that was given, itself or by `defaults`; else at what
     stands around the first."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
     path = next((candidate for candidate in candidates if given.says(candidate)), paths[0])
     origin = given.origin(path)
-    problem = Problem(message, path=show(path), source=origin.source, line=origin.line, hint=hint)
+    problem = ConfigProblem(
+        message, path=show(path), source=origin.source, line=origin.line, hint=hint
+    )
     return origin.order, problem
 
 
-def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
+def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], ConfigProblem]:
     hint = refusal.hint
     if refusal.other:
         origin = given.origin(refusal.other)
@@ -252,6 +254,6 @@ def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
     return _located(given, refusal.paths, refusal.message, hint)
 
 
-def _once(problems: list[Problem]) -> list[Problem]:
+def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:
     """Each problem once, whichever of several entries led to it."""
     return [replace(problem) for problem in dict.fromkeys(problems)]

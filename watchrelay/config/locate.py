@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Final
 
-from watchrelay.core.errors import Problem
+from watchrelay.core.errors import ConfigProblem
 
 CONFIG_VARIABLE: Final = "WATCHRELAY_CONFIG"
 DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
@@ -19,7 +19,7 @@ DEFAULT_PATHS: Final = ("watchrelay.yaml", "/etc/watchrelay/config.yaml")
 
 def find_file(
     config: str | None, environ: Mapping[str, str]
-) -> tuple[FilePath | None, Problem | None]:
+) -> tuple[FilePath | None, ConfigProblem | None]:
     """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG,
     else the usual places.
 
@@ -29,7 +29,7 @@ def find_file(
     named = environ.get(CONFIG_VARIABLE, "") if config is None else config
     source = CONFIG_VARIABLE if config is None else "-c"
     if (config is not None and not config.strip()) or named.isspace():
-        return None, Problem(
+        return None, ConfigProblem(
             "the path is empty",
             source=source,
             hint="name the config file, or leave it out for the usual places",
@@ -43,18 +43,18 @@ def find_file(
         if _there(FilePath(usual)):
             return FilePath(usual), None
     looked = " and ".join(DEFAULT_PATHS)
-    return None, Problem(
+    return None, ConfigProblem(
         "no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}"
     )
 
 
-def _absent(named: str, source: str) -> Problem:
+def _absent(named: str, source: str) -> ConfigProblem:
     """Why `named` cannot be read: a link that leads nowhere looks like a file to whoever lists the
     directory."""
     path = FilePath(named)
     try:
         if path.is_symlink():
-            return Problem(
+            return ConfigProblem(
                 f"is a link to {path.readlink()}, which is not there",
                 source=named,
                 hint=f"named by {source}",
@@ -62,8 +62,10 @@ def _absent(named: str, source: str) -> Problem:
     except OSError:
         pass  # then there is nothing to tell about it
     if named == "-":
-        return Problem("there is no such file", source=named, hint="/dev/stdin is standard input")
-    return Problem("there is no such file", source=named, hint=f"named by {source}")
+        return ConfigProblem(
+            "there is no such file", source=named, hint="/dev/stdin is standard input"
+        )
+    return ConfigProblem("there is no such file", source=named, hint=f"named by {source}")
 
 
 def _there(path: FilePath) -> bool:

@@ -22,7 +22,7 @@ from watchrelay.config.keys import ENV_PREFIX, Key, env_path, find, nearest_env
 from watchrelay.config.overrides import parse_set
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, Tree, Unreadable, read_yaml, scalar, show
-from watchrelay.core.errors import Problem
+from watchrelay.core.errors import ConfigProblem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
@@ -99,7 +99,7 @@ class Given:
     value: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, Origin] = field(default_factory=dict)
     written: dict[Path, str] = field(default_factory=dict)
-    problems: list[tuple[tuple[int, int], Problem]] = field(default_factory=list)
+    problems: list[tuple[tuple[int, int], ConfigProblem]] = field(default_factory=list)
 
     def says(self, path: Path) -> bool:
         """True when this path itself was given, by whatever source."""
@@ -134,7 +134,7 @@ class Given:
                     if near
                     else "see `watchrelay schema` for the keys; WATCHRELAY_A__B sets a.b"
                 )
-                self._problem(Problem("is not a setting", source=name, hint=hint), (1, 0))
+                self._problem(ConfigProblem("is not a setting", source=name, hint=hint), (1, 0))
             else:
                 found.append((path, name))
         for number, (path, name) in enumerate(
@@ -152,14 +152,16 @@ class Given:
     def _put(self, path: Path, text: str, origin: Origin, *, yaml_values: bool = False) -> None:
         if not _is_text(text):
             self._problem(
-                Problem("is not UTF-8", path=show(path), source=origin.source), origin.order
+                ConfigProblem("is not UTF-8", path=show(path), source=origin.source), origin.order
             )
             return
         key = find(path)
         try:
             value: Any = text if key is None else _read(text, key, yaml_values=yaml_values)
         except ValueError as error:
-            self._problem(Problem(str(error), path=show(path), source=origin.source), origin.order)
+            self._problem(
+                ConfigProblem(str(error), path=show(path), source=origin.source), origin.order
+            )
             return
         here: Any = self.sources[0].said
         for depth, (part, following) in enumerate(zip(path, (*path[1:], None), strict=True)):
@@ -170,7 +172,7 @@ class Given:
                         f"{counted(len(here), 'entry', 'entries')}"
                     )
                     self._problem(
-                        Problem(
+                        ConfigProblem(
                             message, path=show(path), source=origin.source, hint="the first is 0"
                         ),
                         origin.order,
@@ -228,16 +230,20 @@ class Given:
         parent = find(path[:depth])
         if parent is None or parent.kind not in ("section", "sections"):
             message = f"{show(path[:depth])} is a single value: it has no keys"
-            self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
+            self._problem(
+                ConfigProblem(message, path=show(path), source=origin.source), origin.order
+            )
         elif isinstance(path[depth], int) != (parent.kind == "sections"):
             message = (
                 f"{show(path[:depth])} is a list: write {show(path[:depth])}[0]"
                 if parent.kind == "sections"
                 else "is no list"
             )
-            self._problem(Problem(message, path=show(path), source=origin.source), origin.order)
+            self._problem(
+                ConfigProblem(message, path=show(path), source=origin.source), origin.order
+            )
 
-    def _problem(self, problem: Problem, order: tuple[int, int]) -> None:
+    def _problem(self, problem: ConfigProblem, order: tuple[int, int]) -> None:
         self.problems.append((order, problem))
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from watchrelay.config.settings import Settings
@@ -97,7 +97,7 @@ class Edit:
 
     settings: Settings
     kept: tuple[str, ...]
-    places: tuple[Problem, ...]
+    places: tuple[ConfigProblem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class ConfigReader:
             return said
         raise ConfigError(said)
 
-    def _answer(self) -> Edit | list[Problem] | None:
+    def _answer(self) -> Edit | list[ConfigProblem] | None:
         """What the child says; None when it can say nothing."""
         if self._process is None:
             return None
@@ -184,7 +184,7 @@ class ConfigReader:
                 "the process that reads the config failed", extra={"code": self._process.returncode}
             )
             return None
-        return cast("Edit | list[Problem]", pickle.loads(answer))  # noqa: S301  # written by our own child, over a pipe
+        return cast("Edit | list[ConfigProblem]", pickle.loads(answer))  # noqa: S301  # written by our own child, over a pipe
 
     def _output(self, process: subprocess.Popen[bytes]) -> bytes:
         held = None if self._asked.held is None else pickle.dumps(self._asked.held)
@@ -220,7 +220,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _read(asked: Asked) -> Edit | list[Problem]:
+def _read(asked: Asked) -> Edit | list[ConfigProblem]:
     from watchrelay.config.edits import read_edit  # brings all that the daemon does without
     from watchrelay.config.loading import load_settings
 

@@ -22,7 +22,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from watchrelay.core.errors import Problem
+from watchrelay.core.errors import ConfigProblem
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys as written, list items by index."""
@@ -46,7 +46,7 @@ _RESOLVER = yaml.SafeLoader.yaml_implicit_resolvers
 class Unreadable(Exception):
     """The text is no usable YAML: carries the problems found up to there."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[ConfigProblem]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = problems
 
@@ -58,7 +58,7 @@ class Tree:
 
     value: Any
     lines: dict[Path, int]
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     written: dict[Path, str] = field(default_factory=dict)
     """The text of plain scalars that YAML reads as something else than text (`no`, `1.10`,
     `0x1`)."""
@@ -159,7 +159,9 @@ class _Reader:
         return node
 
     def _refuse(self, event: Any, message: str, hint: str = "") -> NoReturn:
-        raise Unreadable([Problem(message, source=self._source, line=_line(event), hint=hint)])
+        raise Unreadable(
+            [ConfigProblem(message, source=self._source, line=_line(event), hint=hint)]
+        )
 
 
 def _line(event: Any) -> int:
@@ -245,11 +247,11 @@ class _Builder:
 
     def _note(self, message: str, line: int, path: Path, hint: str = "") -> None:
         self._tree.problems.append(
-            Problem(message, path=show(path), source=self._source, line=line, hint=hint)
+            ConfigProblem(message, path=show(path), source=self._source, line=line, hint=hint)
         )
 
     def _stop(self, line: int, message: str) -> NoReturn:
-        raise Unreadable([Problem(message, source=self._source, line=line)])
+        raise Unreadable([ConfigProblem(message, source=self._source, line=line)])
 
 
 def show(path: Path) -> str:
@@ -322,12 +324,12 @@ _PLAIN_WORDS: Final = {
 }
 
 
-def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> ConfigProblem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
-        return Problem(
+        return ConfigProblem(
             "not YAML: a control character stands here",
             source=source,
             line=line,
@@ -337,7 +339,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     lines = text.splitlines()
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1] and not written[: mark.column].strip():
-        return Problem(
+        return ConfigProblem(
             "not YAML: a tab stands in the indentation",
             source=source,
             line=mark.line + 1,
@@ -345,6 +347,6 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
         )
     hint = next((said for known, said in _PLAIN_WORDS.items() if detail.startswith(known)), "")
     at = min(mark.line + 1, max(len(lines), 1))
-    return Problem(
+    return ConfigProblem(
         f"not YAML: {detail}, at column {mark.column + 1}", source=source, line=at, hint=hint
     )

@@ -35,22 +35,22 @@ class Change:
     """One object differs from what this reader gave of it before.
 
     Attributes:
-        key: as on the topic, `namespace/name`, or `/name` of a cluster-scoped resource.
-        verb: relative to what was given before. A record that repeats an object unchanged is no
-        change. value: the object's JSON as published, None after a delete; `object` is the same
-        decoded. old_value: what was given before, None before an add; `old` is the same decoded.
-        uid, resource_version: those of the object, of a deleted one the last known. reason: that of
-        the record, or one of: `initial` (part of the state with which this reader began), `swept`
-        (the end of a snapshot
-            proved that the object is gone), `repaired` (found by reading again after a loss),
-            `moved` (the stream is on another topic now, whose objects follow as added), `gone` (the
-            partition does not exist any more: the stream was retired and its topic deleted, or the
-            topic was recreated with fewer partitions).
-        position, offset: those of the record behind which this was known: of the object's own
-        record, or of a later one where changes
-            were folded or the reason is `initial`, `swept` or `repaired`. It goes back for an
-            object only when the topic was recreated.
-        proven: always true: what is not proven is held back until it is.
+        key: As on the topic: `namespace/name`, or `/name` of a cluster-scoped resource.
+        verb: Relative to what was given before. A record that repeats an object unchanged is no
+            change.
+        value: The object's JSON as published, None after a delete; `object` is the same decoded.
+        old_value: What was given before, None before an add; `old` is the same decoded.
+        uid, resource_version: Those of the object; of a deleted one the last known.
+        reason: That of the record, or one of: `initial` (part of the state with which this reader
+            began), `swept` (the end of a snapshot proved that the object is gone), `repaired`
+            (found by reading again after a loss), `moved` (the stream is on another topic now,
+            whose objects follow as added), `gone` (the partition does not exist any more: the
+            stream was retired and its topic deleted, or the topic was recreated with fewer
+            partitions).
+        position, offset: Those of the record with which this was known: the object's own record,
+            or a later one where changes were folded or the reason is `initial`, `swept` or
+            `repaired`. They go back for an object only when the topic was recreated.
+        proven: Always true: what is not proven is withheld until it is.
     """
 
     stream: str

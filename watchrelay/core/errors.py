@@ -311,7 +311,7 @@ class RecordRefused(WatchrelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One thing wrong with the config, for people. Path is dotted, as written in the file; line
     counts from 1."""
 
@@ -335,6 +335,13 @@ class Problem:
 class ConfigError(WatchrelayError):
     """The configuration cannot be used; carries every problem found, in file order."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+    @classmethod
+    def of(
+        cls, message: str, path: str = "", source: str = "", line: int | None = None, hint: str = ""
+    ) -> ConfigError:
+        """The error for a single problem."""
+        return cls([ConfigProblem(message, path, source, line, hint)])

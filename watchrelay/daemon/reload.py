@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from watchrelay.config.locate import find_file
 from watchrelay.config.subprocess_loader import Asked, ConfigReader, Edit
 from watchrelay.core import clock
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
@@ -116,7 +116,7 @@ class Reloader:
             self._refused(error.problems)
         except Exception as error:  # whatever it is: an edit never ends a relay that works
             self._refused(
-                [Problem(f"the config cannot be read or checked: {type(error).__name__}")]
+                [ConfigProblem(f"the config cannot be read or checked: {type(error).__name__}")]
             )
             log.debug("config cannot be read", exc_info=error)
         else:
@@ -130,7 +130,7 @@ class Reloader:
             else:
                 self._taken(edit)
 
-    def _refused(self, problems: Sequence[Problem]) -> None:
+    def _refused(self, problems: Sequence[ConfigProblem]) -> None:
         more = len(problems) - SAID_MAX
         said = "; ".join(map(str, problems[:SAID_MAX])) + (f"; and {more} more" if more > 0 else "")
         log.error(

@@ -49,4 +49,4 @@ class Removed(msgspec.Struct, gc=False):
     observed: bool
 
 
-Change = Upserted | Removed
+ObjectChange = Upserted | Removed

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
-from watchrelay.model.changes import Change, Entry, Removed, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.publish.dirty_keys import Dirty, DirtyKeys
 from watchrelay.publish.partition_queue import (
     PARTIAL,
@@ -91,7 +91,7 @@ class Conflator(Sequencer):
     # ---- in ----
 
     def push(
-        self, changes: Sequence[Change], *, reason: Reason, time_ms: int, received_s: float
+        self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_s: float
     ) -> None:
         """As `Sequencer.push`; what belongs to a partition past its bound enters its set."""
         if self._conflating:
@@ -100,9 +100,9 @@ class Conflator(Sequencer):
         if self._bound_bytes is not None and self.held_bytes > self._bound_bytes:
             self._relieve(self._bound_bytes)
 
-    def _enter(self, changes: Sequence[Change], received_s: float) -> list[Change]:
+    def _enter(self, changes: Sequence[ObjectChange], received_s: float) -> list[ObjectChange]:
         """Take what belongs to partitions past their bound; the rest."""
-        rest: list[Change] = []
+        rest: list[ObjectChange] = []
         for change in changes:
             key, entry = change.key, change.entry
             dirty = self.lanes[entry.partition].dirty

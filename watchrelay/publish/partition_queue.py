@@ -19,7 +19,7 @@ import msgspec
 
 from watchrelay.contract.records import DIGEST_MASK, CloudEvents, Marker, Trimmed
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
-from watchrelay.model.changes import Change, Entry, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Upserted
 from watchrelay.model.resources import compare
 from watchrelay.publish.dirty_keys import DirtyKeys
 from watchrelay.publish.recovery import Found, ListAndDiff
@@ -436,7 +436,7 @@ class Sequencer:
         self.trimmed = dict(found.trimmed)
 
     def push(
-        self, changes: Sequence[Change], *, reason: Reason, time_ms: int, received_s: float
+        self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_s: float
     ) -> None:
         """Queue one record per change. One step with the change of the store."""
         lanes, unpublished, number = self.lanes, self.unpublished, self.number

@@ -20,7 +20,7 @@ from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
@@ -152,7 +152,7 @@ class StreamRelay:
         (`overload: block`)."""
         await self._inflow.room()
 
-    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue the records of `changes`. One step with the store's change; the first list is not
         pushed (`synced`).
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Change, Entry, Removed, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, Packer
@@ -38,7 +38,7 @@ class Applied:
     stream does not hold.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
     suppressed: int = 0
     repeated: int = 0
     elsewhere: int = 0
@@ -53,7 +53,7 @@ class Replaced:
     objects could not be read.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
     missed: int = 0
     kept: int = 0
 
@@ -259,16 +259,16 @@ class Store:
             self._train(entries)
         return applied
 
-    def _end_doubt(self, changes: Sequence[Change]) -> None:
+    def _end_doubt(self, changes: Sequence[ObjectChange]) -> None:
         """The watch shows what became of these objects."""
         if self._doubtful:
             for change in changes:
                 self._doubtful.pop(change.key, None)
 
-    def clear(self, resource_version: str) -> list[Change]:
+    def clear(self, resource_version: str) -> list[ObjectChange]:
         """Everything is gone, as of `resource_version`: one removal per object."""
         self._staged = None
-        changes: list[Change] = [
+        changes: list[ObjectChange] = [
             Removed(key, entry, resource_version, observed=False)
             for key, entry in self._entries.items()
         ]

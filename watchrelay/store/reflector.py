@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 from watchrelay.contract.wire import Reason
 from watchrelay.core import clock
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.model.watch_events import (
@@ -43,7 +43,7 @@ class Outbox(Protocol):
         """Returns when more is taken."""
         ...
 
-    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue `changes`, in the step that changed the store. Units: `received_s` is monotonic,
         0.0 for what no watch brought."""
         ...

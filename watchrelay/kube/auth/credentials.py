@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from watchrelay.core import clock
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.exec_plugin import TIMEOUT_S, ExecCredentials
 from watchrelay.kube.auth.kubeconfig import (
@@ -128,15 +128,11 @@ class ClusterCredentials:
         # the connector has no place for it
         if cluster.tls_server_name and proxy is not None and proxy.startswith("socks"):
             cure = "give server the name that its certificate carries: the proxy resolves it"
-            raise ConfigError(
-                [
-                    Problem(
-                        "cannot be used through a socks5 proxy",
-                        "tls-server-name",
-                        cluster.where,
-                        hint=cure,
-                    )
-                ]
+            raise ConfigError.of(
+                "cannot be used through a socks5 proxy",
+                "tls-server-name",
+                cluster.where,
+                hint=cure,
             )
         self._endpoint = Endpoint(
             cluster.server, cluster.tls_server_name, proxy, not cluster.disable_compression
@@ -319,14 +315,10 @@ def _choose(
         # client-go passes over the missing ones, too
         if files := [file for file in named if file.exists()]:
             return read_kubeconfig(files).resolve(context)
-        raise ConfigError(
-            [
-                Problem(
-                    f"no such file: {', '.join(map(str, named))}",
-                    path="$KUBECONFIG",
-                    source="environment",
-                )
-            ]
+        raise ConfigError.of(
+            f"no such file: {', '.join(map(str, named))}",
+            path="$KUBECONFIG",
+            source="environment",
         )
     home = _expanded(f"{environ.get('HOME') or '~'}/.kube/config")
     if home.exists():
@@ -335,14 +327,10 @@ def _choose(
         f"there is no service account at {account}, $KUBECONFIG is not set, and {home} does "
         "not exist"
     )
-    raise ConfigError(
-        [
-            Problem(
-                f"cannot load Kubernetes credentials: {tried}",
-                path="kubernetes",
-                hint="set kubernetes.kubeconfig",
-            )
-        ]
+    raise ConfigError.of(
+        f"cannot load Kubernetes credentials: {tried}",
+        path="kubernetes",
+        hint="set kubernetes.kubeconfig",
     )
 
 
@@ -384,21 +372,17 @@ def _with_scheme(cluster: Cluster, user: User) -> Cluster:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(
-            [
-                Problem(
-                    "is not the URL of an API server",
-                    "server",
-                    cluster.where,
-                    hint="https://host:6443",
-                )
-            ]
+        raise ConfigError.of(
+            "is not the URL of an API server",
+            "server",
+            cluster.where,
+            hint="https://host:6443",
         )
     try:
         check_host(parts.hostname or "")
     except ValueError as error:
-        raise ConfigError(
-            [Problem(str(error), "server", cluster.where, hint="https://host:6443")]
+        raise ConfigError.of(
+            str(error), "server", cluster.where, hint="https://host:6443"
         ) from None
     return replace(cluster, server=server)
 
@@ -431,11 +415,11 @@ def _first_read(source: Reread[T], key: str, file: Path | None, where: str) -> N
         source.current()
     except OSError as error:
         missing = error.filename or file
-        raise ConfigError(
-            [Problem(f"{missing}: {error.strerror or 'cannot be read'}", path, where)]
+        raise ConfigError.of(
+            f"{missing}: {error.strerror or 'cannot be read'}", path, where
         ) from None
     except ValueError as error:
-        raise ConfigError([Problem(f"{named}{error}", path, where)]) from None
+        raise ConfigError.of(f"{named}{error}", path, where) from None
 
 
 def _content(secret: CredentialData) -> bytes:

@@ -21,7 +21,7 @@ from typing import NoReturn, cast
 
 from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import Unreadable, read_yaml
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.proxy import check_host
 
@@ -116,8 +116,8 @@ class _Section:
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
         path = ".".join(part for part in (self.path, key) if part)
-        raise ConfigError(
-            [Problem(message, path=path, source=str(self.file), line=self.line(key), hint=hint)]
+        raise ConfigError.of(
+            message, path=path, source=str(self.file), line=self.line(key), hint=hint
         )
 
     @property
@@ -242,17 +242,11 @@ class Kubeconfig:
         where = ", ".join(str(file) for file in self.files)
         if not name:
             if not self.contexts:
-                raise ConfigError(
-                    [
-                        Problem(
-                            "holds no context at all", source=where, hint="is this the kubeconfig?"
-                        )
-                    ]
+                raise ConfigError.of(
+                    "holds no context at all", source=where, hint="is this the kubeconfig?"
                 )
             known = f"no context is selected; known: {', '.join(self.contexts)}"
-            raise ConfigError(
-                [Problem(known, "current-context", where, hint="set kubernetes.context")]
-            )
+            raise ConfigError.of(known, "current-context", where, hint="set kubernetes.context")
         chosen = _named(
             self.contexts,
             name,
@@ -300,36 +294,26 @@ def _read(file: Path) -> _Section:
         raw = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError(
-            [Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]
-        ) from None
+        raise ConfigError.of(f"the kubeconfig cannot be read: {reason}", source=str(file)) from None
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(
-            [
-                Problem(
-                    f"is larger than {FILE_BYTES_MAX >> 20} MiB",
-                    source=str(file),
-                    hint="is this the kubeconfig?",
-                )
-            ]
+        raise ConfigError.of(
+            f"is larger than {FILE_BYTES_MAX >> 20} MiB",
+            source=str(file),
+            hint="is this the kubeconfig?",
         )
     try:
         tree = read_yaml(raw.decode("utf-8-sig"), str(file))
     except Unreadable as error:
         raise ConfigError(error.problems) from None
     except UnicodeDecodeError:
-        raise ConfigError([Problem("is not UTF-8", source=str(file))]) from None
+        raise ConfigError.of("is not UTF-8", source=str(file)) from None
     if tree.problems:
         raise ConfigError(tree.problems)
     content = {} if tree.value is None else tree.value
     if not isinstance(content, dict):
-        raise ConfigError(
-            [
-                Problem(
-                    f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
-                    source=str(file),
-                )
-            ]
+        raise ConfigError.of(
+            f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
+            source=str(file),
         )
     root = _Section({}, file, "")
     return _Section(root.mapping("", content), file, "", tree.lines)
@@ -375,7 +359,7 @@ def _named(
         if entries
         else f"there is no {what} at all"
     )
-    raise ConfigError([Problem(f'{what} "{name}" does not exist', path, source, line, hint)])
+    raise ConfigError.of(f'{what} "{name}" does not exist', path, source, line, hint)
 
 
 def _cluster(section: _Section) -> Cluster:

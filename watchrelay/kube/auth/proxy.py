@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from yarl import URL
 
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 _FORM = "http://, https:// or socks5://host:port"
@@ -49,16 +49,14 @@ def _usable(url: str, *, path: str, where: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError([Problem("is not the URL of a proxy", path, where, hint=_FORM)])
+        raise ConfigError.of("is not the URL of a proxy", path, where, hint=_FORM)
     try:
         check_host(parts.hostname or "")
     except ValueError as error:
-        raise ConfigError([Problem(str(error), path, where, hint=_FORM)]) from None
+        raise ConfigError.of(str(error), path, where, hint=_FORM) from None
     if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
         cure = "pip install 'watchrelay[socks]'; the image has it"
-        raise ConfigError(
-            [Problem("a socks5 proxy needs an extra package", path, where, hint=cure)]
-        )
+        raise ConfigError.of("a socks5 proxy needs an extra package", path, where, hint=cure)
     # names are resolved by the proxy in either case
     return url.replace("socks5h://", "socks5://", 1)
 
