@@ -35,7 +35,7 @@ from watchrelay.kafka.sink import KafkaSink
 from watchrelay.kafka.topic_config import TopicSpec
 from watchrelay.kafka.topics import Topics
 from watchrelay.kube.stream import FrameStream
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
@@ -193,7 +193,7 @@ class _Stages:
         return self._hand_over(changes, number)
 
     def _hand_over(
-        self, changes: Sequence[Sequence[Change]], number: int
+        self, changes: Sequence[Sequence[ObjectChange]], number: int
     ) -> list[list[WireRecord]]:
         queues = self._queues
 

@@ -16,7 +16,7 @@ from tests.support.stage import NAMES, Stage, everything, state, take
 from tests.support.story import NODES, Writer, stream
 from tests.vectors.telling import claim, description
 from watchrelay.consumer import Change, ConsumerError, NothingPublished, TopicReader
-from watchrelay.consumer.partitions import Lanes
+from watchrelay.consumer.partitions import PartitionReplicas
 
 
 def brief(changes: Sequence[Change]) -> list[tuple[str, str, str]]:
@@ -50,7 +50,9 @@ class Losing(TopicReader):
 
     lost: set[tuple[int, int]]
 
-    def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
+    def _take(
+        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+    ) -> None:
         seen = [
             message for message in messages if (place.partition, message.offset) not in self.lost
         ]

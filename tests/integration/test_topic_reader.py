@@ -21,7 +21,7 @@ from watchrelay.consumer import (
     PositionsLost,
     TopicReader,
 )
-from watchrelay.consumer.partitions import Lanes
+from watchrelay.consumer.partitions import PartitionReplicas
 from watchrelay.contract.wire import WireRecord
 from watchrelay.demo.kafka import EmbeddedKafka
 
@@ -159,7 +159,9 @@ class Losing(TopicReader):
         super().__init__(*arguments, **more)
         self._lost = lost
 
-    def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
+    def _take(
+        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+    ) -> None:
         seen = [
             message for message in messages if (place.partition, message.offset) not in self._lost
         ]
@@ -274,7 +276,7 @@ async def test_positions_that_the_log_no_longer_leads_to_are_refused(told: Stage
             await everything(reader)
     beyond = [{**saved[0], "offset": saved[0]["offset"] + 1000}, saved[1]]
     async with told.ended(resume=beyond) as reader:
-        with pytest.raises(PositionsLost, match="was the topic made anew"):
+        with pytest.raises(PositionsLost, match="was the topic recreated"):
             await everything(reader)
 
 
@@ -303,7 +305,7 @@ async def test_a_stream_that_moves_to_another_topic_takes_its_state_with_it(told
         assert reader.objects("pods").keys() == {"shop/a", "shop/z"}
         assert {lane.topic for lane in reader.lanes()} == {f"{told.topic}.new"}
     async with told.ended(resume=saved) as reader:
-        with pytest.raises(PositionsLost, match=r"stands on topic .*\.new now"):
+        with pytest.raises(PositionsLost, match=r"is on topic .*\.new now"):
             await everything(reader)
 
 

@@ -125,8 +125,8 @@ _PAYLOADS = (
                 "        return _clean(status.message) or _clean(status.reason)\n",
             ),
             "a stream's message ends where it quotes": (
-                "said = _words(status.message) or",
-                "said = _clean(status.message) or",
+                "reason = _words(status.message) or",
+                "reason = _clean(status.message) or",
             ),
             "JSON in a message": ("r'\\{|\":\\S|", "r'\":\\S|"),
             "an excerpt of JSON in a message": ("\\.\\.\\.\\||", ""),
@@ -205,7 +205,7 @@ _KUBE = (
     ),
     *_of(
         _CREDENTIALS,
-        "watchrelay/kube/port.py",
+        "watchrelay/kube/auth/transport.py",
         {
             "the server's user in repr": ("url: str = field(repr=False)", "url: str = field()"),
             "the proxy's user in repr": (

@@ -157,8 +157,8 @@ _CONFIGS = (
                 'token: str = ""',
             ),
             "bytes that are no text": (
-                '    except UnicodeDecodeError:\n        raise ConfigError([Problem("is not UTF-8"',
-                '    except EOFError:\n        raise ConfigError([Problem("is not UTF-8"',
+                '    except UnicodeDecodeError:\n        raise ConfigError.of("is not UTF-8"',
+                '    except EOFError:\n        raise ConfigError.of("is not UTF-8"',
             ),
             "a control character in a group": (
                 '        if not value.isprintable():\n            section.refuse(\n                "as"',

@@ -18,7 +18,7 @@ from watchrelay.contract.records import (
     decode,
     encoder_for,
 )
-from watchrelay.model.changes import Change, Upserted
+from watchrelay.model.changes import ObjectChange, Upserted
 from watchrelay.model.streams import Format
 from watchrelay.publish.partition_queue import PartitionQueue
 from watchrelay.publish.stream_queues import StreamQueues
@@ -115,7 +115,7 @@ class Story:
 
     # ---- what happens ----
 
-    def say(self, changes: list[Change]) -> None:
+    def say(self, changes: list[ObjectChange]) -> None:
         for change in changes:
             upserted = isinstance(change, Upserted)
             version = (

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.pods import frame_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Change, Removed
+from watchrelay.model.changes import ObjectChange, Removed
 from watchrelay.model.frames import FrameType, ObjectFrame
 from watchrelay.model.resources import Resource
 from watchrelay.store.objects import Store
@@ -161,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         keys = self.store.keys()
         return {key: self.known(key) for key in keys}
 
-    def read(self, changes: list[Change]) -> None:
+    def read(self, changes: list[ObjectChange]) -> None:
         for change in changes:
             if isinstance(change, Removed):
                 held = self.reader.pop(change.key)

@@ -12,7 +12,7 @@ import msgspec
 from tests.simulation.broker import Stored
 from tests.simulation.process import STREAM
 from watchrelay.consumer.origin import Origin
-from watchrelay.consumer.partitions import Lane, Lanes
+from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
 from watchrelay.consumer.replica import (
     Changed,
     Held,
@@ -46,7 +46,8 @@ class Reader:
     def __init__(self, name: str, origins: list[Origin]) -> None:
         self.name = name
         self.lanes = [
-            Lanes(partition, {STREAM: origin}) for partition, origin in enumerate(origins)
+            PartitionReplicas(partition, {STREAM: origin})
+            for partition, origin in enumerate(origins)
         ]
         self.next = [lanes.start or 0 for lanes in self.lanes]
         self.alarms: list[tuple[int, str]] = []
@@ -57,7 +58,7 @@ class Reader:
         self.truths: dict[Place, Mapping[bytes, Held]] = {}
         """What was held behind each marker that agreed."""
 
-    def lane(self, partition: int) -> Lane:
+    def lane(self, partition: int) -> PartitionReplica:
         """The stream in one partition."""
         return self.lanes[partition].by_stream[STREAM]
 

@@ -25,7 +25,7 @@ from tests.support.plainlog import Connection, Kafka, Log
 from tests.support.relays import until
 from watchrelay.cli.tail import as_json, as_name, as_text, yaml_printer
 from watchrelay.cli.verify import print_rows
-from watchrelay.consumer.audit import Audit, Problem
+from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.reader import Seen
 from watchrelay.contract.partitioning import partition_of
@@ -533,7 +533,7 @@ def _tell_of(told: Told, process: _Process) -> None:
         )
         audits[partition].take(offset, offset - 1, said, record.headers)
         audits[partition].add(
-            Problem("hash", offset, str(record.key), "said to see how it is shown")
+            AuditProblem("hash", offset, str(record.key), "said to see how it is shown")
         )
     told.add("verify", _rows(audits, "text") + _rows(audits, "json"))
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.support.scripted import Reply, Request, ScriptedServer
 from watchrelay.core.errors import KubeError
+from watchrelay.kube.auth.transport import Endpoint
 from watchrelay.kube.client import KubeClient
-from watchrelay.kube.port import Endpoint
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import WatchPlan

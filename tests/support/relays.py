@@ -20,7 +20,7 @@ from tests.support.fakesink import FakeControl, FakeSink
 from watchrelay.consumer.replica import Replica
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.contract.wire import Reason
-from watchrelay.model.changes import Change, Entry, Removed, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import Resource, Selection
 from watchrelay.model.streams import StreamSpec, WatchPlan
 from watchrelay.observe.metrics import Metrics
@@ -91,7 +91,9 @@ class DictStore:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def put(self, key: bytes, value: bytes, *, uid: str = "u1", raw: bool = True) -> list[Change]:
+    def put(
+        self, key: bytes, value: bytes, *, uid: str = "u1", raw: bool = True
+    ) -> list[ObjectChange]:
         """`key` has `value` now; another uid is a removal and an upsert."""
         self.version += 1
         held = self.entries.get(key)
@@ -107,7 +109,7 @@ class DictStore:
             ]
         return [Upserted(key, entry, None if held is None else held.hash, value if raw else None)]
 
-    def remove(self, key: bytes) -> list[Change]:
+    def remove(self, key: bytes) -> list[ObjectChange]:
         """`key` is gone."""
         self.version += 1
         return [Removed(key, self.entries.pop(key), str(self.version), True)]
@@ -171,7 +173,7 @@ class Rig:
             yield
             running.cancel()
 
-    def say(self, changes: list[Change], reason: Reason = "watch") -> None:
+    def say(self, changes: list[ObjectChange], reason: Reason = "watch") -> None:
         """What a reflector does with the changes of one batch."""
         self.relay.push(changes, reason=reason, received_s=asyncio.get_running_loop().time())
         self.relay.progressed(str(self.store.version))

@@ -10,7 +10,7 @@ import base64
 from typing import Any
 
 from watchrelay.consumer.origin import ControlView, Origin, newest_heartbeats
-from watchrelay.consumer.partitions import Lanes
+from watchrelay.consumer.partitions import PartitionReplicas
 from watchrelay.consumer.replica import (
     Changed,
     Ignored,
@@ -61,7 +61,7 @@ class Reading:
         self._records = {record["offset"]: record for record in partition["records"]}
         self._start, self._end = partition["start"], partition["end"]
         self._lost = frozenset(partition["lost"])
-        self.lanes = Lanes(partition["partition"], origins, only=only)
+        self.lanes = PartitionReplicas(partition["partition"], origins, only=only)
         self.verdicts: list[list[Any]] = []
 
     def run(self) -> None:

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 
 from tests.support.loopthread import LoopThread
 from watchrelay.core import clock
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.metrics import Metrics
 from watchrelay.observe.overview import About
@@ -26,7 +27,7 @@ def live(statuses: StatusRegistry, stream: str, topic: str = "") -> StreamStatus
         "relay-1",
         12,
     )
-    status.frontier, status.last_snapshot = "1004", clock.rfc3339(clock.wall_ms() - 90_000)
+    status.frontier, status.last_snapshot = "1004", rfc3339(clock.wall_ms() - 90_000)
     return status
 
 

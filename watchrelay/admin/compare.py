@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from watchrelay.consumer.audit import Audit, Kind, Problem, bare_hash
+from watchrelay.consumer.audit import Audit, AuditProblem, Kind, bare_hash
 from watchrelay.consumer.audit_run import Auditor
 from watchrelay.consumer.replica import Held
 from watchrelay.contract.partitioning import partition_of
@@ -76,7 +76,7 @@ async def compare_with_cluster(
         _add_problem(audits, planned, key, kind, listed)
     if listed.undecodable:
         audits[0].add(
-            Problem(
+            AuditProblem(
                 "unreadable",
                 None,
                 None,
@@ -195,7 +195,7 @@ def _add_problem(
         else f"; the relay is at {audit.frontier or 'nothing yet'}"
     )
     audit.add(
-        Problem(
+        AuditProblem(
             kind,
             None,
             key.decode(errors="replace"),

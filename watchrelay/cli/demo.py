@@ -17,7 +17,7 @@ from watchrelay.cli.tail import print_batch, text_printer
 from watchrelay.config import Settings, load_settings
 from watchrelay.config.keys import ENV_PREFIX, env_path
 from watchrelay.consumer.reader import TailReader
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.daemon.daemon import Daemon
 from watchrelay.daemon.kafka_connection import kafka_connection
 from watchrelay.daemon.plan import control_topic, signal_topic
@@ -106,7 +106,11 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         reason = f"no directory for temporary files: {error.strerror or error}"
         raise ConfigError(
-            [Problem(reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written")]
+            [
+                ConfigProblem(
+                    reason, source="TMPDIR", hint="set TMPDIR to a directory that can be written"
+                )
+            ]
         ) from error
 
 
@@ -149,7 +153,9 @@ def _kubeconfig(named: str | None, cluster: SyntheticCluster | None, directory: 
             if isinstance(error, FileNotFoundError)
             else f"cannot be read: {error.strerror or error}"
         )
-        raise ConfigError([Problem(reason, source=named, hint="named by --kubeconfig")]) from error
+        raise ConfigError(
+            [ConfigProblem(reason, source=named, hint="named by --kubeconfig")]
+        ) from error
 
 
 def _variables(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from watchrelay.admin.preflight import CheckResult
-    from watchrelay.core.errors import Problem
+    from watchrelay.core.errors import ConfigProblem
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value))
 
 
-def problem_json(problem: Problem) -> dict[str, Any]:
+def problem_json(problem: ConfigProblem) -> dict[str, Any]:
     """A mistake in the config, or a warning about it; null for what is unknown."""
     return {
         "message": problem.message,

@@ -11,7 +11,7 @@ from watchrelay.config.keys import field_name
 from watchrelay.config.loading import Loaded, load
 from watchrelay.config.settings import Settings
 from watchrelay.config.tree import Path, show
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 
 LISTEN: Final[Path] = ("observe", "listen")
 COLD: Final[tuple[Path, ...]] = (
@@ -39,7 +39,7 @@ class Edit:
 
     settings: Settings
     kept: tuple[str, ...]
-    places: tuple[Problem, ...]
+    places: tuple[ConfigProblem, ...]
 
 
 def read_edit(

@@ -17,7 +17,7 @@ from watchrelay.config.settings import Settings, with_defaults
 from watchrelay.config.sources import Given
 from watchrelay.config.translate import explain
 from watchrelay.config.tree import Path, read_yaml, show
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import read_bounded
 
 CONFIG_VARIABLE: Final = "WATCHRELAY_CONFIG"
@@ -53,11 +53,11 @@ class Loaded:
     file: FilePath | None
     given: Given
 
-    def problem(self, path: Path, message: str, hint: str = "") -> Problem:
+    def problem(self, path: Path, message: str, hint: str = "") -> ConfigProblem:
         """A problem with the value at `path`, with its file and line."""
         return _located(self.given, (path,), message, hint)[1]
 
-    def problems_of(self, settings: Settings) -> list[Problem]:
+    def problems_of(self, settings: Settings) -> list[ConfigProblem]:
         """The conflicts within `settings`, a variant of these settings; with the lines of this
         file."""
         found = [_refused(self.given, refusal) for refusal in refusals(settings, self.given.has)]
@@ -109,7 +109,7 @@ def _take_file(given: Given, file: FilePath) -> None:
     tree = read_yaml(_read_text(file), source)
 
     def refuse(message: str, hint: str) -> NoReturn:
-        raise ConfigError([Problem(message, source=source, line=1, hint=hint)])
+        raise ConfigError([ConfigProblem(message, source=source, line=1, hint=hint)])
 
     if tree.value is None:
         refuse("the file is empty", "it needs at least cluster, kafka and resources")
@@ -139,10 +139,10 @@ def _read_text(file: FilePath) -> str:
             f"not UTF-8: byte 0x{error.object[error.start]:02x}",
             "save the file as UTF-8",
         )
-    raise ConfigError([Problem(message, source=source, line=line, hint=hint)])
+    raise ConfigError([ConfigProblem(message, source=source, line=line, hint=hint)])
 
 
-def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], Problem]]]:
+def _check(given: Given) -> tuple[Settings, list[tuple[tuple[int, int], ConfigProblem]]]:
     """The settings, and every problem; the settings are valid only when there is none."""
     found = list(given.problems)
     raw = copy.deepcopy(given.value)
@@ -208,17 +208,19 @@ def _set_aside(raw: Any, path: Path) -> Path:
 
 def _located(
     given: Given, paths: tuple[Path, ...], message: str, hint: str
-) -> tuple[tuple[int, int], Problem]:
+) -> tuple[tuple[int, int], ConfigProblem]:
     """The problem at the first of `paths` that was given, itself or in `defaults`; else at the
     section around the first."""
     candidates = [candidate for path in paths for candidate in _with_default(path)]
     path = next((candidate for candidate in candidates if given.has(candidate)), paths[0])
     origin = given.origin(path)
-    problem = Problem(message, path=show(path), source=origin.source, line=origin.line, hint=hint)
+    problem = ConfigProblem(
+        message, path=show(path), source=origin.source, line=origin.line, hint=hint
+    )
     return origin.order, problem
 
 
-def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
+def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], ConfigProblem]:
     hint = refusal.hint
     if refusal.other:
         origin = given.origin(refusal.other)
@@ -229,14 +231,14 @@ def _refused(given: Given, refusal: Refusal) -> tuple[tuple[int, int], Problem]:
     return _located(given, refusal.paths, refusal.message, hint)
 
 
-def _once(problems: list[Problem]) -> list[Problem]:
+def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:
     """Each problem once, whichever of several entries led to it."""
     return [replace(problem) for problem in dict.fromkeys(problems)]
 
 
 def find_file(
     config: str | None, environ: Mapping[str, str]
-) -> tuple[FilePath | None, Problem | None]:
+) -> tuple[FilePath | None, ConfigProblem | None]:
     """The config file to read, or the problem that there is none: `-c`, else $WATCHRELAY_CONFIG,
     else `DEFAULT_PATHS`.
 
@@ -246,7 +248,7 @@ def find_file(
     named = environ.get(CONFIG_VARIABLE, "") if config is None else config
     source = CONFIG_VARIABLE if config is None else "-c"
     if (config is not None and not config.strip()) or named.isspace():
-        return None, Problem(
+        return None, ConfigProblem(
             "the path is empty",
             source=source,
             hint="name the config file, or leave it out for the usual places",
@@ -260,17 +262,17 @@ def find_file(
         if _exists(FilePath(usual)):
             return FilePath(usual), None
     looked = " and ".join(DEFAULT_PATHS)
-    return None, Problem(
+    return None, ConfigProblem(
         "no config file", hint=f"name one with -c FILE or ${CONFIG_VARIABLE}; looked for {looked}"
     )
 
 
-def _absent(named: str, source: str) -> Problem:
+def _absent(named: str, source: str) -> ConfigProblem:
     """Why `named` cannot be read; a dangling link is reported as one, for `ls` shows a file."""
     path = FilePath(named)
     try:
         if path.is_symlink():
-            return Problem(
+            return ConfigProblem(
                 f"is a link to {path.readlink()}, which is not there",
                 source=named,
                 hint=f"named by {source}",
@@ -278,8 +280,10 @@ def _absent(named: str, source: str) -> Problem:
     except OSError:
         pass
     if named == "-":
-        return Problem("there is no such file", source=named, hint="/dev/stdin is standard input")
-    return Problem("there is no such file", source=named, hint=f"named by {source}")
+        return ConfigProblem(
+            "there is no such file", source=named, hint="/dev/stdin is standard input"
+        )
+    return ConfigProblem("there is no such file", source=named, hint=f"named by {source}")
 
 
 def _exists(path: FilePath) -> bool:

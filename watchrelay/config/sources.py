@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from watchrelay.config.keys import ENV_PREFIX, Key, env_path, find, nearest_env
 from watchrelay.config.tree import Path, Tree, read_yaml, scalar, show
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.text import counted
 
 NOT_SETTINGS: Final = frozenset({"WATCHRELAY_CONFIG", "WATCHRELAY_TOOLS"})
@@ -88,7 +88,7 @@ class Given:
     value: dict[str, Any] = field(default_factory=dict)
     origins: dict[Path, ValueOrigin] = field(default_factory=dict)
     written: dict[Path, str] = field(default_factory=dict)
-    problems: list[tuple[tuple[int, int], Problem]] = field(default_factory=list)
+    problems: list[tuple[tuple[int, int], ConfigProblem]] = field(default_factory=list)
 
     def has(self, path: Path) -> bool:
         """Whether a source sets exactly this path."""
@@ -204,7 +204,7 @@ class Given:
             self._problem("is no list", path, origin)
 
     def _problem(self, message: str, path: Path, origin: ValueOrigin, *, hint: str = "") -> None:
-        problem = Problem(message, path=show(path), source=origin.source, hint=hint)
+        problem = ConfigProblem(message, path=show(path), source=origin.source, hint=hint)
         self.problems.append((origin.order, problem))
 
 

@@ -19,7 +19,7 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 
 Path = tuple[str | int, ...]
 """The place of a value: keys as written, list items by index."""
@@ -53,7 +53,7 @@ class Tree:
 
     value: Any
     lines: dict[Path, int]
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     written: dict[Path, str] = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ def _compose(events: Iterable[Any], source: str) -> _YamlNode | None:
     anchors: dict[str, _YamlNode] = {}
 
     def refuse(event: Any, message: str, hint: str = "") -> NoReturn:
-        raise ConfigError([Problem(message, source=source, line=_line(event), hint=hint)])
+        raise ConfigError([ConfigProblem(message, source=source, line=_line(event), hint=hint)])
 
     for event in events:
         if isinstance(event, CollectionEndEvent):
@@ -217,11 +217,11 @@ class _Builder:
 
     def _note(self, message: str, line: int, path: Path, hint: str = "") -> None:
         self._tree.problems.append(
-            Problem(message, path=show(path), source=self._source, line=line, hint=hint)
+            ConfigProblem(message, path=show(path), source=self._source, line=line, hint=hint)
         )
 
     def _stop(self, line: int, message: str) -> NoReturn:
-        raise ConfigError([Problem(message, source=self._source, line=line)])
+        raise ConfigError([ConfigProblem(message, source=self._source, line=line)])
 
 
 def show(path: Path) -> str:
@@ -293,12 +293,12 @@ _CURES: Final = {
 }
 
 
-def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> ConfigProblem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
-        return Problem(
+        return ConfigProblem(
             "not YAML: a control character",
             source=source,
             line=line,
@@ -308,7 +308,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     lines = text.splitlines()
     written = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in written[: mark.column + 1] and not written[: mark.column].strip():
-        return Problem(
+        return ConfigProblem(
             "not YAML: a tab in the indentation",
             source=source,
             line=mark.line + 1,
@@ -316,6 +316,6 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
         )
     hint = next((cure for known, cure in _CURES.items() if detail.startswith(known)), "")
     at = min(mark.line + 1, max(len(lines), 1))
-    return Problem(
+    return ConfigProblem(
         f"not YAML: {detail}, at column {mark.column + 1}", source=source, line=at, hint=hint
     )

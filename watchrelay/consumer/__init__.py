@@ -1,21 +1,21 @@
-"""The other side: what a reader of the topics needs, and nothing of the daemon.
+"""Reads the topics of watchrelay; knows nothing of the daemon.
 
-`TopicReader` follows topics on Kafka: from the newest snapshot, then live, proving itself at every
+`TopicReader` follows topics on Kafka: from the newest snapshot, then live, verified at every
 heartbeat. `Replica` is the same without Kafka: records of one stream and one partition in, state
-and verdicts out; `decode` makes its records.
+and outcomes out; `decode` makes its records.
 
     from watchrelay.consumer import TopicReader
 
-    async with TopicReader("kafka:9092", control_topic="k8s.prod.control", streams=["pods"]) as
-    reader:
-        await reader.ready()                                # the whole state is here, and proven
+    async with TopicReader(
+        "kafka:9092", control_topic="k8s.prod.control", streams=["pods"]
+    ) as reader:
+        await reader.ready()  # the whole state is here, and proven
         print(len(reader.objects("pods")), "pods")
-        async for change in reader:                         # each object of it once, as added; then
-        what changes
+        async for change in reader:  # each object of it once, as added; then what changes
             print(change.verb, change.key)
 
-What the records mean is the record contract; a reader in another language is certified by the
-vectors in `tests/vectors`.
+The records are defined by the record contract; readers in other languages are tested with
+`tests/vectors`.
 """
 
 from __future__ import annotations

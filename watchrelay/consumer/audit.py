@@ -1,11 +1,8 @@
-"""A log checked against the contract: order, gaps, every hash, every digest.
+"""Checks a log against the record contract: order, gaps, every hash, every digest. Pure.
 
-Room: consumer (pure). In: the records of one stream in one partition, in log order, from the last
-complete snapshot on. Out: what is held at the end, whether it is proven, and every problem.
-
-Other than a `Replica` an audit never reads again: the log is what is judged, so a marker that
-disagrees is a problem of the log, unless compaction took records before it: then the next marker
-tells.
+Unlike a `Replica`, an audit never reads again: the log itself is checked, so a marker that
+disagrees is a problem of the log, unless compaction removed records before it: then the next marker
+decides.
 """
 
 from __future__ import annotations
@@ -19,7 +16,14 @@ import msgspec
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.replica import Held, Ignored, State
 from watchrelay.contract.headers import Header
-from watchrelay.contract.records import DIGEST_MASK, Decoded, MarkerRecord, ObjectRecord, Trimmed
+from watchrelay.contract.records import (
+    DIGEST_MASK,
+    Decoded,
+    MarkerRecord,
+    ObjectRecord,
+    Trimmed,
+    content_hash,
+)
 from watchrelay.contract.wire import Position
 from watchrelay.core.text import counted
 from watchrelay.model.resources import compare
@@ -30,14 +34,14 @@ Kind = Literal[
 ]  # fmt: skip
 
 PROBLEMS_MAX = 1_000
-"""Per stream and partition; the last one says how many more there were."""
+"""Per stream and partition; the last one counts the others."""
 
 _VERSION_KEY = b'"resourceVersion":"'
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """Something that does not hold. Shape: `key` is None where it is not about one object, `offset`
-    where it is about no record.
+class AuditProblem(msgspec.Struct, frozen=True):
+    """Something that does not hold. `key` is None where it is not about one object, `offset` where
+    it is about no record.
 
     Kinds: `foreign` (a record that is not of this contract version), `hash` (a value that is not
     the one of its header), `gap` (a sequence that never reached the log), `order` (an object went
@@ -46,7 +50,7 @@ class Problem(msgspec.Struct, frozen=True):
     the end), `partition` (a record that belongs into another), `partitions` (a count other than
     described), `source` (two clusters on one topic), `overlap` (two streams with the same key).
     With `--cluster`: `missing` on the topic, `extra` on the topic, `differs`, `unreadable` (an
-    object that the API server lists and nobody can decode).
+    object that the API server lists and cannot be decoded).
     """
 
     kind: Kind
@@ -57,9 +61,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 class Stale(msgspec.Struct, frozen=True):
     """Keys whose newest record is one that readers ignore, with another effect than the true one.
-    No fault of the log: a table that ignores headers shows them until the writer says them again.
-    Shape: `first` and `last` are offsets, `key` is that of the first.
-    """
+    No fault of the log: a table that ignores headers shows them until the writer publishes them
+    again. `first` and `last` are offsets, `key` is that of the first."""
 
     keys: int
     first: int
@@ -80,13 +83,13 @@ def bare_hash(value: bytes, version: str) -> bytes:
 
 def _without_version(source: bytes) -> list[bytes]:
     """Who writes, and of what. Source: a stream goes on where its resource is served in another
-    version only, and its sources say so."""
+    version only, and its sources contain the version."""
     return [part for place, part in enumerate(reversed(source.split(b"/"))) if place != 1]
 
 
 class Audit:
-    """One stream in one partition. Shape: `bare`: keep for each object what comparing with the
-    cluster needs, in place of its value."""
+    """One stream in one partition. `bare`: keep for each object what comparing with the cluster
+    needs, in place of its value."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Audit:
         self.start = origin.offset or 0
         self.state = State(origin.snapshot)
         self.records = 0
-        self.problems: list[Problem] = []
+        self.problems: list[AuditProblem] = []
         self.frontier = ""
         self.trimmed: dict[bytes, Trimmed] = {}
         self.as_of: dict[bytes, Held | None] = {}
@@ -125,8 +128,8 @@ class Audit:
     def take(self, offset: int, before: int, record: Decoded, headers: Iterable[Header]) -> None:
         """Check the record at `offset`.
 
-        Shape: `before` is the offset of the record before it in the partition, of whatever stream,
-        -1 for none.
+        `before` is the offset of the record before it in the partition, of whatever stream, -1 for
+        none.
         """
         self.records += 1
         state = self.state
@@ -158,13 +161,13 @@ class Audit:
         key, value, state = record.key, record.value, self.state
         found = 0
         if value is not None:
-            found = int.from_bytes(sha256(b"%b\0%b" % (key, value)).digest()[:8], "big")
+            found = content_hash(key, value)
             if found != record.value_hash:
                 self._add(
                     "hash",
                     offset,
                     key,
-                    f"the value hashes to {found:016x}, its header says {record.value_hash:016x}",
+                    f"the value hashes to {found:016x}, its header has {record.value_hash:016x}",
                 )
         if ignored is not None:
             self._outdated[key] = (offset, None if value is None else found)
@@ -214,14 +217,14 @@ class Audit:
             self.trimmed.pop(key, None)
 
     def _in_order(self, offset: int, record: ObjectRecord, before: Held) -> None:
-        """What the watch brings is newer than what was said before, unless the API server itself
-        was set back."""
+        """Changes of the watch are newer than the published state, unless the API server was
+        restored."""
         if not self._restored and compare(record.version, before.version) == -1:
             self._add(
                 "order",
                 offset,
                 record.key,
-                f"resourceVersion {record.version} stands behind {before.version}",
+                f"resourceVersion {record.version} is older than {before.version}",
             )
 
     def _ignored(self, offset: int, record: ObjectRecord, found: int, ignored: Ignored) -> None:
@@ -248,8 +251,8 @@ class Audit:
             self._add("partition", offset, None, f"a {marker.kind} of partition {marker.partition}")
         if marker.partitions != self._partitions:
             detail = (
-                f"a {marker.kind} speaks of {counted(marker.partitions, 'partition')}, the "
-                f"control topic of {self._partitions}"
+                f"a {marker.kind} names {counted(marker.partitions, 'partition')}, the "
+                f"control topic names {self._partitions}"
             )
             self._add("partitions", offset, None, detail)
         if marker.kind == "claim":
@@ -269,9 +272,9 @@ class Audit:
         elif not state.started_in and not self._holes and not self._failing:
             self._failing = True
             held = f"{counted(len(state.held), 'object')} with digest {state.digest:016x}"
-            said = f"{marker.count} with {marker.digest:016x}"
+            expected = f"{marker.count} with {marker.digest:016x}"
             self._add(
-                "digest", offset, None, f"the log holds {held}, the {marker.kind} says {said}"
+                "digest", offset, None, f"the log holds {held}, the {marker.kind} has {expected}"
             )
 
     # ---- at the end ------------------------------------------------------------------------------
@@ -280,14 +283,14 @@ class Audit:
         """Nothing more comes: what is held must be proven."""
         if not self.state.proven and not self._failing:
             why = (
-                "no marker with a digest stands there"
+                "it has no marker with a digest"
                 if not self.frontier
                 else "the newest marker does not agree, or records are missing"
             )
             self._add("unproven", None, None, f"what the log holds is not proven: {why}")
         if self._more:
             self.problems.append(
-                Problem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
+                AuditProblem("unproven", None, None, f"and {counted(self._more, 'problem')} more")
             )
             self._more = 0
 
@@ -297,8 +300,8 @@ class Audit:
         held = self.state.held
         wrong = {
             offset: key
-            for key, (offset, said) in self._outdated.items()
-            if said != (held[key].value_hash if key in held else None)
+            for key, (offset, value_hash) in self._outdated.items()
+            if value_hash != (held[key].value_hash if key in held else None)
         }
         return (
             Stale(len(wrong), min(wrong), max(wrong), wrong[min(wrong)].decode(errors="replace"))
@@ -322,10 +325,12 @@ class Audit:
 
     def _add(self, kind: Kind, offset: int | None, key: bytes | None, detail: str) -> None:
         self.add(
-            Problem(kind, offset, None if key is None else key.decode(errors="replace"), detail)
+            AuditProblem(
+                kind, offset, None if key is None else key.decode(errors="replace"), detail
+            )
         )
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: AuditProblem) -> None:
         """Keep a problem; beyond `PROBLEMS_MAX` they are counted."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)

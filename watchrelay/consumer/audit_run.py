@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from watchrelay.consumer.audit import Audit, Problem
+from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.changes import Problems
 from watchrelay.consumer.connecting import (
     STOP_TIMEOUT_S,
@@ -189,14 +189,16 @@ class Auditor:
             audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]
             for detail, (first, count) in log.foreign.items():
                 audits[0].add(
-                    Problem("foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}")
+                    AuditProblem(
+                        "foreign", first, None, f"{count} record{'s'[: count > 1]}: {detail}"
+                    )
                 )
             log.foreign.clear()
             for index, audit in enumerate(audits):
                 for other in audits[:index]:
                     for key in sorted(audit.state.held.keys() & other.state.held.keys()):
                         audit.add(
-                            Problem(
+                            AuditProblem(
                                 "overlap",
                                 None,
                                 key.decode(errors="replace"),

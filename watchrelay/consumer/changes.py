@@ -1,4 +1,5 @@
-"""What a `TopicReader` gives its caller: changes, saved places, states of partitions, problems."""
+"""What a `TopicReader` gives to its caller: changes, saved positions, states of partitions,
+problems."""
 
 from __future__ import annotations
 
@@ -34,22 +35,22 @@ class Change:
     """One object differs from what this reader gave of it before.
 
     Attributes:
-        key: as on the topic, `namespace/name`, or `/name` of a cluster-scoped resource.
-        verb: relative to what was given before. A record that repeats an object unchanged is no
-        change. value: the object's JSON as published, None after a delete; `object` is the same
-        decoded. old_value: what was given before, None before an add; `old` is the same decoded.
-        uid, resource_version: those of the object, of a deleted one the last known. reason: that of
-        the record, or one of: `initial` (part of the state with which this reader began), `swept`
-        (the end of a snapshot
-            proved that the object is gone), `repaired` (found by reading again after a loss),
-            `moved` (the stream is on another topic now, whose objects follow as added), `gone` (the
-            partition does not exist any more: the stream was retired and its topic deleted, or the
-            topic was recreated with fewer partitions).
-        position, offset: those of the record behind which this was known: of the object's own
-        record, or of a later one where changes
-            were folded or the reason is `initial`, `swept` or `repaired`. It goes back for an
-            object only when the topic was recreated.
-        proven: always true: what is not proven is held back until it is.
+        key: As on the topic: `namespace/name`, or `/name` of a cluster-scoped resource.
+        verb: Relative to what was given before. A record that repeats an object unchanged is no
+            change.
+        value: The object's JSON as published, None after a delete; `object` is the same decoded.
+        old_value: What was given before, None before an add; `old` is the same decoded.
+        uid, resource_version: Those of the object; of a deleted one the last known.
+        reason: That of the record, or one of: `initial` (part of the state with which this reader
+            began), `swept` (the end of a snapshot proved that the object is gone), `repaired`
+            (found by reading again after a loss), `moved` (the stream is on another topic now,
+            whose objects follow as added), `gone` (the partition does not exist any more: the
+            stream was retired and its topic deleted, or the topic was recreated with fewer
+            partitions).
+        position, offset: Those of the record with which this was known: the object's own record,
+            or a later one where changes were folded or the reason is `initial`, `swept` or
+            `repaired`. They go back for an object only when the topic was recreated.
+        proven: Always true: what is not proven is withheld until it is.
     """
 
     stream: str
@@ -81,7 +82,7 @@ class Change:
 class Saved(msgspec.Struct, frozen=True):
     """A proven place in one partition of one stream, to go on from.
 
-    Shape: `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
+    `offset` is the next record's; `count` and `digest` (16 hex digits) prove the state
     there; `begin` is the offset of the snapshot from which that state can be built again, null for
     the partition's start.
     """
@@ -100,10 +101,11 @@ class Saved(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """How one stream stands in one partition.
+    """The state of one stream in one partition.
 
-    Shape: `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
-    marker that agreed is complete; `seen` is when the writer last heard the API server (RFC 3339,
+    `digest` is 16 hex digits; `frontier` is the resourceVersion up to which the newest
+    marker that agreed is complete; `seen` is when the writer last received something from the
+    API server (RFC 3339,
     "" before).
     """
 
@@ -121,13 +123,13 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something on a topic that is not as it should be, counted. Shape: partition and offset are
+    """Something on a topic that is not as it should be, counted. Partition and offset are
     those of the first time.
 
     Kinds: `foreign` (a record that is not of this contract: skipped), `hash` (a value that is not
-    the one its header speaks of), `digest` (the state disagreed with a marker: read again),
+    the one of its header), `digest` (the state disagreed with a marker: read again),
     `control` (the control topic cannot be read: the start is guessed from heartbeats, and streams
-    that are new are not found), `anew` (a topic was made anew while it was read: read from its
+    that are new are not found), `anew` (a topic was recreated while it was read: read from its
     start).
     """
 
@@ -140,7 +142,7 @@ class Problem:
 
 
 class Problems:
-    """Problems by what they say. Shape: bounded; what comes after a hundred different ones is
+    """Problems by their text. Bounded; what comes after a hundred different ones is
     counted with the last."""
 
     def __init__(self) -> None:

@@ -1,8 +1,4 @@
-"""A consumer that is ready to read, or why there is none, in plain words.
-
-Room: consumer. In: connection arguments for aiokafka. Out: its consumer, started; or
-SinkUnavailable with the reason and what to check.
-"""
+"""Starts consumers, and explains why one could not be started."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ _FETCH_BYTES = 4 * 1024 * 1024
 _REFUSED = (AuthenticationFailedError, SaslAuthenticationFailed, UnsupportedSaslMechanismError)
 
 # What aiokafka says of a broker or topic that is away goes to stderr where the program has no
-# handlers: dozens of lines a second, while we say the same once, in our words. Whoever does
+# handlers: dozens of lines a second, while we report the same once. A program that does
 # configure logging gets its lines as before. Source: logging HOWTO, "for a library".
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
@@ -54,7 +50,7 @@ async def start_consumer(
     consumer: Any, arguments: Mapping[str, Any], *, check: Callable[[BaseException], str]
 ) -> None:
     """Connect; a consumer that did not start is stopped. Raises: SinkUnavailable with the reason
-    and what `check` says of it."""
+    and the advice of `check`."""
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             await consumer.start()
@@ -107,7 +103,7 @@ def silent(arguments: Mapping[str, Any], error: TimeoutError) -> SinkUnavailable
 
 
 def check_library(error: BaseException) -> str:
-    """What to check about a start that failed, said to who wrote the arguments."""
+    """What to check after a failed start, for the author of the arguments."""
     if isinstance(error, KafkaConnectionError):
         return "check the address, and that security_protocol is that of the listener"
     return (

@@ -1,9 +1,5 @@
-"""Where each partition is read next, over all that a consumer forgets: assignments, topics that go
-and come.
-
-Room: consumer. In: a started consumer, places and offsets. Out: the places that are read, and where
-each stands.
-"""
+"""The next offset of each partition, kept across assignments and across topics that are deleted and
+recreated."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from watchrelay.kafka.reader import assign
 
 
 class Cursors:
-    """Shape: `at` is behind what was applied last; what comes from before it, unasked, is of a log
-    made anew."""
+    """`at` is behind what was applied last; what comes from before it, unasked, is of a log of a
+    recreated topic."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -44,8 +40,8 @@ class Cursors:
     ) -> None:
         """Read from `at` on; of a partition that is gone the client would ask again and again.
 
-        Shape: 0 is the start, wherever it is: what comes from there is still of a log made anew if
-        it is before what was applied.
+        0 is the start, wherever it is: what comes from there is still of a log of a recreated topic
+        if it is before what was applied.
         """
         self.at = {place: offset or self.at.get(place, 0) for place, offset in at.items()}
         self.gone, self.control = frozenset(gone), control

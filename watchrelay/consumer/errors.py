@@ -1,5 +1,5 @@
-"""What a `TopicReader` raises. Arguments that can never be right are a ValueError or a TypeError, a
-wrong order of calls a RuntimeError."""
+"""What a `TopicReader` raises. Invalid arguments raise ValueError or TypeError, calls in the wrong
+order RuntimeError."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from watchrelay.consumer.changes import Problem, Problems
-from watchrelay.consumer.origin import ControlView, Described, Origin, newest_heartbeats
-from watchrelay.consumer.topic_metadata import There, what_is_missing
+from watchrelay.consumer.origin import ControlView, DescribedStream, Origin, newest_heartbeats
+from watchrelay.consumer.topic_metadata import TopicPartitions, what_is_missing
 from watchrelay.contract.records import Decoded, decode, refuse_unreadable
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
 from watchrelay.kafka.client import KafkaError, TopicAuthorizationFailedError, TopicPartition
@@ -43,7 +43,7 @@ class Finder:
         it."""
         self.control_at = 0
         self.control_there = False
-        self.there: There = {}
+        self.there: TopicPartitions = {}
         """What the last look found, of the topics that are read."""
         self.anew: set[str] = set()
         """Topics that were found to be others, under the same name, until whoever reads them takes
@@ -78,7 +78,7 @@ class Finder:
             else ""
         )
 
-    async def _look_at(self, topics: Collection[str]) -> There:
+    async def _look_at(self, topics: Collection[str]) -> TopicPartitions:
         control = {self.control.topic} if self.control else set()
         self.there = await partitions_of_topics(self._consumer, {*topics, *control})
         changed = await self._look_at_ids()
@@ -167,7 +167,7 @@ class Finder:
                 )
         return self._view.described() != before
 
-    def described(self) -> Mapping[str, Described] | None:
+    def described(self) -> Mapping[str, DescribedStream] | None:
         """The streams wanted, as the control topic describes them; None without it."""
         if self.control is None:
             return None

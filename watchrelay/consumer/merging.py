@@ -1,5 +1,5 @@
-"""Records of several partitions in order of time, as far as that can be known without waiting for
-what is still to be read. Pure."""
+"""Merges the records of several partitions in order of time, as far as the order is known without
+waiting for unread records. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a stream as its reader sees it: by key, decoded when asked for."""
+"""The state of a stream as its reader sees it: by key, decoded on access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from watchrelay.consumer.changes import parsed
-from watchrelay.consumer.partitions import Lanes
+from watchrelay.consumer.partitions import PartitionReplicas
 
 
 class Objects(Mapping[str, Any]):
@@ -16,7 +16,7 @@ class Objects(Mapping[str, Any]):
     reading on changes what is seen. Take a `list()` of it before reading on inside a loop over it.
     """
 
-    def __init__(self, stream: str, partitions: Mapping[Any, Lanes]) -> None:
+    def __init__(self, stream: str, partitions: Mapping[Any, PartitionReplicas]) -> None:
         self._stream, self._partitions = stream, partitions
 
     def value(self, key: str) -> bytes | None:

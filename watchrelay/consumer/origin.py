@@ -1,8 +1,7 @@
-"""Where a reader starts: the begin of the newest snapshot that can be believed.
+"""Where a reader starts: the begin of the newest valid snapshot of each partition. Pure.
 
-Room: consumer (pure). In: records of the control topic, or the newest heartbeats of a partition.
-Out: an `Origin` per partition. Why the newest index record alone will not do: a former writer that
-does not know it yet may have written it (record contract, F3).
+The newest index record alone is not enough: a former writer that has not seen the newest claim may
+have written it (docs/record-contract.md, section 5).
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from watchrelay.core.text import short
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where one partition is read from. Shape: `offset` None is the partition's start; `snapshot`
-    begins there, "" for none."""
+    """Where one partition is read from. `offset` None is the partition's start; `snapshot` begins
+    there, "" for none."""
 
     offset: int | None = None
     snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedStream:
     """A stream as its writer described it on the control topic."""
 
     topic: str
@@ -44,14 +43,13 @@ class _Stream:
     claimed: int = -1
     claimed_from: object = None
     epoch_base: int = 0
-    described: Described | None = None
+    described: DescribedStream | None = None
     retired: bool = False
     index: dict[str, object] | None = None
 
 
 class ControlView:
-    """The control topic as a reader needs it. Law: reading the same records again changes
-    nothing."""
+    """The control topic as a reader needs it. Reading the same records again changes nothing."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
@@ -88,7 +86,7 @@ class ControlView:
             case {"topic": str(topic), "partitions": int(partitions), "epochBase": int(base)} if (
                 base <= EPOCH_BASE_MAX
             ):
-                held.described, held.retired = Described(topic, partitions), False
+                held.described, held.retired = DescribedStream(topic, partitions), False
                 held.epoch_base = max(base, held.epoch_base)
             case {"topic": _, "partitions": _, "epochBase": int(base)}:
                 raise epoch_base_too_high(stream, base)
@@ -97,7 +95,7 @@ class ControlView:
                     f"record stream/{short(stream)} has no field topic or partitions"
                 )
 
-    def described(self) -> dict[str, Described]:
+    def described(self) -> dict[str, DescribedStream]:
         """Every stream that has a description: one that was retired has none."""
         return {
             name: held.described
@@ -111,7 +109,7 @@ class ControlView:
         return stream in self._streams and self._streams[stream].retired
 
     def origins(self, stream: str) -> list[Origin]:
-        """Where to start, by partition. Shape: empty for a stream that nobody described.
+        """Where to start, by partition. Empty for a stream without a description.
 
         The index record if its epoch is that of the newest claim, else the `from` of that claim.
         Source: record contract, section 5.
@@ -136,10 +134,10 @@ class ControlView:
 
 def newest_heartbeats(records: Iterable[Decoded]) -> dict[str, Origin]:
     """By stream, where the newest heartbeat of the highest epoch among `records` (one partition, in
-    log order) says to start.
+    log order) points to.
 
-    Shape: a stream without a heartbeat there is missing; one whose heartbeat names no snapshot
-    starts at the partition's start.
+    A stream without a heartbeat there is missing; one whose heartbeat names no snapshot starts at
+    the partition's start.
     """
     newest: dict[str, MarkerRecord] = {}
     for record in records:

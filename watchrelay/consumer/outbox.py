@@ -1,5 +1,5 @@
-"""Changes on their way to who iterates: the proven state once, then each change of it. Pure: no
-clock, no socket."""
+"""Changes that wait to be given to the caller: the proven state once, then each change of it.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchrelay.consumer.replica import Changed, Held
 from watchrelay.contract.wire import Position
 
 FOLD_CHANGES = 20_000
-"""From here on changes that nobody takes are folded to one per object, so that they never outgrow
+"""From here on changes that are not taken are folded to one per object, so that they never outgrow
 the state. Partitions share it."""
 
 
@@ -76,8 +76,8 @@ class Outbox:
     def add(
         self, changed: Changed, cause: Cause, *, proven: bool, most: int = FOLD_CHANGES
     ) -> None:
-        """The state changed; `proven` says whether the change may be given out as it is, and `most`
-        how many may wait."""
+        """The state changed; `proven`: the change may be given out as it is, and `most` how many
+        may wait."""
         if not self.begun or _same(changed.before, changed.after):
             return
         item = Item(changed.key, changed.before, changed.after, cause)
@@ -141,7 +141,7 @@ class Outbox:
 
 
 def _same(before: Held | None, after: Held | None) -> bool:
-    """Whether both are the same object, its uid included: that stands in the value."""
+    """Whether both are the same object, its uid included: the value contains it."""
     if before is None or after is None:
         return before is after
     return before.value_hash == after.value_hash

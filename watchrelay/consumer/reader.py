@@ -21,11 +21,12 @@ from watchrelay.consumer.connecting import (
 )
 from watchrelay.consumer.errors import NothingPublished
 from watchrelay.consumer.merging import Merge
-from watchrelay.consumer.origin import Described
+from watchrelay.consumer.origin import DescribedStream
 from watchrelay.consumer.topic_metadata import what_is_missing
 from watchrelay.contract.control import parse_control
-from watchrelay.contract.records import Decoded, decode, parse_instant
+from watchrelay.contract.records import Decoded, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
+from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.client import KafkaError, TopicPartition
 from watchrelay.kafka.client.consumer import partitions_of_topics, stop_consumer
 from watchrelay.kafka.client.failures import servers_text, what_to_check
@@ -108,7 +109,7 @@ class TailReader:
         self._streams = frozenset(streams)
         self._from_beginning, self._until_end = from_beginning, until_end
         self._waiting, self._awaited = waiting, awaited
-        self._described: dict[str, Described] = {}
+        self._described: dict[str, DescribedStream] = {}
         self._missing: dict[str, str] = {}
 
     async def batches(self) -> AsyncGenerator[list[Seen], None]:
@@ -244,7 +245,7 @@ class TailReader:
             if record.kind == "stream":
                 match record.value:
                     case {"topic": str(topic), "partitions": int(partitions)}:
-                        self._described[record.stream] = Described(topic, partitions)
+                        self._described[record.stream] = DescribedStream(topic, partitions)
                     case _:
                         self._described.pop(record.stream, None)
 
@@ -295,7 +296,7 @@ class TailReader:
             return None
         source = next((value for name, value in message.headers if name == "ce_source"), b"")
         try:
-            time_ms: float = parse_instant(record.time.encode())
+            time_ms: float = parse_timestamp(record.time.encode())
         except ValueError:
             time_ms = message.timestamp
         return time_ms, Seen(*place, record, source=source.decode(errors="replace"))

@@ -1,7 +1,6 @@
-"""The state of one stream in one partition, rebuilt from records, and whether it is proven.
+"""The state of one stream in one partition, rebuilt from records, and whether it is proven. Pure.
 
-Room: consumer (pure). In: decoded records, in log order. Out: what each did, and whether to read
-again. This is section 5 of the record contract, rule by rule; a consumer in another language
+This is section 5 of docs/record-contract.md, rule by rule; a consumer in another language
 implements the same page.
 """
 
@@ -16,7 +15,7 @@ from watchrelay.contract.wire import Position
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """One object as last said. Shape: (epoch, sequence) is its position."""
+    """The newest state of one object. (epoch, sequence) is its position."""
 
     value: bytes
     value_hash: int
@@ -27,7 +26,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def position(self) -> Position:
-        """Where it was said."""
+        """The position of its record."""
         return Position(self.epoch, self.sequence)
 
 
@@ -84,8 +83,8 @@ Outcome = Ignored | Changed | Noted | ReadAgain | Unproven | Replaced
 
 
 class State:
-    """One map with its position and digest. Shape: `started_in` is the snapshot before whose end
-    nothing is judged, "" for none."""
+    """One map with its position and digest. `started_in` is the snapshot before whose end nothing
+    is judged, "" for none."""
 
     def __init__(self, started_in: str = "") -> None:
         self.epoch = self.last = 0
@@ -132,10 +131,9 @@ class State:
         return len(self.held) == marker.count and self.digest == marker.digest
 
     def reached(self, marker: MarkerRecord) -> None:
-        """Judge from here on, if the end of the snapshot started in stands before this marker, or
-        is it.
+        """Judge from here on, if the end of the snapshot started in is this marker or before it.
 
-        That end may have been compacted away; a later end tells as well, and so does a heartbeat,
+        That end may have been compacted away; a later end counts as well, and so does a heartbeat,
         which names the last complete snapshot.
         """
         named = marker.last_snapshot if marker.kind == "heartbeat" else ""
@@ -162,9 +160,8 @@ class Replica:
     """Applies records; shows one state, and while it reads again, fills a second that replaces it
     once proven.
 
-    Shape: `started_in` is the snapshot at whose begin the reader starts, "" for the start of the
-    partition. Law: applying a record a second time, or any record of a lower epoch, changes
-    nothing.
+    `started_in` is the snapshot at whose begin the reader starts, "" for the start of the
+    partition. Applying a record a second time, or any record of a lower epoch, changes nothing.
     """
 
     def __init__(self, started_in: str = "") -> None:
@@ -198,8 +195,7 @@ class Replica:
 
     @property
     def last_snapshot(self) -> tuple[str, int | None]:
-        """Id and begin offset of the last complete snapshot that was heard of; ("", None) before
-        any."""
+        """Id and begin offset of the last complete snapshot known; ("", None) before any."""
         return self._last_snapshot
 
     @property
@@ -210,8 +206,8 @@ class Replica:
     def apply(self, record: Decoded) -> Outcome:
         """What `record` does.
 
-        Shape: after `ReadAgain`, seek there and apply what comes; the shown state stands still
-        until `Replaced`.
+        After `ReadAgain`, seek there and apply what comes; the shown state does not change until
+        `Replaced`.
         """
         state = self._second or self._shown
         ignored = state.admit(record.epoch, record.sequence)
@@ -225,7 +221,7 @@ class Replica:
         return self._judge(state, record)
 
     def begin_anew(self) -> None:
-        """The log was made anew: what stands there fills a second state, whatever its epochs, which
+        """The topic was recreated: its records fill a second state, whatever its epochs, which
         replaces the shown one once proven."""
         self._second, self._failed_at, self._tried, self._last_snapshot = (
             State(),
@@ -292,9 +288,9 @@ def _order(snapshot: str) -> tuple[int, ...]:
 def _difference(old: dict[bytes, Held], new: dict[bytes, Held]) -> tuple[Changed, ...]:
     """What leads from `old` to `new`, removals first."""
     gone = [Changed(key, held, None) for key, held in old.items() if key not in new]
-    said = [
+    changed = [
         Changed(key, old.get(key), held)
         for key, held in new.items()
         if key not in old or old[key].value_hash != held.value_hash or old[key].uid != held.uid
     ]
-    return (*gone, *said)
+    return (*gone, *changed)

@@ -1,9 +1,5 @@
-"""Saved positions on their way back in: every field is looked at before anything is read, and the
-state is proven where one is reached.
-
-Room: consumer (pure). In: what somebody gives back as `resume`, what is described and read. Out:
-`Saved` places; ValueError naming entry and field; PositionsLost.
-"""
+"""Saved positions given back as `resume`: every field is validated before anything is read, and the
+state is verified where a position is reached. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ import msgspec
 
 from watchrelay.consumer.changes import Saved
 from watchrelay.consumer.errors import PositionsLost
-from watchrelay.consumer.origin import Described, Origin
-from watchrelay.consumer.partitions import Lane, Lanes
+from watchrelay.consumer.origin import DescribedStream, Origin
+from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas
 from watchrelay.contract.control import is_count
 from watchrelay.contract.records import DIGEST_MASK, PARTITIONS_MAX
 from watchrelay.core.text import counted, short
@@ -26,8 +22,8 @@ _AT = re.compile(r"^(.*?)(?: - at `\$\.?([^`]*)`)?$", re.DOTALL)
 
 
 def saved_from(resume: object) -> list[Saved]:
-    """The places that `positions()` gave. Shape: None, or nothing in it: none. Raises: ValueError
-    for one that can never be right."""
+    """The places that `positions()` gave. None, or nothing in it: none. Raises: ValueError for one
+    that can never be right."""
     if resume is None or (isinstance(resume, Mapping) and not resume):
         return []
     if not isinstance(resume, Sequence) or isinstance(resume, (str, bytes)):
@@ -39,7 +35,7 @@ def saved_from(resume: object) -> list[Saved]:
         first = places.setdefault((saved.stream, saved.partition), number)
         if first != number:
             raise _refused(
-                f"entry {number}: stream {saved.stream}, partition {saved.partition} stands in "
+                f"entry {number}: stream {saved.stream}, partition {saved.partition} is in "
                 f"entry {first} already"
             )
         found.append(saved)
@@ -50,10 +46,10 @@ def _one(number: int, entry: Any) -> Saved:
     try:
         saved = msgspec.convert(entry, Saved)
     except msgspec.ValidationError as error:
-        said = _AT.match(str(error))
-        assert said is not None, "the pattern takes any text"
-        field = f", {said[2]}" if said[2] else ""
-        raise _refused(f"entry {number}{field}: {said[1]}") from error
+        reason = _AT.match(str(error))
+        assert reason is not None, "the pattern takes any text"
+        field = f", {reason[2]}" if reason[2] else ""
+        raise _refused(f"entry {number}{field}: {reason[1]}") from error
     numbers = ("offset", "epoch", "sequence", "count")
     wrong = [
         (name, "a number that an offset or a count can have")
@@ -82,7 +78,7 @@ def _refused(why: str) -> ValueError:
     )
 
 
-class Owed:
+class UnreachedPositions:
     """Saved places that were not reached again yet: up to there nothing of their streams is handed
     out."""
 
@@ -118,18 +114,18 @@ class Owed:
         for saved in self.of(topic, partition):
             if saved.offset > end:
                 raise PositionsLost(
-                    _lost(saved, f"the log ends at {end}: was the topic made anew?")
+                    _lost(saved, f"the log ends at {end}: was the topic recreated?")
                 )
         return {
             saved.stream: Origin(saved.begin, saved.snapshot) for saved in self.of(topic, partition)
         }
 
-    def compare(self, described: Mapping[str, Described]) -> None:
-        """Raises: PositionsLost where a stream stands elsewhere now, or has fewer partitions."""
+    def compare(self, described: Mapping[str, DescribedStream]) -> None:
+        """Raises: PositionsLost where a stream is on another topic now, or has fewer partitions."""
         for saved in self._left.values():
             each = described.get(saved.stream)
             if each is not None and each.topic != saved.topic:
-                raise PositionsLost(_lost(saved, f"the stream stands on topic {each.topic} now"))
+                raise PositionsLost(_lost(saved, f"the stream is on topic {each.topic} now"))
             if each is not None and saved.partition >= each.partitions:
                 raise PositionsLost(
                     _lost(saved, f"the stream has {counted(each.partitions, 'partition')} now")
@@ -138,13 +134,13 @@ class Owed:
     def made_anew(self, topic: str, partition: int) -> None:
         """Raises: PositionsLost where something is owed of a log that is not the same any more."""
         for saved in self.of(topic, partition):
-            raise PositionsLost(_lost(saved, "the topic was made anew"))
+            raise PositionsLost(_lost(saved, "the topic was recreated"))
 
     def forget(
         self,
         topic: str,
         partition: int,
-        described: Mapping[str, Described] | None,
+        described: Mapping[str, DescribedStream] | None,
         partitions: int,
         *,
         wanted: bool,
@@ -152,10 +148,10 @@ class Owed:
         """What is owed where nothing is read: of a topic that is not `wanted` any more it is
         forgotten.
 
-        Shape: `described` None: nobody describes streams, and `partitions` is what the topic has, 0
-        for one that is not read.
+        `described` None: no stream is described, and `partitions` is what the topic has, 0 for one
+        that is not read.
         Raises: PositionsLost where the topic has fewer partitions now, or the stream was retired:
-        its deletes would not be told.
+        its deletes would be missed.
         """
         for saved in self.of(topic, partition):
             if described is None and partitions:
@@ -173,7 +169,7 @@ class Owed:
                 )
             del self._left[topic, partition, saved.stream]
 
-    def settle(self, topic: str, partition: int, at: int, lanes: Lanes) -> None:
+    def settle(self, topic: str, partition: int, at: int, lanes: PartitionReplicas) -> None:
         """From the places of one partition that are reached at offset `at` changes are given: there
         the state must be what it was.
 
@@ -187,7 +183,7 @@ class Owed:
                 del self._left[topic, partition, saved.stream]
 
 
-def _prove(saved: Saved, lane: Lane) -> None:
+def _prove(saved: Saved, lane: PartitionReplica) -> None:
     held = lane.replica.held
     if (len(held), lane.replica.digest & DIGEST_MASK) != (saved.count, int(saved.digest, 16)):
         found = f"{counted(len(held), 'object')} where there were {saved.count}, or others"

@@ -29,12 +29,11 @@ from watchrelay.consumer.cursors import Cursors
 from watchrelay.consumer.errors import NothingPublished, own_errors
 from watchrelay.consumer.locate import Finder
 from watchrelay.consumer.objects import Objects
-from watchrelay.consumer.origin import Described
-from watchrelay.consumer.partitions import Lane, Lanes
-from watchrelay.consumer.pending import Pending
+from watchrelay.consumer.origin import DescribedStream
+from watchrelay.consumer.partitions import PartitionReplica, PartitionReplicas, Pending
 from watchrelay.consumer.reader import LOOK_AGAIN_S
 from watchrelay.consumer.replica import Changed, Ignored, Noted, ReadAgain, Replaced, Unproven
-from watchrelay.consumer.saved import Owed, saved_from
+from watchrelay.consumer.saved import UnreachedPositions, saved_from
 from watchrelay.consumer.topic_metadata import what_is_unproven
 from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, content_hash, decode
 from watchrelay.core.errors import RecordRefused, SinkUnavailable
@@ -121,12 +120,12 @@ class TopicReader:
         self._streams = frozenset(streams)
         self._until_end, self._waiting = until_end, waiting
         saved = [each for each in saved_from(resume) if not streams or each.stream in streams]
-        self._owed = Owed(saved)
+        self._owed = UnreachedPositions(saved)
         self._consumer: Any = None
         self._finder: Finder | None = None
         self._cursors = Cursors(None)
         self._find_in = (control_topic, tuple(topics))
-        self._lanes: dict[TopicPartition, Lanes] = {}
+        self._lanes: dict[TopicPartition, PartitionReplicas] = {}
         self._behind: dict[TopicPartition, int] = {}
         """Partitions that were not read yet to the end they had when they were found, or when they
         had to be read again."""
@@ -280,7 +279,7 @@ class TopicReader:
         }
         return [msgspec.to_builtins(saved[place]) for place in sorted(saved)]
 
-    def _of(self, stream: str) -> list[Lane]:
+    def _of(self, stream: str) -> list[PartitionReplica]:
         return [
             lanes.by_stream[stream] for lanes in self._lanes.values() if stream in lanes.by_stream
         ]
@@ -433,7 +432,9 @@ class TopicReader:
         # asked before: `assign` forgets it
         at = {place: cursors.stands(place) for place in self._lanes}
         for place in new:
-            lanes = self._lanes[place] = Lanes(place.partition, found[place], only=self._streams)
+            lanes = self._lanes[place] = PartitionReplicas(
+                place.partition, found[place], only=self._streams
+            )
             at[place] = max(begins[place], lanes.start or 0)
             if ends[place] > at[place]:
                 self._behind[place] = ends[place]
@@ -478,7 +479,7 @@ class TopicReader:
         for place, end in (await self._consumer.end_offsets(behind)).items() if behind else ():
             self._behind[place] = min(self._behind[place], end)
 
-    def _let_go(self, described: Mapping[str, Described]) -> None:
+    def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
         """What was held of streams that stand on other topics now is gone; what is there comes
         anew. Raises: PositionsLost."""
         self._owed.compare(described)
@@ -524,7 +525,9 @@ class TopicReader:
                 ):
                     self._pending.begin(place.topic, lane, self._cursors.stands(place) - 1)
 
-    def _take(self, place: TopicPartition, lanes: Lanes, messages: Sequence[Any]) -> None:
+    def _take(
+        self, place: TopicPartition, lanes: PartitionReplicas, messages: Sequence[Any]
+    ) -> None:
         """Apply what was fetched of one partition, up to where it has to be read again."""
         if messages and messages[0].offset < self._cursors.at[place]:
             self._made_anew(place)
@@ -559,7 +562,12 @@ class TopicReader:
                 return
 
     def _took(
-        self, place: TopicPartition, offset: int, record: Decoded, lane: Lane, outcome: object
+        self,
+        place: TopicPartition,
+        offset: int,
+        record: Decoded,
+        lane: PartitionReplica,
+        outcome: object,
     ) -> bool:
         """Hand on what a record did. False: the rest of what was fetched is void, the cursor went
         back."""

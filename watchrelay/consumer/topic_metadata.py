@@ -1,8 +1,5 @@
-"""What the control topic describes, compared with the topics and partitions that Kafka has.
-
-Room: consumer. In: descriptions of streams, a started consumer. Out: the partitions there are; for
-streams that lack some, why and the cure; what waits for its proof.
-"""
+"""Compares the streams that the control topic describes with the topics and partitions that
+exist."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from watchrelay.consumer.changes import LaneState
-from watchrelay.consumer.origin import Described
+from watchrelay.consumer.origin import DescribedStream
 from watchrelay.core.text import counted, printable
 
-There = Mapping[str, frozenset[int]]
+TopicPartitions = Mapping[str, frozenset[int]]
 """The partitions of each topic that may be seen."""
 
 
 def what_is_missing(
-    described: Mapping[str, Described], there: There, *, control: str, servers: str
+    described: Mapping[str, DescribedStream], there: TopicPartitions, *, control: str, servers: str
 ) -> dict[str, str]:
     """By stream: which part of its topic is not there, who says that there should be more, and the
     cure."""
@@ -46,7 +43,7 @@ def what_is_missing(
 def what_is_unproven(
     lanes: Sequence[LaneState], expected: Mapping[str, int], missing: Mapping[str, str]
 ) -> str:
-    """Which streams and partitions wait for their proof. Shape: `expected` partitions by stream; of
+    """Which streams and partitions wait for their proof. `expected` partitions by stream; of
     `missing` ones the words are known."""
     found = Counter(lane.stream for lane in lanes)
     waits = [f"{lane.stream}/{lane.partition}" for lane in lanes if not lane.proven]

@@ -1,7 +1,6 @@
-"""The control topic's records <-> bytes (WIRE 7): claims, stream descriptions, the snapshot index.
+"""The codec of control records: claims, stream descriptions, the snapshot index.
 
-Room: below every room. In: what a writer claims and concludes, or what stands on the control topic.
-Out: keys and JSON values, both ways.
+Source: docs/record-contract.md, section 7.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from watchrelay.contract.records import EPOCH_MAX, PARTITIONS_MAX, Instants, parse_instant
+from watchrelay.contract.records import EPOCH_MAX, PARTITIONS_MAX
 from watchrelay.core.errors import RecordRefused
-from watchrelay.core.text import short, why_broken
+from watchrelay.core.text import BROKEN_JSON, short, why_broken
+from watchrelay.core.timestamps import parse_timestamp, rfc3339
 
 ControlKind = Literal["claim", "stream", "snapshot"]
 
 COUNT_MAX: Final = (1 << 53) - 1
 """The largest number that every JSON reader reads alike."""
 VALUE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""An index record says about a hundred bytes of each partition; decoded, JSON takes up to twenty
+"""An index record has about a hundred bytes for each partition; decoded, JSON takes up to twenty
 times its size."""
 EPOCH_BASE_MAX: Final = EPOCH_MAX - (1 << 40)
 """The highest `epochBase` under which a stream is written: each claim uses up as many epochs as the
-control topic has grown since the last.
-"""
+control topic has grown since the last."""
 NAME_MAX: Final = 1000
 """Characters of a stream id, and of any other name in a control record."""
 _ID_MAX = 200
@@ -142,7 +141,7 @@ def parse_control_value(value: bytes) -> dict[str, object]:
         )
     try:
         parsed = msgspec.json.decode(value, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except BROKEN_JSON as error:
         raise RecordRefused(
             f"control record that is not a JSON object: {why_broken(error, value)}"
         ) from error
@@ -163,9 +162,8 @@ def _inside(value: object) -> Sequence[object]:
 def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     """A control record with every field checked that this version reads.
 
-    A claim or an index record is read without its odd fields, which are then as if absent: whoever
-    claimed has claimed, whatever else the record holds. Of a description everything counts or
-    nothing.
+    A claim or an index record is read without its odd fields, which are then treated as absent:
+    a claim counts whatever else the record holds. A description counts as a whole or not at all.
 
     Raises:
         RecordRefused: It is not of the contract; names the field.
@@ -182,13 +180,13 @@ def parse_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     required = _REQUIRED.get(kind)
     if required is not None and required not in parsed:
         raise RecordRefused(f"{where} has no field {required}")
-    told = (
+    detail = (
         f"{where}: {'; '.join(f'field {name}: {why}' for name, why in odd.items())}" if odd else ""
     )
     if odd and (kind == "stream" or required in odd):
-        raise RecordRefused(told)
+        raise RecordRefused(detail)
     return ControlRecord(
-        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, told
+        kind, stream, {name: each for name, each in parsed.items() if name not in odd}, detail
     )
 
 
@@ -205,7 +203,7 @@ def _odd(value: object, shape: Any, name: str) -> str:
     try:
         msgspec.convert(value, shape)
         if name == "time":
-            parse_instant(str(value).encode())
+            parse_timestamp(str(value).encode())
     except (ValueError, OverflowError) as error:  # a ValidationError of msgspec is a ValueError
         return short(str(error))
     return ""
@@ -219,14 +217,13 @@ def claim_value(
     time_ms: int,
     starting_point: dict[str, object] | None,
 ) -> dict[str, object]:
-    """`claim/<stream>`. Shape: `starting_point` is {"snapshot","begin":[offset]} or None. Source:
-    WIRE 7."""
-    time = Instants().render(time_ms).decode()
+    """`claim/<stream>`. `starting_point` is {"snapshot","begin":[offset]} or None. Source:
+    docs/record-contract.md, section 7."""
     return {
         "holder": holder,
         "instance": instance,
         "version": version,
-        "time": time,
+        "time": rfc3339(time_ms),
         "from": starting_point,
     }
 
@@ -250,12 +247,13 @@ def snapshot_value(
     requests: Sequence[str],
     partitions: Sequence[SnapshotPartition],
 ) -> dict[str, object]:
-    """`snapshot/<stream>`, the index record of a complete snapshot. Source: WIRE 7."""
+    """`snapshot/<stream>`, the index record of a complete snapshot. Source:
+    docs/record-contract.md, section 7."""
     return {
         "snapshot": snapshot,
         "epoch": epoch,
         "rv": frontier,
-        "time": Instants().render(time_ms).decode(),
+        "time": rfc3339(time_ms),
         "count": sum(each.count for each in partitions),
         "requests": list(requests),
         "partitions": [
@@ -265,7 +263,7 @@ def snapshot_value(
 
 
 def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, object] | None:
-    """The `from` that an index record gives; None (the start) if it does not speak of exactly these
+    """The `from` that an index record gives; None (the start) if it does not cover exactly these
     partitions."""
     listed, snapshot = index.get("partitions"), index.get("snapshot")
     if not isinstance(listed, list) or not isinstance(snapshot, str):
@@ -285,6 +283,6 @@ def starting_point(index: Mapping[str, object], partitions: int) -> dict[str, ob
 
 
 def is_count(value: object, most: int = COUNT_MAX) -> bool:
-    """Whether this value of a record is a number that an offset, an epoch or a count can have: no
-    flag, not negative, not beyond all."""
+    """Whether this value of a record is a valid offset, epoch or count: an integer from 0 to
+    `most`."""
     return type(value) is int and 0 <= value <= most

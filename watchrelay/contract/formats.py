@@ -1,9 +1,8 @@
-"""Values that wrap the object: one JSON CloudEvent (format `structured`), or one change as Debezium
-writes them (format `debezium`).
+"""Values that wrap the object: a JSON CloudEvent (format `structured`) or a Debezium change (format
+`debezium`).
 
-Room: below codec (pure). In: an object's bytes and the headers of its record. Out: the value of
-that record, and back. The object's bytes are spliced into the value and cut out of it again, never
-decoded: the hash of the contract is over these bytes.
+The object's bytes are spliced into the value and cut out of it again, never decoded: the content
+hash covers these bytes.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Envelope(Protocol):
-    """One format's way to wrap. Shape: `overhead_bytes` is what a value grows by, about."""
+    """One format's way to wrap. `overhead_bytes` is what a value grows by, about."""
 
     content_type: bytes
     overhead_bytes: int
 
     def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
-        """The record's value. Shape: `headers` are those of the record, `value` the object's bytes,
-        None for a delete."""
+        """The record's value. `headers` are those of the record, `value` the object's bytes, None
+        for a delete."""
         ...
 
 
-class Structured:
+class StructuredEnvelope:
     """CloudEvents 1.0, structured mode: the attributes of the headers once more, and the object as
     `data`; none for a delete."""
 
     content_type = STRUCTURED_TYPE
     overhead_bytes = 600
 
-    def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:  # noqa: ARG002 (ce_time says it)
-        """As the protocol says. Shape: every attribute is a string, spelt as in its header. Source:
-        CloudEvents JSON format 1.0, 3."""
+    def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:  # noqa: ARG002 (ce_time has it)
+        """One CloudEvent. Every attribute is a string, spelt as in its header. Source: CloudEvents
+        JSON format 1.0, 3."""
         event: dict[str, object] = {
             name[3:]: text.decode() for name, text in headers if name.startswith("ce_")
         }
@@ -60,12 +59,12 @@ class Structured:
         return _encode(event)
 
 
-class Change:
+class DebeziumEnvelope:
     """Debezium's envelope, without a schema beside it.
 
-    Shape: `before` is always null: the store keeps no former states. `op` follows the record's
-    type; `source.snapshot` is "true" for what a snapshot says (whether a record is a snapshot's
-    last is not known when its bytes are fixed; the end marker tells).
+    `before` is always null: the store keeps no former states. `op` follows the record's type;
+    `source.snapshot` is "true" for records of a snapshot (which of them is the last is not known
+    when its bytes are fixed).
     """
 
     content_type = JSON_TYPE
@@ -82,25 +81,25 @@ class Change:
         }
 
     def wrap(self, headers: Sequence[Header], value: bytes | None, time_ms: int) -> bytes:
-        """As the protocol says. Source: Debezium documentation, "Change event values"."""
-        said = {name: text.decode() for name, text in headers}
+        """One change event. Source: Debezium documentation, "Change event values"."""
+        text_of = {name: text.decode() for name, text in headers}
         source = {
             "version": self._version,
             "connector": "watchrelay",
             "name": self._cluster,
             "ts_ms": time_ms,
-            "snapshot": "true" if said["ce_wrreason"] == "snapshot" else "false",
+            "snapshot": "true" if text_of["ce_wrreason"] == "snapshot" else "false",
             **self._resource,
-            "namespace": said.get("ce_namespace"),
-            "object": said["ce_name"],
-            "uid": said.get("ce_wruid"),
-            "resourceVersion": said.get("ce_wrrv"),
-            "stream": said["ce_wrstream"],
-            "epoch": int(said["ce_wrepoch"]),
-            "sequence": said["ce_sequence"],
+            "namespace": text_of.get("ce_namespace"),
+            "object": text_of["ce_name"],
+            "uid": text_of.get("ce_wruid"),
+            "resourceVersion": text_of.get("ce_wrrv"),
+            "stream": text_of["ce_wrstream"],
+            "epoch": int(text_of["ce_wrepoch"]),
+            "sequence": text_of["ce_sequence"],
         }
         after = None if value is None else msgspec.Raw(value)
-        verb = said["ce_type"].split(".")[-2]
+        verb = text_of["ce_type"].split(".")[-2]
         return _encode(
             {
                 "before": None,
@@ -131,8 +130,7 @@ def unwrap(content_type: bytes, value: bytes) -> tuple[bytes | None, bool]:
     """The object's bytes in a record's value, None when it holds none; and whether there was an
     envelope around them.
 
-    Raises: RecordRefused for a content type that is none of ours, and for an envelope that is
-    broken.
+    Raises: RecordRefused for an unknown content type, and for an envelope that is broken.
     """
     if content_type == STRUCTURED_TYPE:
         try:

@@ -1,8 +1,5 @@
-"""Headers in the form in which a Kafka record holds them, so that what is the same for many records
-is written once.
+"""Record headers in their encoded form, so that headers shared by many records are encoded once.
 
-Room: model. In: names and values. Out: bytes that the sink puts into a record as they are, and that
-read like a list of pairs.
 Source: Kafka protocol guide, "Record": a varint count, then for each header the varint length and
 bytes of its name and of its value.
 """
@@ -17,8 +14,8 @@ import msgspec
 Header = tuple[str, bytes]
 
 UNREADABLE: Final = "\udcff"
-"""The only header of a record that stands in for what a reader could not read; its value says why.
-No name on a topic is this one, for it is no UTF-8."""
+"""The only header of a placeholder for a record that could not be read; its value is the reason. No
+name on a topic is this one, for it is no UTF-8."""
 
 LENGTHS: Final = 320
 """Values shorter than this have their varint made beforehand."""
@@ -37,7 +34,7 @@ def varint(number: int) -> bytes:
 
 
 def starts_of(name: str) -> list[bytes]:
-    """What stands before the value of the header `name`, by the value's length below `LENGTHS`."""
+    """The bytes before the value of the header `name`, by the value's length below `LENGTHS`."""
     encoded = name.encode()
     start = varint(len(encoded)) + encoded
     return [start + varint(length) for length in range(LENGTHS)]
@@ -53,8 +50,8 @@ def encode_headers(headers: Iterable[Header]) -> bytes:
 
 
 class HeaderBlock(msgspec.Struct, frozen=True, gc=False):
-    """Headers, encoded. Shape: iterates and counts like the list of pairs that it was made of;
-    `encoded` begins with the count."""
+    """Headers, encoded. Iterates and counts like the list of pairs that it was made of; `encoded`
+    begins with the count."""
 
     encoded: bytes
 

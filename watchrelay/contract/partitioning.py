@@ -1,8 +1,4 @@
-"""Where a key goes.
-
-Room: store. In: a record key. Out: its partition, the one that Kafka's default partitioner would
-choose.
-"""
+"""The partition of a key: the one that Kafka's default partitioner chooses."""
 
 from __future__ import annotations
 

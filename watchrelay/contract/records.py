@@ -1,15 +1,12 @@
-"""Records <-> bytes, both directions in one file: the public record contract, version 1
-(`docs/record-contract.md`, "WIRE").
+"""The codec of state topics: records to bytes and back, version 1 of `docs/record-contract.md`.
 
-Room: below every room. In: what the relay hands over, or what stands on a topic. Out: `WireRecord`s
-to append, `Decoded` values to apply. The order of headers is fixed and what is constant for a
-writer comes first, encoded once: cheap to build, and it compresses well.
+The order of headers is fixed. Those that are constant for a writer come first and are encoded once:
+cheap to build, and they compress well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Literal
@@ -17,7 +14,13 @@ from typing import Literal
 import msgspec
 
 from watchrelay import __version__
-from watchrelay.contract.formats import JSON_TYPE, Change, Envelope, Structured, unwrap
+from watchrelay.contract.formats import (
+    JSON_TYPE,
+    DebeziumEnvelope,
+    Envelope,
+    StructuredEnvelope,
+    unwrap,
+)
 from watchrelay.contract.headers import (
     LENGTHS,
     UNREADABLE,
@@ -30,6 +33,7 @@ from watchrelay.contract.headers import (
 from watchrelay.contract.wire import MarkerKind, Reason, Verb, WireRecord
 from watchrelay.core.errors import RecordRefused
 from watchrelay.core.text import short
+from watchrelay.core.timestamps import TimestampRenderer, rfc3339
 from watchrelay.model.streams import StreamSpec
 
 Trimmed = Literal["", "fields", "stub"]
@@ -38,11 +42,11 @@ DIGEST_MASK = (1 << 64) - 1
 _DIGITS_MAX = 20
 """Those of ce_sequence."""
 _OFFSET_MAX = (1 << 63) - 1
-"""A client that is told to go to a higher one fails."""
+"""Clients fail to seek to a higher one."""
 PARTITIONS_MAX = 100_000
-"""More than any topic has: whoever reads a number of partitions makes that many of something."""
+"""More than any topic has: readers allocate this many of something."""
 EPOCH_MAX = (1 << 53) - 1
-"""Its base stands on the control topic, as a JSON number that every reader reads alike."""
+"""Its base is a JSON number on the control topic, which every reader must read alike."""
 
 _VERB_TYPES: dict[Verb, bytes] = {
     "added": b"dev.watchrelay.object.added.v1",
@@ -85,7 +89,7 @@ _VARYING = 9
 
 def content_hash(key: bytes, value: bytes) -> int:
     """ce_wrhash as a number: first 8 bytes, big-endian, of SHA-256(key, one zero byte, value).
-    Source: WIRE 3."""
+    Source: docs/record-contract.md, section 3."""
     hashed = _fresh_hash()
     hashed.update(key)
     hashed.update(b"\0")
@@ -93,45 +97,12 @@ def content_hash(key: bytes, value: bytes) -> int:
     return int.from_bytes(hashed.digest()[:8], "big")
 
 
-class Instants:
-    """Wall milliseconds -> RFC 3339 bytes, UTC with milliseconds and `Z`; remembers the newest
-    second and instant."""
-
-    __slots__ = ("_at_ms", "_rendered", "_second", "_stem")
-
-    def __init__(self) -> None:
-        self._second = self._at_ms = -1
-        self._stem = self._rendered = b""
-
-    def render(self, at_ms: int) -> bytes:
-        """`at_ms` as every record writes it."""
-        if at_ms != self._at_ms:
-            second, millis = divmod(at_ms, 1000)
-            if second != self._second:
-                self._second = second
-                self._stem = (
-                    datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-                )
-            self._at_ms = at_ms
-            self._rendered = b"%b.%03dZ" % (self._stem, millis)
-        return self._rendered
-
-
-def parse_instant(text: bytes) -> int:
-    """RFC 3339 -> wall milliseconds. Law: parse_instant(Instants().render(ms)) == ms. Raises:
-    ValueError."""
-    moment = datetime.fromisoformat(text.decode())
-    if moment.tzinfo is None:
-        raise ValueError(f"{text.decode()} names no time zone")
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """What a marker says, all but where it stands. Shape: a field left at its default is not sent;
-    a claim says none of these.
+    """The content of a marker, without its position. A field at its default is not sent; a claim
+    has none of these.
 
-    `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (WIRE 3).
+    `begin_*` are of an end alone, `last_snapshot*` of a heartbeat alone (docs/record-contract.md,
+    section 3).
     """
 
     kind: MarkerKind
@@ -155,7 +126,7 @@ class CloudEvents:
         resource = spec.plan.selection.resource
         self.spec, self.epoch = spec, epoch
         self._cut = len(spec.key_prefix)
-        self._instants = Instants()
+        self._timestamps = TimestampRenderer()
         self._time_ms, self._time = -1, b""
         stream = spec.id.encode()
         common: tuple[Header, ...] = (
@@ -208,8 +179,8 @@ class CloudEvents:
         }
         one = self._objects["modified", "watch"]
         self.overhead_bytes = sum(len(name) + len(value) + 2 for name, value in one) + 300
-        """What the headers of one object come to, about; the names and numbers that vary
-        included."""
+        """What the headers of one object come to, about; the names and numbers that vary included.
+        """
 
     def object(
         self,
@@ -226,8 +197,8 @@ class CloudEvents:
         trimmed: Trimmed = "",
         tombstone: bool = False,  # noqa: ARG002 (here every delete is one)
     ) -> WireRecord:
-        """One object's record. Shape: positional, for this is the hot path; an empty `uid` or
-        `version` has no header.
+        """One object's record. Positional, for this is the hot path; an empty `uid` or `version`
+        has no header.
 
         `tombstone`: the null behind a delete that is a value; only formats with an envelope have
         those.
@@ -256,7 +227,7 @@ class CloudEvents:
             )
             return WireRecord(key, value, HeaderBlock.of(headers))
         if time_ms != self._time_ms:
-            self._time_ms, self._time = time_ms, self._instants.render(time_ms)
+            self._time_ms, self._time = time_ms, self._timestamps.render(time_ms)
         time, place = self._time, self._ids[partition] % sequence
         return _record((key, value, HeaderBlock(b"".join((
             self._starts[verb, reason], _TIME[len(time)], time,
@@ -281,7 +252,7 @@ class CloudEvents:
     ) -> list[Header]:
         """The same headers in the same order, whatever is missing or long."""
         namespace, _, name = key[self._cut :].partition(b"/")
-        headers = [*self._objects[verb, reason], ("ce_time", self._instants.render(time_ms))]
+        headers = [*self._objects[verb, reason], ("ce_time", self._timestamps.render(time_ms))]
         if namespace:
             headers += (
                 ("ce_namespace", namespace),
@@ -304,29 +275,29 @@ class CloudEvents:
         )
         return headers
 
-    def marker(self, partition: int, sequence: int, time_ms: int, said: Marker) -> WireRecord:
+    def marker(self, partition: int, sequence: int, time_ms: int, marker: Marker) -> WireRecord:
         """One marker's record: a tombstone of a key that never existed."""
-        kind = said.kind
-        headers = [*self._markers[kind], ("ce_time", self._instants.render(time_ms))]
+        kind = marker.kind
+        headers = [*self._markers[kind], ("ce_time", self._timestamps.render(time_ms))]
         if kind != "claim":
             headers += (
-                ("ce_wrrv", said.frontier.encode()),
-                ("ce_wrcount", b"%d" % said.count),
-                ("ce_wrdigest", b"%016x" % said.digest),
+                ("ce_wrrv", marker.frontier.encode()),
+                ("ce_wrcount", b"%d" % marker.count),
+                ("ce_wrdigest", b"%016x" % marker.digest),
             )
-            if said.seen_ms is not None:
-                headers.append(("ce_wrseen", Instants().render(said.seen_ms)))
-        if said.snapshot:
-            headers.append(("ce_wrsnap", said.snapshot.encode()))
+            if marker.seen_ms is not None:
+                headers.append(("ce_wrseen", rfc3339(marker.seen_ms).encode()))
+        if marker.snapshot:
+            headers.append(("ce_wrsnap", marker.snapshot.encode()))
         if kind == "end":
             headers += (
-                ("ce_wrbegin", b"%d" % said.begin_sequence),
-                ("ce_wrbeginoff", b"%d" % said.begin_offset),
+                ("ce_wrbegin", b"%d" % marker.begin_sequence),
+                ("ce_wrbeginoff", b"%d" % marker.begin_offset),
             )
-        if said.last_snapshot:
+        if marker.last_snapshot:
             headers += (
-                ("ce_wrlastsnap", said.last_snapshot.encode()),
-                ("ce_wrlastsnapoff", b"%d" % said.last_snapshot_offset),
+                ("ce_wrlastsnap", marker.last_snapshot.encode()),
+                ("ce_wrlastsnapoff", b"%d" % marker.last_snapshot_offset),
             )
         headers += (
             ("ce_id", self._ids[partition] % sequence),
@@ -360,8 +331,8 @@ class Enveloped(CloudEvents):
         trimmed: Trimmed = "",
         tombstone: bool = False,
     ) -> WireRecord:
-        """One object's record. Shape: a healed null is a null in every format: it buries what a
-        former writer said."""
+        """One object's record. A healed delete is a null in every format: it replaces a record of a
+        former writer."""
         headers = self._headers(
             partition,
             sequence,
@@ -388,20 +359,20 @@ def encoder_for(spec: StreamSpec, epoch: int) -> CloudEvents:
         case "cloudevents":
             return CloudEvents(spec, epoch)
         case "structured":
-            return Enveloped(spec, epoch, Structured())
+            return Enveloped(spec, epoch, StructuredEnvelope())
         case "debezium":
-            return Enveloped(spec, epoch, Change(spec, __version__))
+            return Enveloped(spec, epoch, DebeziumEnvelope(spec, __version__))
 
 
 # ---- bytes -> records ----------------------------------------------------------------------------
 
 
 class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
-    """One object's record as it stands on a topic.
+    """One object's record, read from a topic.
 
-    Shape: `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then
-    is 0; "" is absent. `enveloped`: the value wrapped the object; a delete that did is followed by
-    its tombstone.
+    `value` is the object's bytes in every format, None only for "deleted"; `value_hash` then is 0;
+    "" is absent. `enveloped`: the value wrapped the object; a delete that did is followed by its
+    tombstone.
     """
 
     stream: str
@@ -420,8 +391,7 @@ class ObjectRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class MarkerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One marker as it stands on a topic. Shape: what does not apply to its kind is "", 0 or
-    None."""
+    """One marker, read from a topic. What does not apply to its kind is "", 0 or None."""
 
     stream: str
     epoch: int
@@ -446,10 +416,10 @@ Decoded = ObjectRecord | MarkerRecord
 
 
 def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Decoded:
-    """What a record says.
+    """The content of a record.
 
     Raises: RecordRefused, naming the rule, for a record that does not follow the contract; skip it,
-    count it, say so.
+    count it, report it.
     """
     held = dict(headers)
     kind = held.get("ce_type")
@@ -481,7 +451,7 @@ def decode(key: bytes | None, value: bytes | None, headers: Iterable[Header]) ->
 
 
 def refuse_unreadable(headers: Mapping[str, bytes]) -> None:
-    """Raises: RecordRefused, saying what it stands in for, for a record that could not be read
+    """Raises: RecordRefused, with the reason, for a record that could not be read
     (`UNREADABLE`)."""
     if UNREADABLE in headers:
         raise RecordRefused(headers[UNREADABLE].decode())
@@ -538,7 +508,7 @@ def _decode_marker(
             f"partition {number} of {partitions}: a stream has 1 to {PARTITIONS_MAX} partitions, "
             "the first is 0"
         )
-    told = kind != "claim"
+    measured = kind != "claim"
     ends = kind == "end"
     last = held.get("ce_wrlastsnapoff") if kind == "heartbeat" else None
     return MarkerRecord(
@@ -550,9 +520,9 @@ def _decode_marker(
         time=held["ce_time"].decode(),
         config=held["ce_wrconfig"].decode(),
         partitions=partitions,
-        frontier=held["ce_wrrv"].decode() if told else "",
-        count=_number(held["ce_wrcount"]) if told else 0,
-        digest=_hex64(held["ce_wrdigest"]) if told else 0,
+        frontier=held["ce_wrrv"].decode() if measured else "",
+        count=_number(held["ce_wrcount"]) if measured else 0,
+        digest=_hex64(held["ce_wrdigest"]) if measured else 0,
         seen=held.get("ce_wrseen", b"").decode(),
         snapshot=held["ce_wrsnap"].decode() if kind in {"begin", "end"} else "",
         begin_sequence=_number(held["ce_wrbegin"]) if ends else 0,

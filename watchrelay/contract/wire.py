@@ -1,8 +1,4 @@
-"""What is published: names of the contract (`docs/record-contract.md`) as values.
-
-Room: model. In: relay makes these. Out: codec renders them, sink sends them, consumer reads them
-back.
-"""
+"""The values of the record contract: verbs, reasons, positions, records, batches."""
 
 from __future__ import annotations
 
@@ -24,8 +20,8 @@ class Position(NamedTuple):
 
 
 class WireRecord(NamedTuple):
-    """One Kafka record ready to append. Shape: value None is a tombstone; headers in the order they
-    are written."""
+    """One Kafka record ready to append. Value None is a tombstone; headers in the order they are
+    written."""
 
     key: bytes
     value: bytes | None
@@ -34,7 +30,7 @@ class WireRecord(NamedTuple):
 
 class Batch(NamedTuple):
     """Records of one partition that are sent together, in order; one outstanding per partition.
-    `stream`: whose row speaks of them."""
+    `stream`: the one whose status reports them."""
 
     topic: str
     partition: int
@@ -43,6 +39,6 @@ class Batch(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The broker acknowledged a batch: record i of it stands at `offsets[i]`."""
+    """The broker acknowledged a batch: record i of it is at `offsets[i]`."""
 
     offsets: list[int]

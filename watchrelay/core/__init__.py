@@ -1,1 +1,2 @@
-"""What every room may use: errors, the clock, backoff, files, text. Imports nothing of ours."""
+"""What every room may use: errors, time, backoff, files, text. It receives plain values, returns
+plain values, and imports no other room."""

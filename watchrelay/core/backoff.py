@@ -1,8 +1,4 @@
-"""How long to stay away after a failure. Pure.
-
-Room: below every room. In: the moment of a failure, and whether the attempt had shown health. Out:
-seconds to wait, and the next state.
-"""
+"""How long to wait after a failure. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from dataclasses import dataclass, replace
 from random import Random
 
 RETRY_AFTER_MAX_S = 300.0
-"""Longest wait that a server's Retry-After is obeyed for. Source: WATCH 6.3."""
+"""Longest wait that a server's Retry-After is obeyed for. Source: docs/watch-facts.md 6.3."""
 ABSENCE_STEP_S = 2.0
 ABSENCE_SHARE = 60.0
-"""Where nobody listens an attempt costs nobody anything, and what is waited beyond the end of the
-absence is staleness: so it is tried again after 2 to 4 s, and after a sixtieth to a thirtieth of
-the absence where that is longer."""
+"""An attempt that reaches no server is cheap, and waiting past the end of an outage is staleness:
+so it is retried after 2 to 4 s, or after a sixtieth to a thirtieth of the outage where that is
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +20,9 @@ class Backoff:
     """A growing delay: `base_s * 2^n`, capped, plus up to `jitter` of itself; state is one value,
     each user's own.
 
-    Units: seconds; `ceiling_s` bounds the delay with its jitter.
-    Law: the n-th delay in a row lies in [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) *
-    (1 + jitter))]. Attempts that reached nobody are counted apart, as `absences`: what they teach
-    says nothing of a server that answers again.
+    Units: seconds; `ceiling_s` bounds the delay with its jitter. The n-th delay in a row lies in
+    [min(cap, base * 2^n), min(ceiling, min(cap, base * 2^n) * (1 + jitter))]. Attempts that reached
+    no server are counted apart, as `absences`: they say nothing about a server that answers again.
     Source: client-go up to 1.35 (800 ms, doubled, cap 30 s, jitter 1); the reset counts from the
     last failure, and wants health, for a counter that resets by time alone saw-tooths through an
     outage.
@@ -46,17 +41,16 @@ class Backoff:
     def after_failure(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
         """The next state, and the delay before the next attempt.
 
-        Shape: `healthy` says that the failed attempt got at least one valid answer, or lived at
-        least 60 s.
+        `healthy`: the failed attempt got at least one valid answer, or lasted at least 60 s.
         """
         failures = self._counted(now_s, healthy=healthy)
         delay_s = self._jittered(self.base_s * 2.0 ** min(failures, 60), rng)
         return replace(self, failures=failures + 1, last_failure_s=now_s, absences=0), delay_s
 
     def after_absence(self, now_s: float, *, healthy: bool, rng: Random) -> tuple[Backoff, float]:
-        """The same when the attempt reached nobody (`Unreachable`).
+        """The same for an attempt that reached no server (`Unreachable`).
 
-        Law: the delay is never longer than that after as many failures in a row.
+        The delay is never longer than that after as many failures in a row.
         """
         failures = self._counted(now_s, healthy=healthy)
         absences = 0 if healthy else self.absences

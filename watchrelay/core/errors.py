@@ -1,9 +1,5 @@
-"""Errors, sorted by what the caller does next.
-
-Room: the vocabulary below every room. In: nothing. Out: exception classes; libraries' own
-exceptions are translated into these once, at the seam (`kube/client.py`, `sink/`), with `raise ...
-from`.
-"""
+"""The errors of every room, sorted by what the caller does next. A library's own exceptions are
+translated into these once, where the library is called, with `raise ... from`."""
 
 from __future__ import annotations
 
@@ -46,11 +42,11 @@ class KubeError(WatchrelayError):
 
 
 class Unavailable(KubeError):
-    """The endpoint is unreachable or answered as a broken server does: close the shared gate, keep
-    the cursor, retry. Of a watch that was open: the next request is a probe.
+    """The endpoint is unreachable or answered as a broken server does: open the circuit breaker,
+    keep the cursor, retry.
 
-    Source: WATCH 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without cause, 3xx, a 200
-    that is not JSON).
+    Source: docs/watch-facts.md 6.4 class A (connect, TLS IO, EOF without end, 502, 504 without
+    cause, 3xx, a 200 that is not JSON).
     """
 
     reason = "unavailable"
@@ -62,21 +58,22 @@ class Unreachable(Unavailable):
 
 
 class Throttled(Unavailable):
-    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source: WATCH 6.4 class
-    B."""
+    """429, 503 or 500: as `Unavailable`, and not before `retry_after_s`. Source:
+    docs/watch-facts.md 6.4 class B."""
 
     reason = "throttled"
 
 
 class Interrupted(KubeError):
-    """One stream broke while the server lives on (in-stream 5xx, inactivity): keep the cursor,
-    retry, leave the gate alone."""
+    """One stream broke while the server is still up (in-stream 5xx, inactivity): keep the cursor,
+    retry, leave the circuit breaker alone."""
 
     reason = "interrupted"
 
 
 class Expired(KubeError):
-    """410, in either form: the history is gone; list again. Source: WATCH 6.4 class C."""
+    """410, in either form: the history is gone; list again. Source: docs/watch-facts.md 6.4 class
+    C."""
 
     reason = "expired"
 
@@ -89,21 +86,22 @@ class VersionTooLarge(KubeError):
 
 
 class Unauthorized(KubeError):
-    """401: re-read credentials once for all, then retry. Source: WATCH 6.4 class E."""
+    """401: re-read credentials once for all, then retry. Source: docs/watch-facts.md 6.4 class
+    E."""
 
     reason = "unauthorized"
     cause = causes.CREDENTIALS
 
 
 class Forbidden(KubeError):
-    """403: a person must grant a right; keep what is held, retry slowly. Source: WATCH 6.4 class
-    F."""
+    """403: a person must grant a right; keep what is held, retry slowly. Source:
+    docs/watch-facts.md 6.4 class F."""
 
     reason = "forbidden"
     cause = causes.MISSING_RIGHT
 
 
-class Refused(Interrupted):
+class TransientlyForbidden(Interrupted):
     """403 for a request that was allowed before: API servers answer so for a second or two while
     they start. Retry quickly."""
 
@@ -111,8 +109,8 @@ class Refused(Interrupted):
 
 
 class NotFound(KubeError):
-    """404 on a collection: the resource is not served (now); ask discovery. Source: WATCH 6.4 class
-    G."""
+    """404 on a collection: the resource is not served (now); ask discovery. Source:
+    docs/watch-facts.md 6.4 class G."""
 
     reason = "not_found"
     cause = causes.RESOURCE_NOT_SERVED
@@ -127,20 +125,16 @@ class NotWatchable(KubeError):
 
 
 class NotAcceptable(KubeError):
-    """406: ask again without the metadata-only representation, and trim here. Source: WATCH 6.4
-    class I."""
+    """406: ask again without the metadata-only representation, and trim here. Source:
+    docs/watch-facts.md 6.4 class I."""
 
     reason = "not_acceptable"
     cause = causes.ENTRY_UNUSABLE
 
 
 class Invalid(KubeError):
-    """400 or 422. `about` says which part of the request was refused: what follows depends on it.
-    Class J.
-
-    Shape: about is "streaming" (sendInitialEvents), "continue", "version" (resourceVersion), or
-    "selector" (and all else).
-    """
+    """400 or 422. `about` is the part of the request that was refused. Class J. It is "streaming"
+    (sendInitialEvents), "continue", "version" (resourceVersion), or "selector" (and all else)."""
 
     reason = "invalid"
     cause = causes.ENTRY_UNUSABLE
@@ -162,8 +156,8 @@ class Misconfigured(KubeError):
     """TLS verification, kubeconfig or exec plugin is wrong: a person must act; retry slowly with a
     re-read. Class K.
 
-    Shape: `status` is 0 where no request was answered, 401 where that answer had us look for
-    another credential.
+    `status` is 0 where no request was answered, 401 where that answer had us look for another
+    credential.
     """
 
     reason = "misconfigured"
@@ -171,7 +165,8 @@ class Misconfigured(KubeError):
 
 
 class Undecodable(KubeError):
-    """A line or page that is not what the protocol says. Source: WATCH 6.4 class L, 2.15.
+    """A line or page that does not follow the protocol. Source: docs/watch-facts.md 6.4 class L,
+    2.15.
 
     `about` is the namespace and name of the one object that it concerns, None where they cannot be
     read.
@@ -194,7 +189,8 @@ class SinkError(WatchrelayError):
 
 
 class SinkUnavailable(SinkError):
-    """No broker answers (or refuses our credentials): keep what is held, retry for ever, say so."""
+    """No broker answers (or refuses our credentials): keep the state, retry without end, report
+    it."""
 
 
 class SinkMisconfigured(SinkUnavailable):
@@ -213,9 +209,9 @@ class RecordTooLarge(SinkError):
     """One record alone does not fit the topic's `max.message.bytes`; `index` is its place in the
     batch given.
 
-    Shape: `acked` holds the offsets of the records before it that were acknowledged, a prefix of
-    the batch (none, as a rule); nothing from there on was appended. Trim that record, then deliver
-    again what follows the prefix, or everything, under the same positions.
+    `acked` holds the offsets of the records before it that were acknowledged, a prefix of the batch
+    (none, as a rule); nothing from there on was appended. Trim that record, then deliver again what
+    follows the prefix, or everything, under the same positions.
     """
 
     def __init__(self, message: str, *, index: int, acked: Sequence[int] = ()) -> None:
@@ -232,8 +228,8 @@ class TopicRefused(SinkError):
 
 
 class TopicLost(SinkError):
-    """A topic was deleted, or deleted and made anew, under whoever writes or follows it: what it
-    held counts no longer; begin anew."""
+    """A topic was deleted, or deleted and recreated, while it was written or read: start again
+    without its former content."""
 
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"topic {topic} was deleted or recreated: {why}")
@@ -242,8 +238,7 @@ class TopicLost(SinkError):
 
 class EpochSpoiled(SinkError):
     """A record that this process did not write has the stream's epoch, and readers take it for the
-    relay's: they ignore the relay's own records up to its sequence. Claim a new epoch, and list.
-    """
+    relay's: they ignore the relay's own records up to its sequence. Claim a new epoch, and list."""
 
     def __init__(self, stream: str, partition: int, epoch: int, sequence: int) -> None:
         super().__init__(
@@ -286,7 +281,7 @@ class Shared(ForeignRecords):
 
 
 class Died(WatchrelayError):
-    """A task that runs for ever ended: a bug. The process exits and is restarted."""
+    """A task that must not end has ended: a bug. The process exits and is restarted."""
 
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -325,16 +320,16 @@ PERSON: Final = (
 
 
 class RecordRefused(WatchrelayError):
-    """A record on a topic does not follow the contract; says which rule."""
+    """A record on a topic does not follow the contract; the message names the rule."""
 
 
 # ---- the operator's side -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong with the config, for people. Shape: path is dotted, as written in the file;
-    line counts from 1."""
+class ConfigProblem:
+    """One thing wrong with the config, for people. Path is dotted, as written in the file; line
+    counts from 1."""
 
     message: str
     path: str = ""
@@ -356,6 +351,13 @@ class Problem:
 class ConfigError(WatchrelayError):
     """The configuration cannot be used; carries every problem found, in file order."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+    @classmethod
+    def of(
+        cls, message: str, path: str = "", source: str = "", line: int | None = None, hint: str = ""
+    ) -> ConfigError:
+        """The error for a single problem."""
+        return cls([ConfigProblem(message, path, source, line, hint)])

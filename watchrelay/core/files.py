@@ -1,9 +1,5 @@
-"""Files that others write: whether one is still the one that was read, and its content, never
-waited for without end.
-
-Room: below every room. In: a path. Out: a mark that is another whenever the file is; bytes, up to a
-bound.
-"""
+"""Files that other programs write: whether one has changed, and its content, with bounds on size
+and waiting time."""
 
 from __future__ import annotations
 
@@ -17,11 +13,10 @@ from typing import Final
 Mark = tuple[object, ...]
 
 WRITER_S: Final = 5.0
-"""For a named pipe: how long its writer may take to come. Without one, opening it would hang for
-ever."""
+"""For a named pipe: how long its writer may take to come. Without one, opening it would block."""
 
 SILENCE_S: Final = 30.0
-"""For any pipe: how long its writer may say nothing. What renders a chart or asks a vault into one
+"""For any pipe: how long its writer may pause. A command that renders a chart or queries a vault
 (`-c <(...)`) takes seconds."""
 
 _CHUNK_BYTES = 64 << 10
@@ -30,8 +25,8 @@ _CHUNK_BYTES = 64 << 10
 def mark_of(path: str | Path) -> Mark:
     """Where `path` leads now, and the stat of what is there; empty when there is nothing.
 
-    The path is followed anew each time: in a mounted ConfigMap or Secret it leads through a link
-    into a directory that is replaced as a whole, and editors put another file in its place. What is
+    The path is resolved each time: in a mounted ConfigMap or Secret it leads through a link into a
+    directory that is replaced as a whole, and editors put another file in its place. What is
     watched by its inode sees neither.
     """
     try:
@@ -47,8 +42,7 @@ def read_bounded(
 ) -> bytes:
     """What `path` holds, and no more than `bytes_max` of it, however endless it is.
 
-    Raises: OSError; of a pipe that nobody writes to, or whose writer falls silent, a TimeoutError
-    that says so.
+    Raises: OSError; TimeoutError for a pipe without a writer, or whose writer pauses for too long.
     """
     # Opened so, a pipe without a writer does not hang; nothing else that is opened for reading is
     # any different.
@@ -79,11 +73,11 @@ def _from_pipe(descriptor: int, bytes_max: int, *, writer_s: float, silence_s: f
     while len(content) < bytes_max:
         try:
             chunk = os.read(descriptor, min(_CHUNK_BYTES, bytes_max - len(content)))
-        except BlockingIOError:  # somebody has it open for writing
+        except BlockingIOError:  # it is open for writing
             if not poll.poll(silence_s * 1000):
                 raise TimeoutError(
                     errno.ETIMEDOUT,
-                    f"it is a pipe whose writer has said nothing for {silence_s:g} s",
+                    f"it is a pipe whose writer has sent nothing for {silence_s:g} s",
                 ) from None
             continue
         if chunk:
@@ -91,8 +85,8 @@ def _from_pipe(descriptor: int, bytes_max: int, *, writer_s: float, silence_s: f
         elif content or not writer_s:
             break
         elif not poll.poll(writer_s * 1000):
-            # tells of the first byte, and of a writer that came and left again
-            raise TimeoutError(errno.ETIMEDOUT, "it is a pipe that nobody writes to")
+            # wakes for the first byte, and for a writer that came and left again
+            raise TimeoutError(errno.ETIMEDOUT, "it is a pipe without a writer")
         else:
             writer_s = 0.0
     return bytes(content)

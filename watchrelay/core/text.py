@@ -1,9 +1,5 @@
-"""Text of others on one line of ours.
-
-Room: below every room. In: text that came from a server, a topic or a file. Out: the same text,
-safe to print: what would move the cursor, end the line, reverse the direction of writing or be no
-character at all is written as an escape.
-"""
+"""Text from servers, topics and files, made safe to print on one line: control characters, line
+ends and bidirectional marks are escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Final
 import msgspec
 
 SHOWN_MAX: Final = 300
-"""Characters of a foreign value that a message of ours repeats."""
+"""Characters of a foreign value that our messages quote."""
 
 BROKEN_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not the JSON asked for (its ValidationError is a
@@ -35,8 +31,8 @@ def short(text: str, shown_max: int = SHOWN_MAX) -> str:
 
 
 def cut_within(text: str, shown_max: int = 3 * SHOWN_MAX) -> str:
-    """`text`, cut in its middle where it is longer than anyone reads: a message that repeats a long
-    value says at its end what is wrong."""
+    """`text`, cut in its middle where it is longer than anyone reads: a message that quotes a long
+    value has its reason at the end."""
     if len(text) <= shown_max:
         return text
     half = (shown_max - 5) // 2
@@ -52,8 +48,8 @@ def counted(number: object, noun: str, plural: str = "") -> str:
 def why_broken(error: Exception, value: bytes) -> str:
     """Why a decoder would not take `value` as JSON, for people.
 
-    Source: msgspec 0.22 counts the place of a byte that is no UTF-8 from the start of the string
-    that it stands in, not of the value.
+    Source: msgspec 0.22 counts the place of a byte that is no UTF-8 from the start of the enclosing
+    string, not of the value.
     """
     if isinstance(error, UnicodeDecodeError):
         try:

@@ -13,7 +13,7 @@ from typing import Protocol
 from watchrelay.config import Settings, find_file
 from watchrelay.config.edits import Edit, read_edit
 from watchrelay.core import clock
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError, ConfigProblem
 from watchrelay.core.files import Mark, mark_of
 from watchrelay.daemon.plan import config_hash
 from watchrelay.observe.metrics import Metrics
@@ -110,7 +110,7 @@ class Reloader:
             self._refused(error.problems)
         except Exception as error:  # whatever it is: an edit never ends a relay that works
             self._refused(
-                [Problem(f"the config cannot be read or checked: {type(error).__name__}")]
+                [ConfigProblem(f"the config cannot be read or checked: {type(error).__name__}")]
             )
             log.debug("config cannot be read", exc_info=error)
         else:
@@ -124,7 +124,7 @@ class Reloader:
             else:
                 self._taken(edit)
 
-    def _refused(self, problems: Sequence[Problem]) -> None:
+    def _refused(self, problems: Sequence[ConfigProblem]) -> None:
         more = len(problems) - PROBLEMS_SHOWN_MAX
         message = "; ".join(map(str, problems[:PROBLEMS_SHOWN_MAX])) + (
             f"; and {more} more" if more > 0 else ""

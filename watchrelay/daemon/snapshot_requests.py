@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from watchrelay.contract.records import parse_instant
 from watchrelay.core import clock
 from watchrelay.core.text import short
+from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.kafka.signal_records import SnapshotRequest
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def answered(
     if isinstance(named, list) and request_id in named:
         return True
     try:
-        ended_ms = parse_instant(ended.encode()) if isinstance(ended, str) else None
+        ended_ms = parse_timestamp(ended.encode()) if isinstance(ended, str) else None
     except ValueError:
         return False
     return ended_ms is not None and ended_ms <= now_ms and written_ms < ended_ms - SNAPSHOT_MS_MAX

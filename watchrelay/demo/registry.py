@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from watchrelay.core import clock
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.demo.catalog import CRDS, Catalog, Served
 from watchrelay.demo.objects import suffix, uid
 from watchrelay.demo.selectors import EXTRA_FIELDS
@@ -170,7 +171,7 @@ def make_registry(
         storage,
         catalog,
         random=Random(seed),
-        now=now or (lambda: clock.rfc3339(clock.wall_ms())[:19] + "Z"),
+        now=now or (lambda: rfc3339(clock.wall_ms())[:19] + "Z"),
     )
     for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
         labels = {"kubernetes.io/metadata.name": name}

@@ -1,2 +1,2 @@
-"""Room 1, kube: the API server's words. Nothing outside knows HTTP codes, tokens or chunked
-lines."""
+"""The Kubernetes API: selections, queries and credentials in, pages and frames out. Every failure
+is an error of `core/errors.py`. HTTP codes, tokens and chunked lines are unknown outside."""

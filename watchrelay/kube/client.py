@@ -1,8 +1,4 @@
-"""Requests to the API server: lists, watches and discovery.
-
-Room: kube. In: selections and queries of the watch, credentials. Out: pages and frames; every
-failure is a class of `core/errors.py`.
-"""
+"""HTTP requests to the API server: lists, watches, documents."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import asyncio
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,11 +18,20 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from watchrelay.core import clock
-from watchrelay.core.errors import KubeError, Misconfigured, NotFound, Unavailable, Undecodable
+from watchrelay.core.errors import (
+    Interrupted,
+    KubeError,
+    Misconfigured,
+    NotFound,
+    Unavailable,
+    Undecodable,
+)
 from watchrelay.core.text import BROKEN_JSON
 from watchrelay.kube import status
 from watchrelay.kube.auth.transport import (
     JSON,
+    Credentials,
+    Endpoint,
     connector_for,
     is_socks,
     says_json,
@@ -34,9 +39,8 @@ from watchrelay.kube.auth.transport import (
     user_agent,
 )
 from watchrelay.kube.page import NotAList, PageReader, TooLong
-from watchrelay.kube.port import Credentials, Endpoint
+from watchrelay.kube.stream import FrameStream
 from watchrelay.kube.translate import EXPECTED, certificate_error, translate
-from watchrelay.kube.watching import OpenWatch, leave
 from watchrelay.model.frames import Frame, ListQuery, Page, WatchQuery
 from watchrelay.model.resources import Selection
 from watchrelay.observe.metrics import Metrics
@@ -45,7 +49,7 @@ __all__ = ["Credentials", "Document", "Endpoint", "KubeClient", "ServerVersion"]
 
 ANSWER_TIMEOUT_S = 75.0
 """Longest wait for a whole page, and for the head of any answer: the server gives up at 60 s.
-Source: WATCH 1.11."""
+Source: docs/watch-facts.md 1.11."""
 
 CONNECT_TIMEOUT_S = 15.0
 DOCUMENT_BYTES_MAX = 64 << 20
@@ -55,12 +59,19 @@ _ERROR_BODY_TIMEOUT_S = 5.0
 
 _METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 _METADATA_WATCH = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""Singular: with the list form the server would fall back to whole objects. Source: WATCH 9.1."""
+"""Singular: with the list form the server would fall back to whole objects. Source:
+docs/watch-facts.md 9.1."""
 
 
 READ_BUFFER_BYTES = 128 << 10
 """Per open response, filled only while events come faster than they are taken: then 50 of 5 KB come
-at once instead of 17, and each round through the rooms serves more of them."""
+at once instead of 17, and each round handles more of them."""
+
+Opening = Callable[[], Awaitable[aiohttp.ClientResponse]]
+
+WATCH_GRACE_S = 15.0
+"""How long past its timeoutSeconds a watch may stay open until we close it. Source:
+docs/watch-facts.md 2.14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServerVersion:
-    """What `/version` says. Shape: 0 for a part that is no number; `git` is "v1.34.2"."""
+    """The answer to `/version`. 0 for a part that is no number; `git` is "v1.34.2"."""
 
     major: int
     minor: int
@@ -85,7 +96,7 @@ class ServerVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """What one request goes out with: who asks, and whom it trusts to answer."""
+    """The headers and the TLS context of one request."""
 
     headers: list[tuple[str, str]] = field(repr=False)
     context: ssl.SSLContext | None
@@ -124,8 +135,8 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. One under TLS is not bidden farewell: a server that does not
-        answer that would outlive us."""
+        """Close every connection. TLS connections are aborted: a close handshake would wait for the
+        server."""
         if self._session is not None:
             if self._session.connector is not None:
                 await self._session.connector.close(abort_ssl=True)
@@ -212,7 +223,7 @@ class KubeClient:
         Raises: KubeError on entering and from the iterator; a watch that raised is over.
         """
         what = self._what("watch", selection)
-        return OpenWatch(
+        return WatchResponse(
             lambda: self._open(selection, query, stream=stream, what=what),
             selection,
             query,
@@ -231,7 +242,7 @@ class KubeClient:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         partial = selection.metadata_only and not query.plain
         # Servers from 1.37 gzip a streaming list in one member per flush, which decoders cut short
-        # (WATCH 0, D1).
+        # (docs/watch-facts.md 0, D1).
         headers = {"Accept": _METADATA_WATCH if partial else JSON, "Accept-Encoding": "identity"}
         response = await self._select("watch", selection, params, headers, stream=stream, what=what)
         if not says_json(response.headers.get("Content-Type", "")):
@@ -273,15 +284,17 @@ class KubeClient:
         try:
             document = await self.get_json("/version")
         except NotFound as error:  # every API server has one
-            raise NotFound(f"{error}; {status.WHOSE}", status=error.status) from error
+            raise NotFound(f"{error}; {status.NOT_AN_API_SERVER}", status=error.status) from error
         try:
-            said = msgspec.json.decode(document.body, type=dict[str, object])
+            version = msgspec.json.decode(document.body, type=dict[str, object])
         except BROKEN_JSON as error:
             raise Unavailable(
-                f"get /version at {self.where}: the answer is not JSON; {status.WHOSE}"
+                f"get /version at {self.where}: the answer is not JSON; {status.NOT_AN_API_SERVER}"
             ) from error
         return ServerVersion(
-            _number(said.get("major")), _number(said.get("minor")), str(said.get("gitVersion", ""))
+            _number(version.get("major")),
+            _number(version.get("minor")),
+            str(version.get("gitVersion", "")),
         )
 
     # ---- one request -----------------------------------------------------------------------------
@@ -320,7 +333,7 @@ class KubeClient:
         it.
 
         Raises: KubeError. A 401 is tried again once, at once, with fresh credentials; a certificate
-        that does not verify likewise, with the CA read anew (it may just have been replaced).
+        that does not verify likewise, with the CA read again (it may just have been replaced).
         """
         proof = await self._proof()
         asked_s = clock.now_s()
@@ -343,7 +356,7 @@ class KubeClient:
                     verb, path, params, headers, await self._proof(), stream=stream, what=what
                 )
             except Misconfigured as error:
-                # there is no other credential, but the server lives
+                # there is no other credential, but the server is up
                 raise Misconfigured(str(error), status=401) from error
         if response.status == 200 or (response.status == 304 and "If-None-Match" in headers):
             return response
@@ -395,7 +408,7 @@ class KubeClient:
                 )
             code = str(response.status)
         except (*EXPECTED, ValueError) as error:
-            # of a host's name that nobody can resolve: yarl, socket and ssl have no class for it
+            # a ValueError is of an invalid host name: yarl, socket and ssl have no class for it
             raise translate(error, what=what) from error
         finally:
             self._requests.labels(verb, code).inc()
@@ -410,7 +423,7 @@ class KubeClient:
                 while len(body) < _ERROR_BODY_MAX and (chunk := await response.content.readany()):
                     body += chunk
         except EXPECTED:
-            body = body or b" "  # the code says enough
+            body = body or b" "  # the code is enough
         finally:
             response.release() if response.content.at_eof() and response.status != 401 else leave(
                 response
@@ -420,6 +433,97 @@ class KubeClient:
         return status.from_response(
             response.status, response.headers, body, what=what, wall_ms=clock.wall_ms()
         )
+
+
+class WatchResponse:
+    """One watch: context manager and iterator in one.
+
+    Entering opens it; it then yields the frames of each received chunk, never none, and ends where
+    the server ended it cleanly.
+    Raises: KubeError on entering and from the iterator; a watch that raised is over, and its
+    connection closed: aiohttp would repeat the same error (docs/watch-facts.md 0, D3).
+    """
+
+    def __init__(
+        self, opening: Opening, selection: Selection, query: WatchQuery, *, what: str
+    ) -> None:
+        self._opening = opening
+        self._query = query
+        self._what = what
+        self._frames = FrameStream(selection)
+        self._response: aiohttp.ClientResponse | None = None
+        self._ends_s = 0.0
+        self._over = False
+
+    async def __aenter__(self) -> Self:
+        self._response = await self._opening()
+        self._ends_s = _loop_s() + self._query.timeout_s + WATCH_GRACE_S
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._response is not None:
+            self._response.release() if self._response.content.at_eof() else leave(self._response)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Frame]:
+        while not self._over:
+            chunk = await self._receive()
+            if chunk:
+                frames = self._frames.feed(chunk)
+                self._over = self._frames.ended
+            else:
+                frames = self._frames.finish()
+                self._over = True
+            if frames:
+                return frames
+        raise StopAsyncIteration
+
+    async def _receive(self) -> bytes:
+        """The next bytes, b"" at a clean end. The deadline covers this one receive, never the
+        consumer's work."""
+        assert self._response is not None
+        content = self._response.content
+        try:
+            if ready := content.read_nowait():
+                return ready
+            left_s = self._ends_s - _loop_s()
+            async with asyncio.timeout(min(self._query.idle_timeout_s, max(0.0, left_s))):
+                return await content.readany()
+        except EXPECTED as error:
+            self._over = True
+            leave(self._response)
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise self._silent() from error
+            raise translate(error, what=self._what) from error
+
+    def _silent(self) -> KubeError:
+        if _loop_s() >= self._ends_s:
+            return Interrupted(
+                f"{self._what}: the server kept the watch open past its timeoutSeconds"
+            )
+        error = Interrupted(f"{self._what}: nothing came for {self._query.idle_timeout_s:.0f} s")
+        error.reason = "inactive"
+        return error
+
+
+def _loop_s() -> float:
+    """The time that deadlines are measured in, which is virtual in simulations."""
+    return asyncio.get_running_loop().time()
+
+
+def leave(response: aiohttp.ClientResponse) -> None:
+    """Abort a response and its connection: a TLS close handshake would wait for the server."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iterator[bytes]:
@@ -433,8 +537,8 @@ def _credentials_of(response: aiohttp.ClientResponse, proxy: str | None) -> Iter
 
 
 async def _whole(response: aiohttp.ClientResponse, *, what: str) -> bytes:
-    """The body of a document. Raises: Unavailable when it is longer than any such document; what
-    `EXPECTED` says."""
+    """The body of a document. Raises: Unavailable when it is longer than any such document; those
+    of `EXPECTED`."""
     parts: list[bytes] = []
     left = DOCUMENT_BYTES_MAX
     while chunk := await response.content.readany():
@@ -457,7 +561,7 @@ def _selectors(selection: Selection) -> dict[str, str]:
 
 
 def _number(value: object) -> int:
-    """The leading digits: managed clusters say "34+". More than nine are no version, and Python
+    """The leading digits: managed clusters send "34+". More than nine are no version, and Python
     makes no int of more than 4300."""
     digits = re.match(r"[0-9]{0,9}(?![0-9])", str(value))
     return int(digits[0] or "0") if digits else 0

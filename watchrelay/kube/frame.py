@@ -1,10 +1,7 @@
-"""One object's raw JSON -> `ObjectFrame`, in the same form whether it came by a list or a watch.
+"""Turns one object's raw JSON into an `ObjectFrame`, in the same form for lists and watches.
 
-Room: kube (pure). In: the object as `dict[str, Raw]`, one level decoded. Out: frames; `Odd` for
-what is not a Kubernetes object.
-
-The values of a frame are views into the buffer that came from the socket: copy what is kept, or the
-whole buffer stays in memory.
+The values of a frame are views into the buffer that was received: copy what is kept, or the whole
+buffer stays in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ decode_text = _text.decode
 
 DEPTH_MAX: Final = 500
 """Levels of maps and lists in one object, its own map counted. Readers of any language must decode
-what is published: Python and Jackson stop at about 1000 levels, less what they stand in."""
+what is published: Python and Jackson stop at about 1000 levels, less what encloses them."""
 
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN: Final = re.compile(_STRING + rb"|[\[\]{},:]", re.DOTALL)
@@ -41,13 +38,12 @@ TOO_DEEP: Final = f"it is nested too deeply: more than {DEPTH_MAX} levels"
 
 
 class Odd(ValueError):
-    """Says in a few words why something is not what the protocol promises. Shape: never an excerpt
-    of the object."""
+    """Something does not follow the protocol. The message never quotes the object."""
 
 
 def compact_size(fields: Fields) -> int:
     """Length in bytes of `fields` written as a JSON object without whitespace: shorter than what
-    came if a key stood there twice."""
+    came if it had a duplicate key."""
     return sum(map(len, fields)) + sum(map(len, fields.values())) + 4 * len(fields) + 1
 
 
@@ -74,10 +70,10 @@ def too_deep(data: bytes, levels: int = DEPTH_MAX) -> bool:
 
 
 def outline(data: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, values as they stand in `data`, by brackets and quotes alone:
-    whatever a decoder says of them.
+    """The members of a JSON object, values unchanged, found by brackets and quotes alone, even
+    where no decoder accepts them.
 
-    A key that stands there twice has no value; what is no object has no members. Slow.
+    A duplicate key has no value; anything but an object has no members. Slow.
     """
     members: dict[str, bytes] = {}
     key: str | None = None
@@ -118,10 +114,11 @@ def about(data: bytes) -> tuple[str, str] | None:
 class ObjectReader:
     """Makes frames of objects of one resource.
 
-    Shape: `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list
-    of a built-in resource leaves both out of its items; `kind` and `api_version` fill them in. With
+    `fields` of a frame begins with apiVersion and kind, the rest follows as it came. A list of a
+    built-in resource leaves both out of its items; `kind` and `api_version` fill them in. With
     `metadata_only` both are always the resource's own, and of the object's other fields only
-    `metadata` is kept, whether the server trimmed or not. Source: WATCH 1.3, 9.1, 9.2.
+    `metadata` is kept, whether the server trimmed or not. Source: docs/watch-facts.md 1.3, 9.1,
+    9.2.
     """
 
     def __init__(self, resource: Resource, *, metadata_only: bool = False) -> None:
@@ -130,7 +127,7 @@ class ObjectReader:
         self.named(resource.kind, resource.api_version)
 
     def named(self, kind: str, api_version: str) -> None:
-        """From here on, objects that do not say what they are, are this."""
+        """Set the kind and apiVersion of following objects that carry none."""
         if self._metadata_only:
             kind, api_version = self._resource.kind, self._resource.api_version
         self._kind = Raw(json.dumps(kind, ensure_ascii=False).encode())
@@ -195,8 +192,8 @@ def _refuse_identity(name: str | None, version: str | None) -> NoReturn:
 
 
 def refuse_duplicates(data: bytes, fields: Fields) -> None:
-    """Pass if no key stands twice in `data`, of which `fields` is the top level: which of the two
-    counts would be anyone's guess.
+    """Pass if `data`, of which `fields` is the top level, has no duplicate key: which one counts is
+    undefined.
 
     Raises: Odd. Slow (the whole tree is built) where the length does not prove it: asked only if
     `compact_size` is not the length.

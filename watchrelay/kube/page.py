@@ -1,13 +1,9 @@
-"""The body of a list, as it arrives -> one `Page`.
+"""Turns the body of a list, while it is received, into one `Page`.
 
-Room: kube (pure). In: chunks of the body. Out: a page whose objects look exactly as a watch would
-have brought them.
-
-A list without paging may be hundreds of megabytes, and a decoder holds the interpreter until it is
-done. So items are taken off while they arrive, each chunk a few milliseconds at most. Where an item
+A list without paging may have hundreds of megabytes, and a decoder holds the interpreter until it
+is done. So items are decoded as they arrive, a few milliseconds per chunk at most. Where an item
 ends is guessed from how the first one begins and proved by decoding: no proper prefix of a JSON
-object is a JSON object. What cannot be taken that way waits for the end and is decoded in one
-piece.
+object is a JSON object. What cannot be decoded this way is decoded in one piece at the end.
 """
 
 from __future__ import annotations
@@ -43,8 +39,8 @@ copied with each chunk."""
 PAGE_BYTES_MAX = 2 << 30
 """Of one answer, unpacked: a list without paging may hold every object of a large cluster."""
 ITEM_BYTES_MAX = 32 << 20
-"""Of one object, as in a watch: what begins like a list and goes on like nothing, or unpacks to no
-end, is given up here."""
+"""Of one object, as in a watch: a body that begins like a list but never ends an object is given up
+here."""
 _GUESSES = 16
 """Wrong guesses about one item's end until the rest of the page is left for the end: keeps the cost
 linear."""
@@ -67,7 +63,7 @@ _list: msgspec.json.Decoder[_List] = msgspec.json.Decoder(_List)
 
 
 class TooLong(ValueError):
-    """The body is longer than this program is ready to hold; says what of it, and the cure."""
+    """The body exceeds a limit; the message names it and the cure."""
 
 
 class NotAList(ValueError):
@@ -127,7 +123,7 @@ class PageReader:
     def finish(self) -> Page:
         """The page, once the body is complete.
 
-        Raises: NotAList; Undecodable if the server says that this is one shard of the list.
+        Raises: NotAList; Undecodable if the answer is one shard of the list.
         """
         rest = b"".join((self._rest, *self._parts))
         try:
@@ -270,11 +266,11 @@ def _not_a_list(body: bytes, error: Exception) -> NotAList:
 
 
 def split_items(rest: bytes) -> tuple[list[bytes], bytes] | None:
-    """The items of an array behind its `[`, and what stands from its `]` on; None if it has no end
-    or holds other than objects.
+    """The items of an array behind its `[`, and the rest from its `]` on; None if it has no end or
+    holds other than objects.
 
-    Shape: by brackets and quotes alone, so that an item may be nested without limit or hold what is
-    no JSON. Slow.
+    By brackets and quotes alone, so that an item may be nested without limit or hold what is no
+    JSON. Slow.
     """
     items: list[bytes] = []
     depth = begin = last = 0

@@ -1,8 +1,7 @@
-"""HTTP code and Status body -> the error class that says what to do next.
+"""Classifies HTTP codes and Status bodies as errors of `core/errors.py`.
 
-Room: kube (pure). In: a response that is not what was asked for, or the object of an ERROR line.
-Out: a `KubeError`. The code decides first, the Status second: many error bodies are plain text or a
-proxy's HTML (WATCH 1.13).
+The code decides first, the Status second: many error bodies are plain text or the HTML of a proxy
+(docs/watch-facts.md 1.13).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
+from watchrelay.core.backoff import clamp_retry_after
 from watchrelay.core.errors import (
     Expired,
     Forbidden,
@@ -27,12 +27,10 @@ from watchrelay.core.errors import (
     Unavailable,
     VersionTooLarge,
 )
+from watchrelay.core.text import BROKEN_JSON
 
-RETRY_AFTER_MAX_S = 300.0
-"""No server keeps us away for longer. Source: WATCH 6.3."""
-
-WHOSE = "is this URL the API server's?"
-"""What to ask where something else answers: a proxy, a login page, the wrong port."""
+NOT_AN_API_SERVER = "is this URL the API server's?"
+"""The hint where something else answers: a proxy, a login page, the wrong port."""
 
 _QUOTED = 300
 _EXCERPT = re.compile(r'\{|":\S|\.\.\.\||map\[')
@@ -51,8 +49,8 @@ _CLASSES: dict[int, type[KubeError]] = {
     501: NotWatchable,
     503: Throttled,
 }
-"""Source: WATCH 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living server
-(Unavailable)."""
+"""Source: docs/watch-facts.md 6.4. Any other 4xx needs a person (Invalid), any other 5xx a living
+server (Unavailable)."""
 
 _CURES = {
     401: (
@@ -65,17 +63,17 @@ _CURES = {
 _TOO_LARGE = "ResourceVersionTooLarge"
 _UNREADY = "storage is (re)initializing"
 """The watch cache of one resource: its CRD was made a moment ago, or its objects cannot be
-converted. Source: WATCH 6.4."""
+converted. Source: docs/watch-facts.md 6.4."""
 _UNPARSED = "resourceVersion: Invalid value"
 """A watch from a version that is no number; kube-apiserver 1.36 answers 500, where it answers a
 list with 400."""
 _PLAIN_TO_TLS = "HTTP request to an HTTPS server"
-"""Source: Go net/http, server.go, what its TLS port says to plain HTTP."""
+"""Source: Go net/http, server.go, the answer of its TLS port to plain HTTP."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """What is understood of a `kind: Status`. Shape: code 0, reason "" and empty tuples where it
-    says nothing (or nonsense)."""
+    """What is understood of a `kind: Status`. Code 0, reason "" and empty tuples where it is absent
+    or malformed."""
 
     code: int = 0
     reason: str = ""
@@ -90,7 +88,7 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
     null, metadata absent."""
     try:
         found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except BROKEN_JSON:
         return None
     if not isinstance(found, dict):
         return None
@@ -106,9 +104,7 @@ def read_status(data: bytes | msgspec.Raw) -> Status | None:
         code=_integer(found.get("code")),
         reason=_text(found.get("reason")),
         message=_text(found.get("message")),
-        retry_after_s=min(
-            max(0.0, float(_integer(details.get("retryAfterSeconds")))), RETRY_AFTER_MAX_S
-        ),
+        retry_after_s=clamp_retry_after(float(_integer(details.get("retryAfterSeconds")))),
         causes=tuple(_text(cause.get("reason")) for cause in causes),
         cause_fields=tuple(_text(cause.get("field")) for cause in causes),
     )
@@ -132,19 +128,20 @@ def retry_after_s(header: str | None, *, wall_ms: int) -> float | None:
     """Seconds that a `Retry-After` header asks for, clamped to 0..300; None when it is absent or
     garbage.
 
-    Shape: whole seconds, or an HTTP date (seen from `wall_ms`). Source: RFC 9110 10.2.3, WATCH 6.3.
+    Whole seconds, or an HTTP date (seen from `wall_ms`). Source: RFC 9110 10.2.3,
+    docs/watch-facts.md 6.3.
     """
     if header is None:
         return None
     text = header.strip()
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
-        return min(float(text[:10]), RETRY_AFTER_MAX_S)
+        return clamp_retry_after(float(text[:10]))
     try:
         at = parsedate_to_datetime(text)
         seconds = at.timestamp() - wall_ms / 1000
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
+    return clamp_retry_after(seconds)
 
 
 def from_response(
@@ -152,7 +149,7 @@ def from_response(
 ) -> KubeError:
     """The error for an HTTP answer that is not the one asked for, or a 2xx that carries a Status.
 
-    Shape: `what` names the request for people ("list pods at host:6443"); `headers` is looked up
+    `what` names the request for people ("list pods at host:6443"); `headers` is looked up
     case-insensitively by its owner.
     """
     status = read_status(body)
@@ -160,22 +157,23 @@ def from_response(
     if 200 <= code < 300:
         if status is None or status.code < 300:
             return Unavailable(
-                f"{what}: the answer is not what was asked for ({_said(status, headers, body)}); "
-                f"{WHOSE}",
+                f"{what}: the answer is not what was asked for "
+                f"({_reason_text(status, headers, body)}); {NOT_AN_API_SERVER}",
                 status=code,
             )
         effective = status.code
     asked = retry_after_s(headers.get("Retry-After"), wall_ms=wall_ms)
     wait_s = asked if asked is not None else (status.retry_after_s if status else 0.0)
-    said = _said(status, headers, body)
+    reason = _reason_text(status, headers, body)
     if 300 <= code < 400:
         return Unavailable(
-            f"{what}: answered {code}, a redirect, which is never followed; {WHOSE}", status=code
+            f"{what}: answered {code}, a redirect, which is never followed; {NOT_AN_API_SERVER}",
+            status=code,
         )
     return _classed(
         effective,
         status or Status(),
-        f"{what}: {effective} {said.removeprefix(f'{effective} ')}",
+        f"{what}: {effective} {reason.removeprefix(f'{effective} ')}",
         wait_s=wait_s,
         headers=headers,
     )
@@ -184,7 +182,7 @@ def from_response(
 def _classed(
     code: int, status: Status, message: str, *, wait_s: float, headers: Mapping[str, str]
 ) -> KubeError:
-    """Source: WATCH 6.4."""
+    """Source: docs/watch-facts.md 6.4."""
     if code == 410 or status.reason in {"Expired", "Gone"}:
         return Expired(message, status=code, retry_after_s=wait_s)
     if _too_large(code, status):
@@ -209,12 +207,12 @@ def from_stream(data: bytes | msgspec.Raw) -> KubeError:
     """The error for the object of an ERROR line, or for a bare Status in a watch. Source: WATCH
     2.5-2.7.
 
-    Shape: what would shut the endpoint's gate as an HTTP answer is `Interrupted` here: the server
-    lives, this stream ended.
+    What would open the circuit breaker as an HTTP answer is `Interrupted` here: the server is up,
+    this stream ended.
     """
     status = read_status(data) or Status()
-    said = _words(status.message) or _clean(status.reason) or "without a reason"
-    message = f"the server ended the watch: {status.code or 'no code'} {said}"
+    reason = _words(status.message) or _clean(status.reason) or "without a reason"
+    message = f"the server ended the watch: {status.code or 'no code'} {reason}"
     if "RequestWatchProgress" in status.message or "sendInitialEvents" in status.message:
         return Invalid(
             message, about="streaming", status=status.code, retry_after_s=status.retry_after_s
@@ -226,14 +224,14 @@ def from_stream(data: bytes | msgspec.Raw) -> KubeError:
 
 
 def _too_large(code: int, status: Status) -> bool:
-    """Servers up to 1.18.5 say it in the message alone. Source: WATCH 2.7."""
+    """Servers up to 1.18.5 have it in the message alone. Source: docs/watch-facts.md 2.7."""
     if _TOO_LARGE in status.causes or status.reason == _TOO_LARGE:
         return True
     return code in {500, 504} and "too large resource version" in status.message.lower()
 
 
 def _about(status: Status) -> str:
-    """Which part of our request was refused. Source: WATCH 1.6, 1.7, 3.4, 4.4."""
+    """Which part of our request was refused. Source: docs/watch-facts.md 1.6, 1.7, 3.4, 4.4."""
     message = status.message.lower()
     fields = {field.rsplit(".", 1)[-1].lower() for field in status.cause_fields}
     if (
@@ -254,7 +252,8 @@ def _about(status: Status) -> str:
 
 
 def _flow(headers: Mapping[str, str]) -> str:
-    """Who turned us away, for whoever tunes API priority and fairness. Source: WATCH 10.1."""
+    """The flow schema and priority level that rejected the request. Source: docs/watch-facts.md
+    10.1."""
     schema, level = (
         headers.get("X-Kubernetes-PF-FlowSchema-UID"),
         headers.get("X-Kubernetes-PF-PriorityLevel-UID"),
@@ -266,7 +265,7 @@ def _flow(headers: Mapping[str, str]) -> str:
     )
 
 
-def _said(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
+def _reason_text(status: Status | None, headers: Mapping[str, str], body: bytes) -> str:
     """The server's own words, short and on one line; of a body that is no Status only plain text is
     quoted."""
     if status is not None and (status.message or status.reason):

@@ -1,11 +1,8 @@
-"""Chunks -> lines -> frames of one watch.
+"""Turns the body of a watch, cut anywhere into chunks, into frames.
 
-Room: kube (pure). In: chunks of a watch's body, cut anywhere. Out: frames in the order of the
-lines; the object's own bytes are kept.
-
-The hot path decodes all whole lines of a chunk in one call and looks at `type` and `metadata`
-alone. Whatever that path does not expect (an ERROR line, blanks between tokens, damage) sends the
-chunk through the careful path, line by line, which says what is wrong.
+The fast path decodes all whole lines of a chunk in one call and reads `type` and `metadata` alone.
+Anything that path does not expect (an ERROR line, whitespace between tokens, damage) sends the
+chunk through the careful path, line by line, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from watchrelay.model.resources import Selection
 
 LINE_MAX = 32 << 20
 """Bytes of one line. Objects are at most ~1.5 MiB in etcd and a few times that as JSON. Source:
-WATCH 2.15."""
+docs/watch-facts.md 2.15."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -57,7 +54,7 @@ _AROUND = len('{"type":"","object":}\n')
 
 class LineSplitter:
     """Collects bytes until lines are whole. Splits on LF alone: a JSON string may hold U+0085 or
-    U+2028 unescaped (WATCH 2.16)."""
+    U+2028 unescaped (docs/watch-facts.md 2.16)."""
 
     def __init__(self, line_max: int = LINE_MAX) -> None:
         self._line_max = line_max
@@ -84,7 +81,7 @@ class LineSplitter:
         return block
 
     def rest(self) -> bytes:
-        """What stands behind the last LF."""
+        """The bytes behind the last LF."""
         return b"".join(self._parts)
 
     def _keep(self, part: bytes) -> None:
@@ -108,7 +105,7 @@ class FrameStream:
     """Decodes one watch. After `ended` became True (an ERROR line, a bare Status, a line over the
     limit) it takes nothing more.
 
-    Law: frames do not depend on where the chunks were cut.
+    Frames do not depend on where the chunks were cut.
     """
 
     def __init__(self, selection: Selection, *, line_max: int = LINE_MAX) -> None:
@@ -121,8 +118,8 @@ class FrameStream:
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes, often none.
 
-        Shape: an undecodable line is a Failure(Undecodable) in its place and others follow; any
-        other Failure is the last frame.
+        An undecodable line is a Failure(Undecodable) in its place and others follow; any other
+        Failure is the last frame.
         """
         if self.ended:
             return []
@@ -134,8 +131,8 @@ class FrameStream:
         return frames
 
     def finish(self) -> list[Frame]:
-        """The frame behind the last LF, if what stands there is whole: a clean end in mid-line is
-        not an error (WATCH 2.13)."""
+        """The frame behind the last LF, if it is complete: a clean end in mid-line is not an error
+        (docs/watch-facts.md 2.13)."""
         rest = self._lines.rest().strip()
         if self.ended or not rest:
             return []
@@ -181,7 +178,7 @@ class FrameStream:
                 too_deep(line, _LINE_DEPTH_MAX) for line in block.split(b"\n")
             )
             return None if deep else frames
-        return None  # other blanks, or a key that stood there twice
+        return None  # other blanks, or a duplicate key
 
     def _carefully(self, block: bytes) -> list[Frame]:
         frames: list[Frame] = []
@@ -251,7 +248,7 @@ def _is_status(fields: Fields) -> bool:
 
 def _bookmark(fields: Fields) -> Bookmark:
     """Only version and annotations mean anything in a bookmark; one without a version moves
-    nothing. Source: WATCH 2.4, 3.2."""
+    nothing. Source: docs/watch-facts.md 2.4, 3.2."""
     try:
         metadata = decode_fields(fields["metadata"])
         version = decode_text(metadata["resourceVersion"]) or ""

@@ -1,8 +1,4 @@
-"""Exceptions of aiohttp, ssl and the system -> errors of `core/errors.py`, in words for operators.
-
-Room: kube. In: what a request raised. Out: one line that says where, what, and the cure where one
-is known.
-"""
+"""Translates exceptions of aiohttp, ssl and the system into errors of `core/errors.py`."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ ours."""
 
 
 class SocksFailed(aiohttp.ClientConnectionError):
-    """A SOCKS proxy did not lead us there; the text says why."""
+    """A connection through a SOCKS proxy failed."""
 
 
 def translate(error: BaseException, *, what: str) -> KubeError:
-    """The error to raise `from error`. Shape: `what` names the request and the server ("list pods
-    at host:6443")."""
+    """The error to raise `from error`. `what` names the request and the server ("list pods at
+    host:6443")."""
     certificate = certificate_error(error)
     if certificate is not None:
         return Misconfigured(f"{what}: {_untrusted(certificate)}")
@@ -52,7 +48,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 def certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     """The failure to verify the server's certificate that `error` comes from, if it does.
 
-    Shape: the system's own error: aiohttp's is of the same class, but says nothing.
+    The system's own error: aiohttp's is of the same class, without details.
     """
     if error is None:
         return None
@@ -70,16 +66,16 @@ _HOSTNAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADD
 
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
-    said = error.verify_message or "verification failed"
+    reason = error.verify_message or "verification failed"
     if error.verify_code in _HOSTNAME_MISMATCH:
         return (
-            f"the server's certificate is for another name ({said}); name the right one in "
+            f"the server's certificate is for another name ({reason}); name the right one in "
             "tls-server-name"
         )
     if error.verify_code == 10:  # X509_V_ERR_CERT_HAS_EXPIRED
-        return f"the server's certificate is not valid ({said}); it must be renewed on the server"
+        return f"the server's certificate is not valid ({reason}); it must be renewed on the server"
     return (
-        f"the server's certificate is not trusted ({said}); name its authority in "
+        f"the server's certificate is not trusted ({reason}); name its authority in "
         "certificate-authority or certificate-authority-data"
     )
 

@@ -1,2 +1,2 @@
-"""The vocabulary that rooms share: immutable values, no behaviour that needs a clock, a socket or a
-setting."""
+"""Values that rooms share: resources, frames, changes, streams. They are built from the config,
+from discovery and from what the API server sends, and need no clock, no socket and no setting."""

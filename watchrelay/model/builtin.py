@@ -1,8 +1,6 @@
-"""The resources that a Kubernetes 1.36 API server serves by itself: what names mean when no server
-can be asked.
+"""The resources that a Kubernetes 1.36 API server serves itself: used to resolve names when no
+server can be asked.
 
-Room: model. In: a resource name as an operator writes it. Out: the built-in resources it can mean,
-in kubectl's order of preference.
 Source: kubernetes v1.36.3, api/discovery/aggregated_v2.json and api__v1.json (every group and
 version, alpha ones included).
 """
@@ -289,7 +287,7 @@ def resolve(name: ResourceName) -> tuple[Builtin, ...]:
     """The built-in resources that `name` can mean, preferred first, one version of each; empty when
     it is none of them.
 
-    Shape: a wildcard gives every watchable resource of its group.
+    A wildcard gives every watchable resource of its group.
     """
     found: dict[tuple[str, str], Builtin] = {}
     for entry in BUILTIN:

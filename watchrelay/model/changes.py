@@ -1,7 +1,4 @@
-"""What changed in our view of one stream.
-
-Room: model. In: store/objects.py makes these. Out: relay queues them as records.
-"""
+"""What changed in the state of one stream: made by `store/objects.py`, published by `publish/`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import msgspec
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The latest known state of one object, small: 100,000 of these must fit in 100 MB.
+    """The latest known state of one object; 100,000 of these must fit in 100 MB.
 
     Shape: `hash` is ce_wrhash (first 8 bytes, big-endian, of SHA-256(key, 0x00, published bytes));
     `packed` is the published bytes, compressed by `ObjectCompressor`; `queued` is the relay's:
@@ -25,10 +22,10 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Upserted(msgspec.Struct, gc=False):
-    """The object is new, or other than before.
+    """The object is new or has changed.
 
-    Shape: `before` is the hash of the published state it replaces, None when there was none (then
-    the record says "added"). `value` is the published bytes when they are at hand; None: unpack
+    `before` is the hash of the published state it replaces, None when there was none (then the
+    record is "added"). `value` is the published bytes when they are at hand; None: unpack
     `entry.packed`.
     """
 
@@ -39,8 +36,8 @@ class Upserted(msgspec.Struct, gc=False):
 
 
 class Removed(msgspec.Struct, gc=False):
-    """The object is gone. `entry` is its last known state; `resource_version` is what ce_wrrv must
-    say (WIRE 3).
+    """The object is gone. `entry` is its last known state; `resource_version` is the value of
+    ce_wrrv (docs/record-contract.md, section 3).
 
     `observed`: seen as DELETED in the watch; False: deduced from a list, or implied by a new uid.
     """
@@ -51,4 +48,4 @@ class Removed(msgspec.Struct, gc=False):
     observed: bool
 
 
-Change = Upserted | Removed
+ObjectChange = Upserted | Removed

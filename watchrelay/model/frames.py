@@ -1,9 +1,5 @@
-"""What the API server said, decoded no further than needed: the object's own fields stay the bytes
-that came.
-
-Room: model. In: kube decodes lines and pages into these. Out: watch reads types and versions, store
-reads the rest.
-"""
+"""What the API server sent, decoded no further than needed: the object's own fields stay the bytes
+that were received."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ FrameType = Literal["ADDED", "MODIFIED", "DELETED"]
 class ObjectFrame(msgspec.Struct, gc=False):
     """One object as the server sent it, in a watch line or a list page.
 
-    Shape: `fields` maps each top-level key of the object to its raw JSON, in the order it came;
-    `metadata` does the same one level down (and `fields["metadata"]` stays the raw whole).
-    `namespace` is "" for a cluster-scoped object. `type` is "ADDED" in a page. `size` is the length
-    of the object's JSON in bytes.
+    `fields` maps each top-level key of the object to its raw JSON, in the order it came; `metadata`
+    does the same one level down (and `fields["metadata"]` stays the raw whole). `namespace` is ""
+    for a cluster-scoped object. `type` is "ADDED" in a page. `size` is the length of the object's
+    JSON in bytes.
     """
 
     type: FrameType
@@ -46,7 +42,8 @@ class Bookmark(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An ERROR line, or a bare Status: it ends the stream. The error says what to do next."""
+    """An ERROR line, or a bare Status: it ends the stream. The error's class decides what to do
+    next."""
 
     error: KubeError
 
@@ -58,8 +55,8 @@ Frame = ObjectFrame | Bookmark | Failure
 class Page:
     """One HTTP response of a list.
 
-    Shape: `resource_version` may be "" (then not watchable); `continue_token` is None at the end;
-    `failures` has one error per item that could not be decoded (the others stand in `objects`).
+    `resource_version` may be "" (then not watchable); `continue_token` is None at the end;
+    `failures` has one error per item that could not be decoded (the others are in `objects`).
     """
 
     resource_version: str
@@ -70,8 +67,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The parameters of one list request, already legal together (WATCH 1.5-1.6). Empty string: do
-    not send."""
+    """The parameters of one list request, already legal together (docs/watch-facts.md 1.5-1.6).
+    Empty string: do not send."""
 
     limit: int = 0
     continue_token: str = ""

@@ -1,8 +1,5 @@
-"""How a resource is named in the config: `pods`, `po`, `Pod`, `deployments.apps`,
-`widgets.example.com/v1`, `*.example.com`.
-
-Room: model. In: the text of a `resource` key. Out: its parts; what they mean is said by discovery,
-or by `model/builtin.py` offline.
+"""Resource names as the config writes them: `pods`, `po`, `Pod`, `deployments.apps`,
+`widgets.example.com/v1`, `*.example.com`. Discovery, or offline `model/builtin.py`, resolves them.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ _DNS_SUBDOMAIN_MAX = 253
 
 @dataclass(frozen=True, slots=True)
 class ResourceName:
-    """A resource as it was named. Shape: group None: not said; version "": the server's choice."""
+    """A resource as it was named. `group` None: not given; `version` "": the server's choice."""
 
     name: str
     group: str | None = None
@@ -55,14 +52,14 @@ def parse_name(text: str) -> ResourceName:
         raise ValueError(f'"{text}" is not a resource name: write {meant}')
     if slash and not _VERSION.match(version):
         raise ValueError(
-            f'"{text}" is not a resource name: behind the slash stands a version, as in '
+            f'"{text}" is not a resource name: a version follows the slash, as in '
             "widgets.example.com/v1"
         )
     name, dot, group = whole.partition(".")
     first, _, rest = group.partition(".")
     if _VERSION.match(first):
         if slash:
-            raise ValueError(f'"{text}" says the version twice')
+            raise ValueError(f'"{text}" names the version twice')
         version, group = first, rest
     if name == "*":
         return _wildcard(text, group, version)

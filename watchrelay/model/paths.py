@@ -1,9 +1,5 @@
 """Paths into an object, as `drop` and `redact` name them: `spec.containers[*].env`, `data.*`,
-`metadata.annotations["a.b/c"]`.
-
-Room: model. In: the text of a config value. Out: a tuple of steps; config checks with it,
-store/transform.py walks with it.
-"""
+`metadata.annotations["a.b/c"]`."""
 
 from __future__ import annotations
 
@@ -34,9 +30,9 @@ _BARE = re.compile(r'[^.\[\]"*\s]+')
 def parse_path(text: str) -> Path:
     """The steps that `text` names.
 
-    Shape: at least one step; the first is never `Wild.ITEM`, for an object is a map.
-    Raises: ValueError, one line that says what is wrong and where, when the text is no path or
-    names what must stay. Law: parse_path(format_path(p)) == p for every path p that this returns.
+    At least one step; the first is never `Wild.ITEM`, for an object is a map.
+    Raises: ValueError, one line with what is wrong and where: the text is no path, or names a
+    protected key. parse_path(format_path(p)) == p for every path p that this returns.
     """
     if not text:
         raise ValueError("the path is empty")
@@ -63,7 +59,7 @@ def _step(text: str, at: int, steps: list[Step]) -> int:
         return quoted.end()
     if text[at] == "[":
         raise ValueError(
-            f'{text!r}: only [*] and ["quoted key"] may stand in brackets (at character {at + 1})'
+            f'{text!r}: only [*] and ["quoted key"] are allowed in brackets (at character {at + 1})'
         )
     if steps:
         if text[at] != ".":

@@ -20,28 +20,28 @@ _Bucket = tuple[Hashable, str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValueSet:
     """A set of strings: those `listed`, or with `inverted` all but those."""
 
     listed: frozenset[str] = frozenset()
     inverted: bool = True
 
-    def meet(self, other: Values) -> bool:
+    def meet(self, other: ValueSet) -> bool:
         """Whether both sets can have a string in common."""
         if self.inverted:
             return other.inverted or bool(other.listed - self.listed)
         return bool(self.listed - other.listed if other.inverted else self.listed & other.listed)
 
-    def only(self, listed: Collection[str]) -> Values:
+    def only(self, listed: Collection[str]) -> ValueSet:
         """Those of this set that are among `listed`."""
-        return Values(
+        return ValueSet(
             frozenset(each for each in listed if (each in self.listed) != self.inverted),
             inverted=False,
         )
 
-    def without(self, value: str) -> Values:
+    def without(self, value: str) -> ValueSet:
         """This set without `value`."""
-        return Values(
+        return ValueSet(
             self.listed | {value} if self.inverted else self.listed - {value}, self.inverted
         )
 
@@ -50,8 +50,8 @@ class Values:
 class Reach:
     """The namespaces and names that the objects of a stream can have."""
 
-    namespaces: Values = Values()
-    names: Values = Values()
+    namespaces: ValueSet = ValueSet()
+    names: ValueSet = ValueSet()
 
     @classmethod
     def of(cls, namespaces: Collection[str], fields: str) -> Reach:
@@ -74,7 +74,7 @@ class Reach:
 def _of_fields(fields: str) -> Reach:
     """Source: k8s.io/apimachinery/pkg/fields: terms are joined by commas that have no backslash
     before them; all must match."""
-    found = {"namespace": Values(), "name": Values()}
+    found = {"namespace": ValueSet(), "name": ValueSet()}
     for term in re.split(r"(?<!\\),", fields):
         if match := _TERM.fullmatch(term):
             field, operator, value = match.groups()
@@ -86,8 +86,8 @@ def _of_fields(fields: str) -> Reach:
 
 
 class Overlaps(Generic[Item]):
-    """Items with a reach each, in groups; tells which of a group meet without comparing each with
-    each."""
+    """Items with a reach each, in groups; finds which of a group overlap without comparing all
+    pairs."""
 
     def __init__(self) -> None:
         self._buckets: dict[_Bucket, list[tuple[int, Reach, Item]]] = {}
@@ -125,7 +125,7 @@ class Overlaps(Generic[Item]):
         )[2]
 
 
-def _buckets(group: Hashable, by: str, values: Values) -> list[_Bucket]:
+def _buckets(group: Hashable, by: str, values: ValueSet) -> list[_Bucket]:
     """A bucket for each value that is listed, or the one of those without a limit."""
     return (
         [(group, by, value) for value in values.listed]

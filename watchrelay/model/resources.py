@@ -1,8 +1,4 @@
-"""What is followed: a resource, the part of it that is asked for, and the versions the server
-speaks in.
-
-Room: model. In: discovery and config. Out: values every room may hold.
-"""
+"""What is watched: a resource, the selection of it, and the order of resourceVersions."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ where a topic holds several resources."""
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One group/version/plural: the thing that one list+watch follows. Shape: group is "" for the
-    core group."""
+    """One group/version/plural: the thing that one list+watch follows. Group is "" for the core
+    group."""
 
     group: str
     version: str
@@ -40,7 +36,7 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str | None = None) -> str:
-        """The URL path of the collection. Source: WATCH 1.1."""
+        """The URL path of the collection. Source: docs/watch-facts.md 1.1."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         return (
             f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
@@ -74,7 +70,8 @@ _VERSION_MAX = 1024
 
 
 def watchable(version: str) -> bool:
-    """Whether a watch may start from `version`: "" and "0" mean any state (WATCH 2.11)."""
+    """Whether a watch may start from `version`: "" and "0" mean any state (docs/watch-facts.md
+    2.11)."""
     return version not in {"", "0"} and len(version) <= _VERSION_MAX
 
 
@@ -82,7 +79,8 @@ _COMPARABLE_MAX = str(2**64 - 1)
 
 
 def comparable(version: str) -> bool:
-    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504, WATCH 4.1-4.2."""
+    """True for a decimal without leading zero, at most 2^64-1. Source: KEP-5504,
+    docs/watch-facts.md 4.1-4.2."""
     return (
         version.isascii()
         and version.isdigit()
@@ -98,7 +96,7 @@ def compare(left: str, right: str) -> int | None:
     """-1, 0 or 1 as `left` is older than, equal to or newer than `right`; None when the two cannot
     be ordered.
 
-    Law: compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
+    compare(a, b) == -compare(b, a) wherever it is not None. Source: KEP-5504.
     """
     if left == right:
         return 0

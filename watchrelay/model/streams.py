@@ -1,9 +1,5 @@
-"""What a stream is: one entry of the config, resolved. One watcher, one store, one writer, one
-epoch, one digest.
-
-Room: model. In: app builds these from config and discovery. Out: every room reads the part it
-needs.
-"""
+"""A stream: one resolved entry of the config, with one watch, one store, one writer, one epoch and
+one digest."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ class WatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """Everything that decides what a stream's topic holds, and where. Shape: see
-    docs/record-contract.md.
+    """Everything that decides what a stream's topic holds, and where. see docs/record-contract.md.
 
     `config_hash` is ce_wrconfig; `key_prefix` is b"" or b"pods/"; `labels` is group, version,
     resource for metrics.

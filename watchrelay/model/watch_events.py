@@ -1,8 +1,7 @@
-"""What the watch says to whoever keeps the state: kube-rs's events, in batches.
+"""What the watch yields to the store: kube-rs's events, in batches.
 
-Room: model. In: watch/loop.py yields these, in order. Out: store/reflector.py turns them into state
-and changes. Every list is bracketed: `ListBegun`, any number of `Listed`, then `ListDone`, or a new
-`ListBegun` that voids what came before.
+Every list is bracketed: `ListBegun`, any number of `Listed`, then `ListDone`, or a new `ListBegun`
+that voids the unfinished list.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Listed:
 class ListDone:
     """The list is complete (init-done) and shows the state at `resource_version`.
 
-    `confirmed`: a second, quorum list asked because the first looked implausible (WATCH 5.8); it is
-    believed whatever it says. `since`: where the former watch stood, when the next one goes on from
-    there and not from the list: what it then shows up to `resource_version` is in the list already,
-    and was not missed. "" otherwise.
+    `confirmed`: a second, quorum list requested because the first was suspicious
+    (docs/watch-facts.md 5.8); it is accepted unconditionally. `since`: the cursor of the former
+    watch, when the next one resumes from it and not from the list: its changes up to
+    `resource_version` are in the list already. "" otherwise.
     """
 
     resource_version: str
@@ -80,8 +79,8 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The resource is served no longer (absent from discovery, twice): every held object is a
-    removal. WATCH 8.4."""
+    """The resource is no longer served (absent from discovery, twice): every object is a removal.
+    docs/watch-facts.md 8.4."""
 
 
 Watched = ListBegun | Listed | ListDone | Observed | Progressed | Troubled | Gone

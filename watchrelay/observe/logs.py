@@ -7,8 +7,8 @@ import logging
 import sys
 from typing import IO, Any, Literal
 
-from watchrelay.core import clock
 from watchrelay.core.text import printable, short
+from watchrelay.core.timestamps import rfc3339
 
 LogFormat = Literal["json", "console", "auto"]
 
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line. Values that JSON does not know are written as text."""
         line: dict[str, Any] = {
-            "time": clock.rfc3339(int(record.created * 1000)),
+            "time": rfc3339(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -72,7 +72,7 @@ class ConsoleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line: time of day, level, phrase, then `name=value` pairs."""
-        at = clock.rfc3339(int(record.created * 1000))[11:23]
+        at = rfc3339(int(record.created * 1000))[11:23]
         level = f"{record.levelname:<7}"
         if self._colour:
             level = f"{_COLOURS.get(record.levelname, '')}{level}{_RESET}"

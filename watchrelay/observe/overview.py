@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from watchrelay.core import clock
 from watchrelay.core.text import printable
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.observe.health import Readiness
 from watchrelay.observe.status import StatusRegistry, StreamStatus
 from watchrelay.observe.verdicts import LEVELS, Card, StreamVerdict, cards, headline, judge
@@ -127,7 +128,7 @@ def _card_lines(card: Card, now_ms: int) -> Iterator[str]:
         if card.next_ms is None or card.next_ms < now_ms
         else f", tried again in {duration(card.next_ms - now_ms)}"
     )
-    since = f"{clock.rfc3339(card.since_ms)} ({duration(now_ms - card.since_ms)})"
+    since = f"{rfc3339(card.since_ms)} ({duration(now_ms - card.since_ms)})"
     yield f"{_MARKS.get(card.level, '- ')} {card.advice.title}, since {since}{again}"
     if card.streams:
         more = len(card.streams) - 8

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from watchrelay.core import causes, clock
 from watchrelay.core.causes import Cause, CauseKind
 from watchrelay.core.text import short
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.observe.event_rate import EventRate
 
 State = Literal["waiting", "listing", "resuming", "watching", "backoff", "standby", "stopped"]
@@ -258,7 +259,7 @@ class StreamStatus:
     def history_json(self) -> list[dict[str, str]]:
         """The public form of the history, newest first."""
         return [
-            {"time": clock.rfc3339(each.at_ms), "state": each.state, "said": each.message}
+            {"time": rfc3339(each.at_ms), "state": each.state, "said": each.message}
             for each in reversed(self.history)
         ]
 
@@ -274,11 +275,11 @@ class StreamStatus:
 
     def _error(self) -> dict[str, str] | None:
         message, _, at_ms = self.trouble()
-        return {"message": message, "time": clock.rfc3339(at_ms)} if message else None
+        return {"message": message, "time": rfc3339(at_ms)} if message else None
 
 
 def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else clock.rfc3339(at_ms)
+    return None if at_ms is None else rfc3339(at_ms)
 
 
 class Problems(dict[str, str]):

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 
-from watchrelay.contract.records import parse_instant
-from watchrelay.core import clock
+from watchrelay.core.timestamps import parse_timestamp, rfc3339
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
 from watchrelay.publish.partition_queue import RenderedBatch
@@ -97,14 +96,14 @@ class PublishReporter:
         self._status.last_snapshot = str(ended) if "time" in index else None
         with suppress(ValueError):
             # its clock may be ahead of ours
-            ended_ms = min(parse_instant(str(ended).encode()), now_ms)
+            ended_ms = min(parse_timestamp(str(ended).encode()), now_ms)
             self._metrics.snapshot_last_success_timestamp_seconds.set(ended_ms / 1000)
 
     def concluded(self, snapshot: Snapshot, *, live: int, took_s: float, now_ms: int) -> None:
         """Report a snapshot whose index record is written. `live`: objects held; `now_ms`: wall
         milliseconds."""
         metrics, stream = self._metrics, self._status.stream
-        self._status.last_snapshot = clock.rfc3339(now_ms)
+        self._status.last_snapshot = rfc3339(now_ms)
         metrics.snapshot_running.set(0)
         metrics.snapshot_objects.set(live)
         metrics.snapshot_duration_seconds.set(took_s)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from watchrelay.contract.control import SnapshotPartition, snapshot_value
-from watchrelay.contract.records import parse_instant
+from watchrelay.core.timestamps import parse_timestamp
 from watchrelay.model.changes import Entry
 
 GROWTH_RECORDS = 10_000
@@ -184,7 +184,9 @@ class SnapshotSchedule:
         if self._interval_s:
             age_s = math.inf
             with suppress(ValueError):
-                age_s = max(0.0, (wall_ms - parse_instant(str(index.get("time")).encode())) / 1000)
+                age_s = max(
+                    0.0, (wall_ms - parse_timestamp(str(index.get("time")).encode())) / 1000
+                )
             self._at_s = now_s + max(
                 0.0, self._interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - age_s
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from watchrelay.contract.records import Trimmed
 from watchrelay.contract.wire import MarkerKind, Reason, Verb
-from watchrelay.model.changes import Change, Entry, Removed, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.resources import compare
 from watchrelay.publish.conflation import DirtyKey, DirtyKeys
 from watchrelay.publish.partition_queue import (
@@ -139,7 +139,7 @@ class StreamQueues:
     # ---- changes, snapshots, repairs ----
 
     def push(
-        self, changes: Sequence[Change], *, reason: Reason, time_ms: int, received_s: float
+        self, changes: Sequence[ObjectChange], *, reason: Reason, time_ms: int, received_s: float
     ) -> None:
         """Queue one record per change, in the same step as the change of the store.
 
@@ -391,9 +391,9 @@ class StreamQueues:
 
     # ---- over the bound ----
 
-    def _enter(self, changes: Sequence[Change], received_s: float) -> list[Change]:
+    def _enter(self, changes: Sequence[ObjectChange], received_s: float) -> list[ObjectChange]:
         """Take the changes of partitions over their bound into their sets; returns the others."""
-        rest: list[Change] = []
+        rest: list[ObjectChange] = []
         for change in changes:
             key, entry = change.key, change.entry
             dirty = self.partitions[entry.partition].dirty

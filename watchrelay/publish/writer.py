@@ -16,7 +16,7 @@ from watchrelay.contract.records import CloudEvents, encoder_for
 from watchrelay.contract.wire import Batch, Reason, Receipt
 from watchrelay.core import clock
 from watchrelay.core.errors import Fenced, RecordTooLarge, fenced_by
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.streams import StreamSpec
 from watchrelay.observe.metrics import StreamMetrics, TopicMetrics
 from watchrelay.observe.status import StreamStatus
@@ -147,7 +147,7 @@ class StreamRelay:
         """Return when the queues take more; over the bound, `overload: block` waits here."""
         await self._backpressure.room()
 
-    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue the records of `changes`, in the same step as the change of the store.
 
         The first list is not pushed, `synced` begins its snapshot; but its difference from an

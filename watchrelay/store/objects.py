@@ -12,7 +12,7 @@ from typing import Final
 
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Change, Entry, Removed, Upserted
+from watchrelay.model.changes import Entry, ObjectChange, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.store.pack import TRAIN_AT_OBJECTS, ObjectCompressor
@@ -36,7 +36,7 @@ class ApplyResult:
     `repeated`, the held state or an older one; `elsewhere`, a namespace outside of the stream.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
     suppressed: int = 0
     repeated: int = 0
     elsewhere: int = 0
@@ -51,7 +51,7 @@ class ReplaceResult:
     could not be decoded.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
     missed: int = 0
     kept: int = 0
 
@@ -256,16 +256,16 @@ class Store:
             self._train(entries)
         return applied
 
-    def _confirm(self, changes: Sequence[Change]) -> None:
+    def _confirm(self, changes: Sequence[ObjectChange]) -> None:
         """Drop objects from `_unconfirmed` that the watch shows."""
         if self._unconfirmed:
             for change in changes:
                 self._unconfirmed.pop(change.key, None)
 
-    def clear(self, resource_version: str) -> list[Change]:
+    def clear(self, resource_version: str) -> list[ObjectChange]:
         """Remove every object, as of `resource_version`; returns one removal each."""
         self._staged = None
-        changes: list[Change] = [
+        changes: list[ObjectChange] = [
             Removed(key, entry, resource_version, observed=False)
             for key, entry in self._entries.items()
         ]

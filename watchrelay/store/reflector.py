@@ -9,7 +9,7 @@ from typing import Protocol, assert_never
 
 from watchrelay.contract.wire import Reason
 from watchrelay.core import clock
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import compare
 from watchrelay.model.watch_events import (
@@ -39,7 +39,7 @@ class ChangePublisher(Protocol):
         """Return when more changes are accepted."""
         ...
 
-    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         """Queue `changes`, in the step that changed the store. `received_s` is monotonic, 0.0 for
         those of a list."""
         ...

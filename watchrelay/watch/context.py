@@ -13,7 +13,7 @@ from watchrelay.core.errors import (
     KubeError,
     Misconfigured,
     NotFound,
-    Refused,
+    TransientlyForbidden,
     Unauthorized,
     Unreachable,
 )
@@ -31,7 +31,7 @@ its RBAC caches are empty."""
 UNDECODABLE_WINDOW_S = 600.0
 
 SLOW_DELAYS: tuple[tuple[type[KubeError], Backoff], ...] = (
-    (Refused, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
+    (TransientlyForbidden, Backoff(base_s=1.0, cap_s=4.0, jitter=0.25)),
     (Unauthorized, Backoff(base_s=5.0, cap_s=60.0, jitter=0.2, ceiling_s=60.0)),
     (Forbidden, Backoff(base_s=30.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),
     (NotFound, Backoff(base_s=5.0, cap_s=300.0, jitter=0.2, ceiling_s=300.0)),

@@ -24,7 +24,7 @@ from watchrelay.core.errors import (
     NotAcceptable,
     NotFound,
     NotWatchable,
-    Refused,
+    TransientlyForbidden,
     Unauthorized,
     Unavailable,
     Undecodable,
@@ -1227,7 +1227,7 @@ def _refused(
     rules: WatchRules, context: StreamContext, error: Forbidden, again: Next, now_s: float
 ) -> Step:
     """A 403 for what was allowed before: no operator is needed until it has lasted."""
-    refused = Refused(
+    refused = TransientlyForbidden(
         f"{error.what}; it was allowed before, as while an API server starts", status=error.status
     )
     context, delay_s = context.retry_slowly(rules, refused, now_s)

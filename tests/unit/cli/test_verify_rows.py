@@ -7,11 +7,11 @@ import io
 import json
 
 from watchrelay.cli.verify import Row, print_rows
-from watchrelay.consumer.audit import Audit, Problem
+from watchrelay.consumer.audit import Audit, AuditProblem
 from watchrelay.consumer.origin import Origin
 
 
-def row(stream: str, partition: int, *problems: Problem, proven: bool = True) -> Row:
+def row(stream: str, partition: int, *problems: AuditProblem, proven: bool = True) -> Row:
     audit = Audit(
         stream,
         f"k8s.t.{stream}",
@@ -33,7 +33,7 @@ def row(stream: str, partition: int, *problems: Problem, proven: bool = True) ->
 GOOD = [row("nodes", 0), row("pods", 0), row("pods", 1)]
 BAD = [
     *GOOD[:2],
-    row("pods", 1, Problem("gap", 7, None, "sequence 5 never reached the log"), proven=False),
+    row("pods", 1, AuditProblem("gap", 7, None, "sequence 5 never reached the log"), proven=False),
 ]
 
 

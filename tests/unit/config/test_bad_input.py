@@ -129,9 +129,7 @@ def test_a_missing_file_a_directory_and_no_file_at_all_are_told_apart(
 
 def test_a_pipe_that_nobody_writes_to_is_no_reason_to_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(
-        ConfigError, match="pipe: cannot be read: it is a pipe that nobody writes to"
-    ):
+    with pytest.raises(ConfigError, match="pipe: cannot be read: it is a pipe without a writer"):
         load_settings(str(tmp_path / "pipe"), environ={})
 
 
@@ -265,8 +263,8 @@ ENTRIES = {
     ],
     "- resource: widgets/1": [
         (
-            '4: resources[0].resource: "widgets/1" is not a resource name: behind the slash '
-            "stands a version, as in widgets.example.com/v1"
+            '4: resources[0].resource: "widgets/1" is not a resource name: a version '
+            "follows the slash, as in widgets.example.com/v1"
         )
     ],
     "- resource: bindings": ["4: resources[0].resource: bindings cannot be listed and watched"],

@@ -132,7 +132,7 @@ def test_a_resource_as_in_a_url_or_an_api_version_is_answered_with_its_name(
 )
 def test_what_has_no_certain_meaning_is_not_guessed(tmp_path: Path, name: str) -> None:
     (said,) = problems(tmp_path, f"{KAFKA}\nresources: [{{resource: '{name}'}}]")
-    assert said.endswith("behind the slash stands a version, as in widgets.example.com/v1")
+    assert said.endswith("a version follows the slash, as in widgets.example.com/v1")
 
 
 @pytest.mark.parametrize(

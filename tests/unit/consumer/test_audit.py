@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.story import NODES, Log, Writer, resend, stream
-from watchrelay.consumer.audit import Audit, Problem, Stale, bare_hash
+from watchrelay.consumer.audit import Audit, AuditProblem, Stale, bare_hash
 from watchrelay.consumer.origin import Origin
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import decode
@@ -255,7 +255,7 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
         )
     found = audit(log)
     assert len(found.problems) == 1_001
-    assert found.problems[-1] == Problem("unproven", None, None, "and 200 problems more")
+    assert found.problems[-1] == AuditProblem("unproven", None, None, "and 200 problems more")
 
 
 def test_what_was_held_at_a_version_can_be_told_while_the_log_goes_on() -> None:

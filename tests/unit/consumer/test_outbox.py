@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from watchrelay.consumer.changes import Saved, Why
 from watchrelay.consumer.origin import Origin
 from watchrelay.consumer.outbox import FOLD_CHANGES, Cause, Item, Outbox
-from watchrelay.consumer.partitions import Lane
-from watchrelay.consumer.pending import Pending
+from watchrelay.consumer.partitions import PartitionReplica, Pending
 from watchrelay.consumer.replica import Changed, Held
 from watchrelay.contract.records import MarkerRecord
 from watchrelay.contract.wire import Position
@@ -182,7 +181,7 @@ def test_what_nobody_takes_never_outgrows_the_state() -> None:
 
 def test_many_partitions_share_the_bound() -> None:
     pending = Pending()
-    lanes = [Lane("pods", number, Origin()) for number in range(50)]
+    lanes = [PartitionReplica("pods", number, Origin()) for number in range(50)]
     for lane in lanes:
         lane.replica.apply(
             MarkerRecord("pods", 1, 1, "heartbeat", lane.partition, "", "c", 50, "9")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from watchrelay.consumer import PositionsLost, TopicReader
-from watchrelay.consumer.origin import Described
-from watchrelay.consumer.saved import Owed, saved_from
+from watchrelay.consumer.origin import DescribedStream
+from watchrelay.consumer.saved import UnreachedPositions, saved_from
 
 PLACE: dict[str, Any] = {
     "stream": "pods",
@@ -89,9 +89,7 @@ def test_what_is_no_list_of_places_is_refused(resume: object) -> None:
 
 
 def test_a_place_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="entry 2: stream pods, partition 0 stands in entry 0 already"
-    ):
+    with pytest.raises(ValueError, match="entry 2: stream pods, partition 0 is in entry 0 already"):
         reader([PLACE, {**PLACE, "partition": 1}, {**PLACE, "topic": "k8s.other"}])
 
 
@@ -104,20 +102,25 @@ def test_what_positions_gives_is_taken_back() -> None:
 
 
 def test_a_place_in_a_partition_that_the_stream_has_no_more_is_lost() -> None:
-    owed = Owed(saved_from([{**PLACE, "partition": 99}]))
+    owed = UnreachedPositions(saved_from([{**PLACE, "partition": 99}]))
     owed.compare(
-        {"nodes": Described("k8s.t.core.nodes", 1), "pods": Described("k8s.t.core.pods", 100)}
+        {
+            "nodes": DescribedStream("k8s.t.core.nodes", 1),
+            "pods": DescribedStream("k8s.t.core.pods", 100),
+        }
     )
     with pytest.raises(
         PositionsLost,
         match=r"k8s.t.core.pods/99, offset 40, cannot .*: the stream has 3 partitions now; start "
         r"without",
     ):
-        owed.compare({"pods": Described("k8s.t.core.pods", 3)})
+        owed.compare({"pods": DescribedStream("k8s.t.core.pods", 3)})
 
 
 def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes_streams() -> None:
-    owed = Owed(saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}]))
+    owed = UnreachedPositions(
+        saved_from([{**PLACE, "partition": 99}, {**PLACE, "topic": "k8s.t.core.others"}])
+    )
     owed.forget("k8s.t.core.others", 0, None, 0, wanted=False)
     assert [each.topic for each in owed.all()] == ["k8s.t.core.pods"], (
         "what is not read any more is forgotten"
@@ -127,15 +130,17 @@ def test_a_place_of_a_topic_with_fewer_partitions_is_lost_where_nobody_describes
 
 
 def test_a_place_whose_topic_is_described_and_not_there_yet_is_kept() -> None:
-    owed = Owed(saved_from([PLACE]))
-    owed.forget("k8s.t.core.pods", 0, {"pods": Described("k8s.t.core.pods", 1)}, 0, wanted=True)
+    owed = UnreachedPositions(saved_from([PLACE]))
+    owed.forget(
+        "k8s.t.core.pods", 0, {"pods": DescribedStream("k8s.t.core.pods", 1)}, 0, wanted=True
+    )
     assert owed.holds("k8s.t.core.pods", 0, "pods")
 
 
 def test_a_place_of_a_stream_that_was_retired_is_lost_and_one_of_a_topic_that_is_not_wanted_is_forgotten() -> (
     None
 ):
-    owed = Owed(saved_from([PLACE]))
+    owed = UnreachedPositions(saved_from([PLACE]))
     with pytest.raises(
         PositionsLost,
         match="the control topic describes no such stream any more, so it was retired; start "

@@ -19,11 +19,14 @@ from aiokafka.errors import (
 
 from watchrelay.consumer import TopicReader
 from watchrelay.consumer.connecting import away, unreadable
-from watchrelay.consumer.origin import Described
+from watchrelay.consumer.origin import DescribedStream
 from watchrelay.consumer.topic_metadata import what_is_missing
 
 CONTROL = "k8s.t.control"
-DESCRIBED = {"pods": Described("k8s.t.core.pods", 3), "nodes": Described("k8s.t.core.nodes", 1)}
+DESCRIBED = {
+    "pods": DescribedStream("k8s.t.core.pods", 3),
+    "nodes": DescribedStream("k8s.t.core.nodes", 1),
+}
 
 
 def missing(there: dict[str, frozenset[int]]) -> dict[str, str]:

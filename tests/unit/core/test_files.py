@@ -34,7 +34,7 @@ def test_what_is_no_file_says_so_and_leaves_nothing_open(path: str, kind: type[O
 def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(TimeoutError, match="it is a pipe that nobody writes to"):
+    with pytest.raises(TimeoutError, match="it is a pipe without a writer"):
         read_bounded(pipe, 5, writer_s=_SOON_S)
 
 
@@ -45,7 +45,7 @@ def test_a_pipe_whose_writer_falls_silent_is_given_up(tmp_path: Path) -> None:
     try:
         os.write(writer, b"half of ")
         with pytest.raises(
-            TimeoutError, match=r"it is a pipe whose writer has said nothing for 0\.05 s"
+            TimeoutError, match=r"it is a pipe whose writer has sent nothing for 0\.05 s"
         ):
             read_bounded(pipe, 100, silence_s=_SOON_S)
     finally:

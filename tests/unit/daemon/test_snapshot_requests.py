@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from watchrelay.contract.records import Instants
+from watchrelay.core.timestamps import rfc3339
 from watchrelay.daemon.snapshot_requests import (
     ALL_WAITING_MAX,
     EXPIRE_S,
@@ -34,7 +34,7 @@ class Control:
 
 
 def index(*ids: str, ended_ms: int = NOW_MS) -> dict[str, object]:
-    return {"requests": list(ids), "time": Instants().render(ended_ms).decode()}
+    return {"requests": list(ids), "time": rfc3339(ended_ms)}
 
 
 def ask(

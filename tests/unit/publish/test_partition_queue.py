@@ -12,7 +12,7 @@ from watchrelay.contract.records import (
     content_hash,
     decode,
 )
-from watchrelay.model.changes import Change, Entry
+from watchrelay.model.changes import Entry, ObjectChange
 from watchrelay.publish.partition_queue import PartitionQueue, RenderedBatch
 from watchrelay.publish.stream_queues import StreamQueues
 from watchrelay.publish.trim import trim
@@ -30,7 +30,7 @@ def queues(*, raw_bytes: int = 1 << 20, packed_max: int = 1 << 20) -> StreamQueu
     return StreamQueues(1, raw_bytes=raw_bytes, packed_max=packed_max, oversize=fit)  # type: ignore[arg-type]
 
 
-def push(sequencer: StreamQueues, changes: list[Change]) -> None:
+def push(sequencer: StreamQueues, changes: list[ObjectChange]) -> None:
     sequencer.push(changes, reason="watch", time_ms=1000, received_s=1.0)
 
 

@@ -14,7 +14,8 @@ from tests.simulation.process import CONTROL, PLAIN, STREAM, TOPIC, Config, Life
 from tests.simulation.world import World
 from tests.support.relays import run_virtually, until
 from watchrelay.consumer.replica import Replica
-from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord, parse_instant
+from watchrelay.contract.records import Decoded, MarkerRecord, ObjectRecord
+from watchrelay.core.timestamps import parse_timestamp
 
 PARTITIONS = 2
 NAMES = "abcdef"
@@ -98,7 +99,7 @@ def test_a_second_life_appends_no_object_and_counts_on_from_the_same_snapshot() 
             }
             assert samples[
                 "watchrelay_snapshot_last_success_timestamp_seconds"
-            ] * 1000 == parse_instant(second.status.last_snapshot.encode())
+            ] * 1000 == parse_timestamp(second.status.last_snapshot.encode())
         assert appended(world, at) == []
         beats = [
             each

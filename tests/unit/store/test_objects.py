@@ -9,7 +9,7 @@ import pytest
 from tests.support.pods import frame_of, pod_frame
 from tests.unit.store.frames import WIDGETS, entries, frame, listing, state, widgets
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Change, Removed, Upserted
+from watchrelay.model.changes import ObjectChange, Removed, Upserted
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.resources import Resource
 from watchrelay.store.objects import ReplaceResult, Store
@@ -18,7 +18,7 @@ from watchrelay.store.transform import Transform
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 
 
-def told(changes: list[Change]) -> list[tuple[str, ...]]:
+def told(changes: list[ObjectChange]) -> list[tuple[str, ...]]:
     """Changes in short: verb, key, and what a record says of them."""
     short: list[tuple[str, ...]] = []
     for change in changes:
@@ -36,7 +36,7 @@ def told(changes: list[Change]) -> list[tuple[str, ...]]:
     return short
 
 
-def listing_changes(store: Store, frames: list[ObjectFrame]) -> list[Change]:
+def listing_changes(store: Store, frames: list[ObjectFrame]) -> list[ObjectChange]:
     """What a complete list of `frames` changes."""
     store.begin_list()
     store.stage(frames)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
 from watchrelay.contract.wire import Reason
 from watchrelay.core.errors import Interrupted
-from watchrelay.model.changes import Change
+from watchrelay.model.changes import ObjectChange
 from watchrelay.model.frames import ObjectFrame
 from watchrelay.model.watch_events import (
     Gone,
@@ -36,7 +36,7 @@ class FakePublisher:
     async def room(self) -> None:
         self.told.append(("room", len(self.store)))
 
-    def push(self, changes: Sequence[Change], *, reason: Reason, received_s: float) -> None:
+    def push(self, changes: Sequence[ObjectChange], *, reason: Reason, received_s: float) -> None:
         self.told.append(
             (
                 "push",

@@ -6,12 +6,12 @@ from __future__ import annotations
 from tests.unit.store.frames import WIDGETS, frame, state, widgets
 from watchrelay.contract.partitioning import partition_of
 from watchrelay.contract.records import content_hash
-from watchrelay.model.changes import Change, Entry, Removed
+from watchrelay.model.changes import Entry, ObjectChange, Removed
 from watchrelay.store.objects import Store
 from watchrelay.store.transform import Transform
 
 
-def told(changes: list[Change]) -> list[tuple[str, str, str]]:
+def told(changes: list[ObjectChange]) -> list[tuple[str, str, str]]:
     return [
         ("deleted", each.key.decode(), each.resource_version)
         if isinstance(each, Removed)

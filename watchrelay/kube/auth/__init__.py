@@ -1,2 +1,2 @@
-"""Who we are to the API server and how we reach it: credentials, kubeconfig, exec plugins, TLS,
-proxies."""
+"""Access to the API server: a kubeconfig or a service account in; endpoint, headers and TLS context
+of the next request out. It does not know what the requests are for."""

@@ -1,46 +1,45 @@
-"""Who we are to the API server, and whom we trust to be it.
+"""The credentials of one cluster and user, kept fresh: tokens, client certificates and CAs are read
+again as they rotate, exec plugins run again as their credentials expire.
 
-Room: kube. In: the in-cluster service account, or a kubeconfig. Out: the endpoint, headers and TLS
-context of the next request, kept fresh: tokens, client certificates and CAs are read again as they
-rotate, exec plugins run again as their answers expire.
-Source: WATCH 7; client-go rest/config.go, transport/, tools/clientcmd.
+Source: docs/watch-facts.md 7; client-go rest/config.go, transport/, tools/clientcmd.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import ssl
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from watchrelay.core import clock
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError
 from watchrelay.core.files import read_bounded
 from watchrelay.kube.auth.exec_plugin import TIMEOUT_S, ExecCredentials
-from watchrelay.kube.auth.hostname import check_host
 from watchrelay.kube.auth.kubeconfig import (
     FILE_BYTES_MAX,
     WRITER_S,
     Cluster,
+    CredentialData,
     Impersonation,
-    Secret,
     User,
     read_kubeconfig,
 )
-from watchrelay.kube.auth.proxy import choose_proxy
-from watchrelay.kube.auth.reread import Reread
+from watchrelay.kube.auth.proxy import check_host, choose_proxy
 from watchrelay.kube.auth.tls import (
     ClientCertificate,
     build_context,
     check_authorities,
     check_client,
 )
-from watchrelay.kube.client import Endpoint
+from watchrelay.kube.auth.transport import Endpoint
+
+log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # a minute, less the 10 s of leeway that client-go takes: a rotated token is used within 60 s
@@ -54,9 +53,61 @@ _HEADER_KEY = frozenset((string.ascii_letters + string.digits + "!#$&'*+-.^_`|~"
 T = TypeVar("T")
 
 
+class Reread(Generic[T]):
+    """A value read from files, read again when it is older than `interval_s`.
+
+    Raises: whatever `load` raises (OSError, ValueError), but only while there is no value yet.
+    """
+
+    def __init__(
+        self, load: Callable[[], T], *, what: str, interval_s: float, now_s: Callable[[], float]
+    ) -> None:
+        self._load = load
+        self._what = what
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._value: T | None = None
+        self._due_s = self._read_s = float("-inf")
+        self._failing = False
+
+    def current(self) -> T:
+        """The value; reads the files if it is time to. Blocks for a small read: these are files of
+        a few KB."""
+        now_s = self._now_s()
+        if now_s >= self._due_s or self._value is None:
+            self._due_s, self._read_s = now_s + self._interval_s, now_s
+            self._refresh()
+        assert self._value is not None, "a failed first read raises"
+        return self._value
+
+    def expire(self, asked_s: float) -> None:
+        """The value that a request carried at `asked_s` was refused: the next `current` reads the
+        files, unless they were read since then."""
+        if self._read_s <= asked_s:
+            self._due_s = float("-inf")
+
+    def _refresh(self) -> None:
+        try:
+            value = self._load()
+        except (OSError, ValueError) as error:
+            if self._value is None:
+                raise
+            if not self._failing:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                log.warning(
+                    "credential file unusable; keeping the previous one",
+                    extra={"what": self._what, "reason": reason},
+                )
+            self._failing = True
+            return
+        if self._failing:
+            log.info("credential file usable again", extra={"what": self._what})
+        self._failing = False
+        self._value = value
+
+
 class ClusterCredentials:
-    """The credentials of one cluster and user. Files are read where they stand; what they hold is
-    never logged or shown.
+    """The credentials of one cluster and user. File contents are never logged or shown.
 
     Raises: ConfigError from the constructor for files that are missing or unusable at the start.
     """
@@ -77,15 +128,11 @@ class ClusterCredentials:
         # the connector has no place for it
         if cluster.tls_server_name and proxy is not None and proxy.startswith("socks"):
             cure = "give server the name that its certificate carries: the proxy resolves it"
-            raise ConfigError(
-                [
-                    Problem(
-                        "cannot be used through a socks5 proxy",
-                        "tls-server-name",
-                        cluster.where,
-                        hint=cure,
-                    )
-                ]
+            raise ConfigError.of(
+                "cannot be used through a socks5 proxy",
+                "tls-server-name",
+                cluster.where,
+                hint=cure,
             )
         self._endpoint = Endpoint(
             cluster.server, cluster.tls_server_name, proxy, not cluster.disable_compression
@@ -116,7 +163,7 @@ class ClusterCredentials:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where to go; the same for as long as this object lives."""
+        """Where to go; constant for this object."""
         return self._endpoint
 
     async def headers(self) -> list[tuple[str, str]]:
@@ -191,7 +238,7 @@ class ClusterCredentials:
     ) -> ExecCredentials | None:
         user = self._user
         if user.exec_plugin is None or self._token or user.token or user.username:
-            # what is written in the kubeconfig goes before what a plugin says (client-go, exec
+            # what is written in the kubeconfig has priority over a plugin (client-go, exec
             # round tripper)
             return None
         return ExecCredentials(
@@ -208,7 +255,7 @@ class ClusterCredentials:
         return Reread(load, what=what, interval_s=interval_s, now_s=self._now_s)
 
     def _read_all(self) -> None:
-        """Reads every file once, so that a mistake is said at the start."""
+        """Reads every file once, so that mistakes are reported at the start."""
         user, cluster = self._user, self._cluster
         _first_read(
             self._authorities, "certificate-authority", cluster.authority.file, cluster.where
@@ -268,14 +315,10 @@ def _choose(
         # client-go passes over the missing ones, too
         if files := [file for file in named if file.exists()]:
             return read_kubeconfig(files).resolve(context)
-        raise ConfigError(
-            [
-                Problem(
-                    f"no such file: {', '.join(map(str, named))}",
-                    path="$KUBECONFIG",
-                    source="environment",
-                )
-            ]
+        raise ConfigError.of(
+            f"no such file: {', '.join(map(str, named))}",
+            path="$KUBECONFIG",
+            source="environment",
         )
     home = _expanded(f"{environ.get('HOME') or '~'}/.kube/config")
     if home.exists():
@@ -284,20 +327,16 @@ def _choose(
         f"there is no service account at {account}, $KUBECONFIG is not set, and {home} does "
         "not exist"
     )
-    raise ConfigError(
-        [
-            Problem(
-                f"no way to the API server is configured: {tried}",
-                path="kubernetes",
-                hint="set kubernetes.kubeconfig",
-            )
-        ]
+    raise ConfigError.of(
+        f"cannot load Kubernetes credentials: {tried}",
+        path="kubernetes",
+        hint="set kubernetes.kubeconfig",
     )
 
 
 def _expanded(path: str) -> Path:
-    """`path` with the home directory that `~` or `~NAME` stands for; as written where nobody has
-    one, such as a container's uid."""
+    """`path` with `~` or `~NAME` expanded; unchanged where there is no home directory, such as for
+    a container's uid."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -310,14 +349,14 @@ def _in_cluster(environ: Mapping[str, str], account: Path) -> tuple[Cluster, Use
     cluster = Cluster(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         # Without the file the system's authorities are trusted, as client-go does.
-        authority=Secret(file=authority) if authority.exists() else Secret(),
+        authority=CredentialData(file=authority) if authority.exists() else CredentialData(),
         where=str(account),
     )
     return cluster, User(token_file=account / "token", where=str(account))
 
 
 def _with_scheme(cluster: Cluster, user: User) -> Cluster:
-    """`host:port` alone means https where TLS is spoken of, else http, as client-go reads it."""
+    """`host:port` alone means https where TLS is configured, else http, as client-go reads it."""
     server = cluster.server
     if "://" not in server:
         server = f"{'https' if cluster.authority or cluster.insecure or user.certificate else 'http'}://{server}"
@@ -333,21 +372,17 @@ def _with_scheme(cluster: Cluster, user: User) -> Cluster:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(
-            [
-                Problem(
-                    "is not the URL of an API server",
-                    "server",
-                    cluster.where,
-                    hint="https://host:6443",
-                )
-            ]
+        raise ConfigError.of(
+            "is not the URL of an API server",
+            "server",
+            cluster.where,
+            hint="https://host:6443",
         )
     try:
         check_host(parts.hostname or "")
     except ValueError as error:
-        raise ConfigError(
-            [Problem(str(error), "server", cluster.where, hint="https://host:6443")]
+        raise ConfigError.of(
+            str(error), "server", cluster.where, hint="https://host:6443"
         ) from None
     return replace(cluster, server=server)
 
@@ -380,14 +415,14 @@ def _first_read(source: Reread[T], key: str, file: Path | None, where: str) -> N
         source.current()
     except OSError as error:
         missing = error.filename or file
-        raise ConfigError(
-            [Problem(f"{missing}: {error.strerror or 'cannot be read'}", path, where)]
+        raise ConfigError.of(
+            f"{missing}: {error.strerror or 'cannot be read'}", path, where
         ) from None
     except ValueError as error:
-        raise ConfigError([Problem(f"{named}{error}", path, where)]) from None
+        raise ConfigError.of(f"{named}{error}", path, where) from None
 
 
-def _content(secret: Secret) -> bytes:
+def _content(secret: CredentialData) -> bytes:
     if secret.data is not None:
         return secret.data
     assert secret.file is not None, "asked only for secrets that are given"
@@ -415,7 +450,7 @@ def _read_token(user: User) -> str:
     return token
 
 
-def _read_authorities(authority: Secret) -> bytes:
+def _read_authorities(authority: CredentialData) -> bytes:
     """The CA bundle; b"" where none is configured."""
     return check_authorities(_content(authority)) if authority else b""
 

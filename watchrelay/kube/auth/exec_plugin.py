@@ -1,8 +1,5 @@
-"""Credentials that a program hands out.
+"""Credentials from exec plugins, cached until they expire or are refused.
 
-Room: kube. In: the `exec` part of a kubeconfig user, the cluster it is for. Out: a token, a client
-certificate, or both; kept until they expire or are refused, and asked for by one caller on behalf
-of all.
 Source: client.authentication.k8s.io/v1 and v1beta1; client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
@@ -14,14 +11,16 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from watchrelay.core.errors import Misconfigured
 from watchrelay.kube.auth.kubeconfig import Cluster, ExecPlugin
-from watchrelay.kube.auth.program import TooMuchOutput, run_program
 from watchrelay.kube.auth.tls import ClientCertificate, check_client
 
 log = logging.getLogger(__name__)
@@ -29,12 +28,15 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 60.0
 LEEWAY_MS = 10_000
 SETTLED_S = 5.0
+STDOUT_BYTES_MAX = 4 * 1024 * 1024
+_PIPES_GRACE_S = 1.0
+_REAP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """What the plugin answered. Units: `expires_ms` is wall time; None: good until the server
-    refuses it."""
+    """The plugin's answer. Units: `expires_ms` is wall time; None: good until the server refuses
+    it."""
 
     token: str = field(repr=False)
     client: ClientCertificate | None
@@ -91,9 +93,8 @@ class ExecCredentials:
             )
 
     def rejected(self) -> None:
-        """The server refused the credential: the next `current` runs the plugin. Refusals of a
-        credential held for under 5 s are not heard, since they answer requests that carried the one
-        before."""
+        """The server refused the credential: the next `current` runs the plugin. Refusals within 5
+        s of a run are ignored: they are for requests that carried the former credential."""
         if self._now_s() - self._held_since_s >= SETTLED_S:
             self._held = None
 
@@ -251,3 +252,77 @@ def _expiry(text: str, plugin: ExecPlugin) -> int | None:
 def _refusal(plugin: ExecPlugin, what: str, hint: str = "") -> Misconfigured:
     cure = f" ({hint})" if hint else ""
     return Misconfigured(f'{plugin.where}: the plugin "{plugin.command}" {what}{cure}')
+
+
+class TooMuchOutput(Exception):
+    """The program wrote more to stdout than any credential is long."""
+
+
+class _Collector(asyncio.SubprocessProtocol):
+    """Keeps stdout up to a bound, drops stderr (it may hold secrets), and signals when the program
+    and its pipes are done."""
+
+    def __init__(self) -> None:
+        self.stdout = bytearray()
+        self.overflowed = False
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            return
+        if len(self.stdout) + len(data) > STDOUT_BYTES_MAX:
+            self.overflowed = True
+        else:
+            self.stdout += data
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class names it
+        self.exited.set()
+        self.closed.set()
+
+
+async def run_program(
+    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
+) -> tuple[int, bytes]:
+    """Exit code (negative: the signal that ended it) and stdout. stdin is empty, stderr is drained
+    and dropped.
+
+    Raises: OSError if it cannot be started; TimeoutError after `timeout_s`, its process group then
+    being dead; TooMuchOutput.
+    """
+    loop = asyncio.get_running_loop()
+    transport, collector = await loop.subprocess_exec(
+        _Collector,
+        *command,
+        stdin=subprocess.DEVNULL,
+        env=dict(env),
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            await collector.exited.wait()
+        # A helper that the program left running may hold the pipes open; what the program itself
+        # wrote is read within the grace.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PIPES_GRACE_S):
+                await collector.closed.wait()
+    finally:
+        if not collector.exited.is_set():
+            await _kill_group(transport.get_pid(), collector)
+        transport.close()
+    if collector.overflowed:
+        raise TooMuchOutput
+    return transport.get_returncode() or 0, bytes(collector.stdout)
+
+
+async def _kill_group(pid: int, collector: _Collector) -> None:
+    # The group bears the program's own pid (a session of its own), which is not free for others
+    # until the program is reaped.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_TIMEOUT_S):
+            await collector.exited.wait()

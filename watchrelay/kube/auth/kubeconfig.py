@@ -1,8 +1,7 @@
 """Kubeconfig files, read, merged and checked.
 
-Room: kube. In: paths, and a context's name. Out: one cluster and one user as typed values, paths
-absolute, data decoded. A mistake is a `ConfigError` of one line that names the file and the key; no
-value of a credential is ever part of it.
+A mistake is a `ConfigError` of one line that names the file and the key; it never contains the
+value of a credential.
 Source: kubernetes.io "Organizing Cluster Access Using kubeconfig Files"; client-go tools/clientcmd
 (loader, validation).
 """
@@ -18,17 +17,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NoReturn, cast
+from typing import NoReturn, cast
 
 from watchrelay.config.tree import Path as Place
 from watchrelay.config.tree import read_yaml
-from watchrelay.core.errors import ConfigError, Problem
+from watchrelay.core.errors import ConfigError
 from watchrelay.core.files import read_bounded
-from watchrelay.kube.auth.hostname import check_host
+from watchrelay.kube.auth.proxy import check_host
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-InteractiveMode = Literal["Never", "IfAvailable", "Always"]
 FILE_BYTES_MAX = 8 << 20
 """Some thousand clusters with their authorities and certificates."""
 WRITER_S = 1.0
@@ -38,7 +36,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class CredentialData:
     """Bytes from a file or from the kubeconfig itself (`data`, which wins). Both None: not given.
     Never shown."""
 
@@ -55,7 +53,7 @@ class Cluster:
     for cluster info are given."""
 
     server: str = field(repr=False)  # may hold a user and a password
-    authority: Secret = Secret()
+    authority: CredentialData = CredentialData()
     insecure: bool = False
     tls_server_name: str | None = None
     proxy_url: str | None = field(default=None, repr=False)
@@ -80,7 +78,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom we act as. Shape: `extra` keeps the file's order; keys as written, not yet escaped."""
+    """The user to impersonate. `extra` keeps the file's order; keys as written, not yet escaped."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -90,13 +88,13 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The `user` part of a kubeconfig entry. Shape: at most one of token/token_file, basic, exec
-    decides the Authorization header."""
+    """The `user` part of a kubeconfig entry. At most one of token/token_file, basic, exec decides
+    the Authorization header."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    certificate: Secret = Secret()
-    key: Secret = Secret()
+    certificate: CredentialData = CredentialData()
+    key: CredentialData = CredentialData()
     username: str = ""
     password: str = field(default="", repr=False)
     exec_plugin: ExecPlugin | None = None
@@ -113,23 +111,23 @@ class _Section:
     path: str
     lines: Mapping[Place, int] = field(default_factory=dict)
     at: Place = ()
-    """Where the mapping stands in the file, as `lines` has it; `path` is what people call the same
-    place."""
+    """The place of the mapping in the file, as a key of `lines`; `path` is the same for messages.
+    """
 
     def refuse(self, key: str, message: str, hint: str = "") -> NoReturn:
         path = ".".join(part for part in (self.path, key) if part)
-        raise ConfigError(
-            [Problem(message, path=path, source=str(self.file), line=self.line(key), hint=hint)]
+        raise ConfigError.of(
+            message, path=path, source=str(self.file), line=self.line(key), hint=hint
         )
 
     @property
     def where(self) -> str:
-        """For messages about what it says, when that is tried."""
+        """The file, line and path, for messages."""
         line = self.line()
         return f"{self.file}: {self.path}" if line is None else f"{self.file}:{line}: {self.path}"
 
     def line(self, key: str = "") -> int | None:
-        """The line of `key`, else of what stands around it."""
+        """The line of `key`, else of the enclosing mapping."""
         steps = key.replace("[", ".").replace("]", "").split(".")
         at = (
             *self.at,
@@ -204,12 +202,12 @@ class _Section:
         text = self.text(key)
         return self.file.absolute().parent / text if text else None
 
-    def secret(self, key: str) -> Secret:
+    def secret(self, key: str) -> CredentialData:
         text = self.text(f"{key}-data")
         if not text:
-            return Secret(file=self.local(key))
+            return CredentialData(file=self.local(key))
         try:
-            return Secret(data=base64.b64decode("".join(text.split()), validate=True))
+            return CredentialData(data=base64.b64decode("".join(text.split()), validate=True))
         except (binascii.Error, ValueError):
             self.refuse(f"{key}-data", "is not base64")
 
@@ -239,22 +237,16 @@ class Kubeconfig:
 
     def resolve(self, context: str | None) -> tuple[Cluster, User]:
         """The cluster and the user of `context`, or of the current one. Raises: ConfigError, with
-        the names that there are."""
+        the known names."""
         name = context or self.current_context
         where = ", ".join(str(file) for file in self.files)
         if not name:
             if not self.contexts:
-                raise ConfigError(
-                    [
-                        Problem(
-                            "holds no context at all", source=where, hint="is this the kubeconfig?"
-                        )
-                    ]
+                raise ConfigError.of(
+                    "holds no context at all", source=where, hint="is this the kubeconfig?"
                 )
-            known = f"no context is chosen; there are: {', '.join(self.contexts)}"
-            raise ConfigError(
-                [Problem(known, "current-context", where, hint="set kubernetes.context")]
-            )
+            known = f"no context is selected; known: {', '.join(self.contexts)}"
+            raise ConfigError.of(known, "current-context", where, hint="set kubernetes.context")
         chosen = _named(
             self.contexts,
             name,
@@ -302,34 +294,24 @@ def _read(file: Path) -> _Section:
         raw = read_bounded(file, FILE_BYTES_MAX + 1, writer_s=WRITER_S)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ConfigError(
-            [Problem(f"the kubeconfig cannot be read: {reason}", source=str(file))]
-        ) from None
+        raise ConfigError.of(f"the kubeconfig cannot be read: {reason}", source=str(file)) from None
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(
-            [
-                Problem(
-                    f"is larger than {FILE_BYTES_MAX >> 20} MiB",
-                    source=str(file),
-                    hint="is this the kubeconfig?",
-                )
-            ]
+        raise ConfigError.of(
+            f"is larger than {FILE_BYTES_MAX >> 20} MiB",
+            source=str(file),
+            hint="is this the kubeconfig?",
         )
     try:
         tree = read_yaml(raw.decode("utf-8-sig"), str(file))
     except UnicodeDecodeError:
-        raise ConfigError([Problem("is not UTF-8", source=str(file))]) from None
+        raise ConfigError.of("is not UTF-8", source=str(file)) from None
     if tree.problems:
         raise ConfigError(tree.problems)
     content = {} if tree.value is None else tree.value
     if not isinstance(content, dict):
-        raise ConfigError(
-            [
-                Problem(
-                    f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
-                    source=str(file),
-                )
-            ]
+        raise ConfigError.of(
+            f"is not a kubeconfig: the file is {_kind(content)}, not a mapping",
+            source=str(file),
         )
     root = _Section({}, file, "")
     return _Section(root.mapping("", content), file, "", tree.lines)
@@ -343,7 +325,7 @@ def _entries(root: _Section, plural: str) -> dict[str, _Section]:
         if not name:
             item.refuse("name", "is missing")
         if name in found:
-            item.refuse("name", f'"{name}" stands twice in this file')
+            item.refuse("name", f'"{name}" is defined twice in this file')
         path = f"{plural}[{name}].{singular}"
         values = item.values.get(singular)
         found[name] = _Section(
@@ -371,11 +353,11 @@ def _named(
     hint = (
         f'did you mean "{near[0]}"?'
         if near
-        else f"there are: {', '.join(entries)}"
+        else f"known: {', '.join(entries)}"
         if entries
         else f"there is no {what} at all"
     )
-    raise ConfigError([Problem(f'{what} "{name}" does not exist', path, source, line, hint)])
+    raise ConfigError.of(f'{what} "{name}" does not exist', path, source, line, hint)
 
 
 def _cluster(section: _Section) -> Cluster:
@@ -469,7 +451,7 @@ def _exec(section: _Section) -> ExecPlugin:
     if mode == "Always":
         section.refuse(
             "interactiveMode",
-            "is Always, but nobody sits at a daemon's terminal",
+            "is Always, but a daemon has no terminal",
             "use a plugin that can do without",
         )
     if mode not in {"", "Never", "IfAvailable"}:

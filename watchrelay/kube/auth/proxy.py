@@ -1,7 +1,5 @@
-"""Which proxy, if any, leads to the API server.
+"""The proxy to the API server, if any, and the check of host names.
 
-Room: kube. In: the server's URL, `proxy-url` of the kubeconfig, the environment. Out: a proxy URL
-or None.
 Source: Go golang.org/x/net/http/httpproxy, which client-go uses for HTTP(S)_PROXY and NO_PROXY.
 """
 
@@ -13,8 +11,9 @@ import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from watchrelay.core.errors import ConfigError, Problem
-from watchrelay.kube.auth.hostname import check_host
+from yarl import URL
+
+from watchrelay.core.errors import ConfigError
 
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 _FORM = "http://, https:// or socks5://host:port"
@@ -50,16 +49,14 @@ def _usable(url: str, *, path: str, where: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError([Problem("is not the URL of a proxy", path, where, hint=_FORM)])
+        raise ConfigError.of("is not the URL of a proxy", path, where, hint=_FORM)
     try:
         check_host(parts.hostname or "")
     except ValueError as error:
-        raise ConfigError([Problem(str(error), path, where, hint=_FORM)]) from None
+        raise ConfigError.of(str(error), path, where, hint=_FORM) from None
     if parts.scheme.startswith("socks5") and importlib.util.find_spec("aiohttp_socks") is None:
         cure = "pip install 'watchrelay[socks]'; the image has it"
-        raise ConfigError(
-            [Problem("a socks5 proxy needs an extra package", path, where, hint=cure)]
-        )
+        raise ConfigError.of("a socks5 proxy needs an extra package", path, where, hint=cure)
     # names are resolved by the proxy in either case
     return url.replace("socks5h://", "socks5://", 1)
 
@@ -116,3 +113,29 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(text)
     except ValueError:
         return None
+
+
+def check_host(name: str) -> None:
+    """Pass for every valid host name and address; a dot at the end and underscores are allowed.
+
+    Raises: ValueError, without the name in its message.
+    Source: `socket` and `ssl` encode each host as this does, `yarl` decodes it to show it: they
+    raise a UnicodeError in the middle of a request; RFC 1035 2.3.4.
+    """
+    if not name.isprintable() or " " in name:
+        raise ValueError("names a host with a blank or a control character")
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        raise ValueError(
+            "names a host that cannot exist: a part of it between dots is empty, or longer than "
+            "63 characters"
+        ) from None
+    try:
+        shown = URL(f"http://{name}").host if "xn--" in name.lower() else name
+    except ValueError:
+        shown = None
+    if shown is None:
+        raise ValueError(
+            "names a host that cannot exist: a part of it begins with xn-- and encodes no name"
+        )

@@ -1,9 +1,5 @@
-"""TLS contexts from certificates in memory.
-
-Room: kube. In: PEM bytes of authorities, of a client certificate and of its key. Out:
-`ssl.SSLContext`. Private keys never lie in a file that others could read: `ssl` is given a memory
-file, or a private file that is gone at once.
-"""
+"""TLS contexts from certificates in memory. Private keys are never written to a file that other
+users can read: `ssl` is given a memory file, or a private file that is deleted at once."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----EN
 
 
 class _EncryptedKey(ValueError):
-    """The private key asks for a passphrase, and there is nobody to ask."""
+    """The private key needs a passphrase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class ClientCertificate:
 def check_authorities(pem: bytes) -> bytes:
     """`pem` itself, if it holds at least one certificate and nothing broken.
 
-    Raises: ValueError, which says what is wrong without showing content.
+    Raises: ValueError, without content in its message.
     """
     _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem)
     return pem
@@ -52,7 +48,7 @@ def build_context(
 ) -> ssl.SSLContext:
     """A context for connections to one API server.
 
-    Shape: `authorities` None trusts what the system trusts; `insecure` trusts anyone.
+    `authorities` None trusts what the system trusts; `insecure` trusts anyone.
     Raises: ValueError for unusable PEM.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,23 +1,19 @@
-"""How bytes travel: connections, and what every request says about itself.
-
-Room: kube. In: an endpoint. Out: a connector whose dead connections are noticed, and the
-User-Agent.
-"""
+"""The transport of requests: endpoint, connections with keepalive, User-Agent."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import platform
 import socket
 import ssl
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import aiohttp
 
 from watchrelay import __version__
 from watchrelay.core.errors import Misconfigured
-from watchrelay.kube.port import Endpoint
+from watchrelay.kube.translate import SocksFailed
 
 JSON = "application/json"
 
@@ -32,8 +28,54 @@ _KEEPALIVE = {
 2.14."""
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the API server is and how it is reached. `url` has no trailing slash; `proxy` is a URL.
+
+    `server_hostname`: the name that its certificate must carry, where that is not the URL's host
+    (tls-server-name). `compress`: False for `disable-compression` of the kubeconfig.
+    """
+
+    url: str = field(repr=False)  # this and the proxy's may hold a user and a password
+    server_hostname: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    compress: bool = True
+
+
+class Credentials(Protocol):
+    """The credentials for the API server, kept fresh by their owner."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to go."""
+        ...
+
+    async def headers(self) -> list[tuple[str, str]]:
+        """Authorization and Impersonate-* headers of the next request; names may repeat. Raises:
+        Misconfigured."""
+        ...
+
+    async def tls(self) -> ssl.SSLContext | None:
+        """The context of the next connection: a new object when CA or client certificate changed,
+        None for plain http."""
+        ...
+
+    async def rejected(self, asked_s: float) -> None:
+        """The server answered 401: read the files again, or run the plugin again, once for all
+        requests that were sent before that.
+
+        Units: `asked_s` is when the request got its credentials, monotonic.
+        """
+        ...
+
+    def distrusted(self, asked_s: float) -> None:
+        """The server's certificate did not verify: read the CA again before the next connection;
+        `asked_s` as above."""
+        ...
+
+
 def user_agent(stream: str) -> str:
-    """What audit logs show: operators look for a stream by it. Source: WATCH 10.4."""
+    """The User-Agent, by which audit logs show the stream. Source: docs/watch-facts.md 10.4."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     name = "".join(c if c.isascii() and c.isprintable() else "_" for c in stream)
     return (
@@ -42,7 +84,7 @@ def user_agent(stream: str) -> str:
 
 
 def says_json(content_type: str) -> bool:
-    """True for JSON, and for a server that does not say what it sends."""
+    """True for JSON, and for an answer without a content type."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in {"", JSON, "application/octet-stream"} or kind.endswith("+json")
 
@@ -54,9 +96,9 @@ def is_socks(endpoint: Endpoint) -> bool:
 @functools.cache
 def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
     """What a plain http endpoint needs: nothing, unless the proxy before it is reached by TLS,
-    which the system's authorities vouch for.
+    which the system's authorities verify.
 
-    aiohttp's own default is not asked: the daemon imports it without certificates.
+    aiohttp's own default is not used: the daemon imports it without certificates.
     """
     return (
         ssl.create_default_context() if proxy is not None and proxy.startswith("https:") else True
@@ -64,22 +106,47 @@ def tls_without_endpoint(proxy: str | None) -> ssl.SSLContext | bool:
 
 
 def connector_for(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    """No limit: every watch holds a connection, and a pool would park the next one silently for
-    ever (WATCH 2.18)."""
+    """No limit: every watch holds a connection, and a pool would block the next one silently
+    (docs/watch-facts.md 2.18)."""
     if not is_socks(endpoint):
         return aiohttp.TCPConnector(
             limit=0, ttl_dns_cache=10, socket_factory=open_socket, enable_cleanup_closed=False
         )
-    if importlib.util.find_spec("aiohttp_socks") is None:
+    assert endpoint.proxy is not None, "it is a socks proxy"
+    made: aiohttp.BaseConnector = _socks_connector().from_url(endpoint.proxy, limit=0)
+    return made
+
+
+def _socks_connector() -> Any:
+    """A connector through a SOCKS proxy that raises `SocksFailed`.
+
+    Source: aiohttp-socks 0.12, whose own errors have no common base.
+    """
+    try:
+        from aiohttp_socks import (
+            ProxyConnectionError,
+            ProxyConnector,
+            ProxyError,
+            ProxyTimeoutError,
+        )
+    except ImportError:
         raise Misconfigured(
             "proxy-url is a socks proxy, which needs the extra: pip install 'watchrelay[socks]'; "
             "the image has it"
-        )
-    from watchrelay.kube.auth.socks import SocksConnector  # stands on the extra
+        ) from None
 
-    assert endpoint.proxy is not None, "it is a socks proxy"
-    made: aiohttp.BaseConnector = SocksConnector.from_url(endpoint.proxy, limit=0)
-    return made
+    class SocksConnector(ProxyConnector):
+        async def connect(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await super().connect(*args, **kwargs)
+            except ProxyConnectionError as error:
+                raise SocksFailed("the proxy cannot be reached") from error
+            except ProxyTimeoutError as error:
+                raise SocksFailed("the proxy did not answer in time") from error
+            except ProxyError as error:
+                raise SocksFailed(f"the proxy refused: {error}") from error
+
+    return SocksConnector
 
 
 def open_socket(

@@ -1,1 +1,2 @@
-"""Which resources the API server has."""
+"""API discovery: documents of the API server and resource names in, resources out. It does not know
+what is watched."""

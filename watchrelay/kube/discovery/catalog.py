@@ -1,9 +1,7 @@
-"""Discovery documents -> what the server serves.
+"""Parses discovery documents, in any of their three forms, into an `ApiCatalog`.
 
-Room: kube (pure). In: bodies of `/api`, `/apis` and `/apis/GROUP/VERSION`, in any of the three
-forms. Out: a `Catalog`.
-Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group.
-WATCH 8.1, 8.2.
+Source: KEP-3352 (aggregated discovery, v2 and v2beta1), and the older walk from group to group;
+docs/watch-facts.md 8.1, 8.2.
 """
 
 from __future__ import annotations
@@ -15,17 +13,18 @@ from typing import TypeVar
 
 import msgspec
 
+from watchrelay.core.text import BROKEN_JSON
 from watchrelay.model.resources import Resource
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 ACCEPT_AGGREGATED = f"{_AGGREGATED.format('v2')},{_AGGREGATED.format('v2beta1')},application/json"
-"""The order of the parameters matters to servers. Source: WATCH 8.1."""
+"""The order of the parameters matters to servers. Source: docs/watch-facts.md 8.1."""
 
 
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-"""What may stand in a URL path, a topic's name, a header and a metric's label. An aggregated API
+"""What is allowed in a URL path, a topic's name, a header and a metric's label. An aggregated API
 server names what it likes: anything else is passed over, and so is as good as not served."""
 
 
@@ -34,9 +33,8 @@ class NotDiscovery(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One resource as one version serves it. Shape: all names but the resource's kind are
-    lower-case."""
+class ServedResource:
+    """One resource as one version serves it. All names but the resource's kind are lower-case."""
 
     resource: Resource
     singular: str
@@ -52,13 +50,12 @@ class Version:
 
     name: str
     fresh: bool
-    served: tuple[Served, ...] = ()
+    served: tuple[ServedResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group; "" is the core group. Shape: versions in the server's order, the preferred one
-    first."""
+    """One group; "" is the core group. Versions in the server's order, the preferred one first."""
 
     name: str
     versions: tuple[Version, ...]
@@ -70,7 +67,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class ApiCatalog:
     """Everything served, in the server's order, the core group first."""
 
     groups: tuple[Group, ...] = ()
@@ -164,7 +161,7 @@ def _group(name: str, versions: Iterable[_Version]) -> Group:
     )
 
 
-def _served(group: str, version: str, found: _Resource) -> Served:
+def _served(group: str, version: str, found: _Resource) -> ServedResource:
     resource = Resource(group, version, found.resource, _kind(found), found.scope == "Namespaced")
     return _entry(resource, found.singular_resource, found.short_names, found.verbs)
 
@@ -174,15 +171,14 @@ def _kind(found: _Resource) -> str:
 
 
 def _usable(name: str, kind: str = "") -> bool:
-    """Whether names are such that nothing can be smuggled in by them. Shape: a kind may be
-    unknown."""
+    """Whether names are such that nothing can be smuggled in by them. A kind may be unknown."""
     return _NAME.fullmatch(name) is not None and (not kind or _NAME.fullmatch(kind) is not None)
 
 
 def _entry(
     resource: Resource, singular: str | None, short_names: list[str] | None, verbs: list[str] | None
-) -> Served:
-    return Served(
+) -> ServedResource:
+    return ServedResource(
         resource,
         (singular or resource.kind).lower(),
         tuple(name.lower() for name in short_names or ()),
@@ -270,5 +266,5 @@ def parse_resources(group: str, version: str, body: bytes) -> Version:
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except BROKEN_JSON:
         raise NotDiscovery("it is no discovery document") from None

@@ -1,7 +1,4 @@
-"""What the server serves, kept up to date cheaply.
-
-Room: kube. In: the client. Out: a `Catalog`, and names resolved against it.
-"""
+"""What the API server serves, refreshed at low cost."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Protocol
 from watchrelay.core.errors import NotFound, Unavailable
 from watchrelay.kube.client import Document
 from watchrelay.kube.discovery import catalog as documents
-from watchrelay.kube.discovery.catalog import Catalog, Group, NotDiscovery, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, Group, NotDiscovery, Version
 from watchrelay.kube.discovery.resolve import (
     Found,
     Impossible,
@@ -21,9 +18,9 @@ from watchrelay.kube.discovery.resolve import (
     Unknown,
     resolve,
 )
-from watchrelay.kube.status import WHOSE
+from watchrelay.kube.status import NOT_AN_API_SERVER
 
-__all__ = ["Catalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
+__all__ = ["ApiCatalog", "Discovery", "Found", "Impossible", "Missing", "Resolution", "Unknown"]
 
 
 class Fetch(Protocol):
@@ -47,20 +44,20 @@ class Discovery:
     def __init__(self, client: Fetch) -> None:
         self._client = client
         self._known: dict[str, _Known] = {}
-        self._catalog: Catalog | None = None
+        self._catalog: ApiCatalog | None = None
 
     @property
-    def catalog(self) -> Catalog | None:
+    def catalog(self) -> ApiCatalog | None:
         """What the server served at the last refresh; None before the first."""
         return self._catalog
 
     async def refresh(self) -> bool:
         """Ask the server again; True if what it serves changed.
 
-        Raises: KubeError; what was known stands.
+        Raises: KubeError; the former catalog is kept.
         """
         groups = (*await self._root("/api"), *await self._root("/apis"))
-        fresh = Catalog(groups)
+        fresh = ApiCatalog(groups)
         changed = fresh != self._catalog
         self._catalog = fresh
         return changed
@@ -68,7 +65,7 @@ class Discovery:
     def resolve(self, written: str) -> Resolution:
         """What a resource of the config means now."""
         if self._catalog is None:
-            return Unknown("the API server has not said yet what it serves")
+            return Unknown("API discovery has not completed yet")
         return resolve(written, self._catalog)
 
     async def _root(self, path: str) -> tuple[Group, ...]:
@@ -90,7 +87,7 @@ class Discovery:
             )(document.body)
         except NotDiscovery as error:
             raise Unavailable(
-                f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+                f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
             ) from error
         self._known.pop(path, None)
         return tuple([await self._walk(name, versions) for name, versions in listed])
@@ -108,7 +105,7 @@ class Discovery:
         except NotDiscovery as error:
             if not name:
                 raise Unavailable(
-                    f"discovery: the answer to {path} cannot be used: {error}; {WHOSE}"
+                    f"discovery: the answer to {path} cannot be used: {error}; {NOT_AN_API_SERVER}"
                 ) from error
         except (Unavailable, NotFound) as error:
             if not name or error.status == 0:

@@ -1,7 +1,4 @@
-"""A resource as the operator wrote it -> the resources it means.
-
-Room: kube (pure). In: a `Catalog` and a name as in kubectl. Out: one of `Found`, `Missing`,
-`Unknown`, `Impossible`.
+"""Resolves a resource name of the config against an `ApiCatalog`.
 
 Forms: `pods`, `pod`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`,
 `widgets.example.com/v1`, `*.example.com`.
@@ -14,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from watchrelay.kube.discovery.catalog import Catalog, Group, Served, Version
+from watchrelay.kube.discovery.catalog import ApiCatalog, Group, ServedResource, Version
 from watchrelay.model.resources import Resource
 
 
@@ -37,7 +34,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server cannot tell now (a stale group): leave everything as it is, ask again."""
+    """Unknown for now (a stale group): change nothing, ask again."""
 
     reason: str
 
@@ -82,11 +79,12 @@ class _Wanted:
 class _Match:
     group: Group
     version: Version
-    served: Served
+    served: ServedResource
 
 
-def resolve(written: str, catalog: Catalog) -> Resolution:
-    """What `written` means to this server. Source: WATCH 8.3; order and preference as kubectl's."""
+def resolve(written: str, catalog: ApiCatalog) -> Resolution:
+    """What `written` means to this server. Source: docs/watch-facts.md 8.3; order and preference as
+    kubectl's."""
     parsed = _NAME.fullmatch(written.strip())
     if parsed is None:
         return Impossible(
@@ -103,7 +101,7 @@ def resolve(written: str, catalog: Catalog) -> Resolution:
     return _absent(wanted, catalog)
 
 
-def _readings(wanted: _Wanted, catalog: Catalog) -> Iterator[_Wanted]:
+def _readings(wanted: _Wanted, catalog: ApiCatalog) -> Iterator[_Wanted]:
     """`a.v1.b` may mean version v1 of group b, or group v1.b; `pods.v1` the core group. The fuller
     reading first, as kubectl does."""
     if wanted.group is not None and wanted.version is None:
@@ -116,16 +114,17 @@ def _readings(wanted: _Wanted, catalog: Catalog) -> Iterator[_Wanted]:
     yield wanted
 
 
-_LEVELS: tuple[Callable[[Served, str], bool], ...] = (
+_LEVELS: tuple[Callable[[ServedResource, str], bool], ...] = (
     lambda served, name: served.resource.plural == name,
     lambda served, name: served.singular == name,
     lambda served, name: served.resource.kind.lower() == name,
     lambda served, name: name in served.short_names,
 )
-"""Plural before singular before kind before short name, over all groups. Source: WATCH 8.3."""
+"""Plural before singular before kind before short name, over all groups. Source:
+docs/watch-facts.md 8.3."""
 
 
-def _named(wanted: _Wanted, catalog: Catalog) -> Resolution | None:
+def _named(wanted: _Wanted, catalog: ApiCatalog) -> Resolution | None:
     for fits in _LEVELS:
         matches = _matches(wanted, catalog, fits)
         if matches:
@@ -134,7 +133,7 @@ def _named(wanted: _Wanted, catalog: Catalog) -> Resolution | None:
 
 
 def _matches(
-    wanted: _Wanted, catalog: Catalog, fits: Callable[[Served, str], bool]
+    wanted: _Wanted, catalog: ApiCatalog, fits: Callable[[ServedResource, str], bool]
 ) -> list[_Match]:
     """One match per group: in the first fresh version that has it. Those in their group's preferred
     version come first, as in kubectl."""
@@ -173,11 +172,11 @@ def _choose(wanted: _Wanted, matches: list[_Match]) -> Resolution:
     return Found((chosen.resource,), warnings)
 
 
-def _listed(served: list[Served]) -> str:
+def _listed(served: list[ServedResource]) -> str:
     return ", ".join(each.resource.qualified for each in served)
 
 
-def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
+def _wildcard(wanted: _Wanted, catalog: ApiCatalog) -> Resolution:
     """Every watchable resource of a group, each in the most preferred version that has it; never
     Secrets."""
     if wanted.group is None:
@@ -191,7 +190,7 @@ def _wildcard(wanted: _Wanted, catalog: Catalog) -> Resolution:
         return Missing(f"{wanted.group} is served in {_versions(group)}, not in {wanted.version}")
     if not any(version.fresh for version in versions):
         return Unknown(f"the server behind the group {wanted.group} does not answer now")
-    chosen: dict[str, Served] = {}
+    chosen: dict[str, ServedResource] = {}
     for version in versions:
         for served in version.served if version.fresh else ():
             chosen.setdefault(served.resource.plural, served)
@@ -217,7 +216,7 @@ def _stale(group: Group) -> str:
     )
 
 
-def _absent(wanted: _Wanted, catalog: Catalog) -> Resolution:
+def _absent(wanted: _Wanted, catalog: ApiCatalog) -> Resolution:
     """Why nothing was found, and whether waiting can help."""
     readings = list(_readings(wanted, catalog))
     named = (
@@ -264,7 +263,7 @@ def _absent(wanted: _Wanted, catalog: Catalog) -> Resolution:
     return Impossible(reason) if own else Missing(reason)
 
 
-def _elsewhere(readings: list[_Wanted], catalog: Catalog) -> str:
+def _elsewhere(readings: list[_Wanted], catalog: ApiCatalog) -> str:
     """Where the same name is served when another version was asked for, "" if nowhere."""
     for reading in readings:
         if reading.version is None or reading.group is None:

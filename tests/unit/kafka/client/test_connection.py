@@ -356,7 +356,7 @@ def test_what_a_client_of_the_consumer_only_logs_is_told_with_the_cure() -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "it is a pipe that nobody writes to"),
+        (None, "it is a pipe without a writer"),
         ("/dev/zero", "it holds more than 64 KiB, which no secret has"),
         (b"s\xffcret", "can't decode byte 0xff"),
     ],

@@ -438,7 +438,7 @@ def test_a_kubeconfig_that_is_a_pipe_without_a_writer_is_no_reason_to_hang(tmp_p
     os.mkfifo(tmp_path / "pipe")
     assert (
         refusal(tmp_path / "pipe")
-        == f"{tmp_path}/pipe: the kubeconfig cannot be read: it is a pipe that nobody writes to"
+        == f"{tmp_path}/pipe: the kubeconfig cannot be read: it is a pipe without a writer"
     )
 
 
@@ -457,7 +457,7 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
         match=r'config: contexts: context "prot" does not exist \(did you mean "prod"\?\)',
     ):
         load_credentials(str(config), "prot", environ={})
-    assert "current-context: no context is chosen; there are: prod" in refusal(
+    assert "current-context: no context is selected; known: prod" in refusal(
         write_kubeconfig(tmp_path / "none", current="")
     )
     config.write_text(
@@ -485,7 +485,7 @@ def test_missing_entries_are_named_with_what_there_is(tmp_path: Path) -> None:
         ("clusters: {}", ":1: clusters: must be a list, not a mapping"),
         (
             "kind: Config\nusers:\n- name: a\n- name: a\n",
-            ':4: users[1].name: "a" stands twice in this file',
+            ':4: users[1].name: "a" is defined twice in this file',
         ),
     ],
 )
@@ -635,7 +635,7 @@ async def test_T73_no_credential_is_ever_logged_or_shown(
     await credentials.headers()
     assert [
         record.message for record in caplog.records if record.name.startswith("watchrelay")
-    ] == ["credential file unusable, the former one is kept"]
+    ] == ["credential file unusable; keeping the previous one"]
     for record in caplog.records:
         assert "hunter2" not in str(record.__dict__)
     assert "hunter2" not in repr(vars(credentials))

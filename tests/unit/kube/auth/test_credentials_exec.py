@@ -235,7 +235,7 @@ async def test_an_expired_answer_is_no_credential(plugin: Plugin) -> None:
     [
         (
             {"interactiveMode": "Always"},
-            "interactiveMode: is Always, but nobody sits at a daemon's terminal",
+            "interactiveMode: is Always, but a daemon has no terminal",
         ),
         ({"interactiveMode": None}, f"interactiveMode: is missing; {V1} requires it"),
         ({"interactiveMode": "never"}, 'interactiveMode: "never" is unknown'),

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.kube.served import dumps
 from watchrelay.kube.discovery.catalog import (
-    Catalog,
+    ApiCatalog,
     Group,
     NotDiscovery,
-    Served,
+    ServedResource,
     Version,
     is_aggregated,
     parse_aggregated,
@@ -27,10 +27,10 @@ def served(
     version: str = "v1",
     cluster: bool = False,
     watchable: bool = True,
-) -> Served:
+) -> ServedResource:
     """`pods/Pod` -> what discovery says of it."""
     plural, kind = text.split("/")
-    return Served(
+    return ServedResource(
         Resource(group, version, plural, kind, not cluster), kind.lower(), short, watchable
     )
 
@@ -92,10 +92,10 @@ METRICS = Group(
         ),
     ),
 )
-CATALOG = Catalog((CORE, APPS, EVENTS, EXAMPLE, OTHER, METRICS))
+CATALOG = ApiCatalog((CORE, APPS, EVENTS, EXAMPLE, OTHER, METRICS))
 
 
-def found(written: str, catalog: Catalog = CATALOG) -> list[str]:
+def found(written: str, catalog: ApiCatalog = CATALOG) -> list[str]:
     result = resolve(written, catalog)
     assert isinstance(result, Found), result
     return [str(resource) for resource in result.resources]
@@ -143,11 +143,11 @@ def test_a_preferred_version_goes_before_an_older_groups_other_version() -> None
         more=(Version("v1", True, (served("things/Thing", group="a.example.com"),)),),
     )
     second = group("b.example.com", "things/Thing")
-    assert found("things", Catalog((first, second))) == ["things.b.example.com/v1"]
+    assert found("things", ApiCatalog((first, second))) == ["things.b.example.com/v1"]
 
 
 def test_a_plural_goes_before_a_short_name() -> None:
-    catalog = Catalog(
+    catalog = ApiCatalog(
         (
             Group("", (Version("v1", True, (served("services/Service", "po"),)),)),
             group("example.com", "po/Po"),
@@ -241,7 +241,7 @@ def test_T78_what_a_stale_group_serves_is_unknown_not_absent() -> None:
     stale = Group(
         "example.com", tuple(replace(v, fresh=False, served=()) for v in EXAMPLE.versions)
     )
-    catalog = Catalog((CORE, stale, APPS))
+    catalog = ApiCatalog((CORE, stale, APPS))
     for written in (
         "widgets.example.com",
         "widgets.example.com/v1",
@@ -259,11 +259,11 @@ def test_T78_a_group_of_which_one_version_is_stale_is_known_in_part() -> None:
     half = Group(
         "example.com", (replace(EXAMPLE.versions[0], fresh=False, served=()), EXAMPLE.versions[1])
     )
-    result = resolve("*.example.com", Catalog((half,)))
+    result = resolve("*.example.com", ApiCatalog((half,)))
     assert isinstance(result, Found)
     assert not result.complete
     assert [str(r) for r in result.resources] == ["widgets.example.com/v1", "relics.example.com/v1"]
-    assert found("widgets.example.com", Catalog((half,))) == ["widgets.example.com/v1"]
+    assert found("widgets.example.com", ApiCatalog((half,))) == ["widgets.example.com/v1"]
 
 
 def test_T77_a_removed_version_is_told_from_a_served_one() -> None:
@@ -299,7 +299,12 @@ def test_discovery_with_null_where_lists_may_be_is_understood() -> None:
     }
     (only,) = parse_aggregated(dumps(body))
     assert only == Group(
-        "", (Version("v1", True, (Served(Resource("", "v1", "pods", "", False), "", (), False),)),)
+        "",
+        (
+            Version(
+                "v1", True, (ServedResource(Resource("", "v1", "pods", "", False), "", (), False),)
+            ),
+        ),
     )
     assert parse_aggregated(b'{"items":null}') == ()
 
