@@ -370,9 +370,15 @@ _KAFKA = (
         "watchrelay/kafka/client/connection.py",
         {
             "what a broker repeats of a password": ("        hide(password)\n", ""),
+        },
+    ),
+    *_of(
+        _CREDENTIALS,
+        "watchrelay/kafka/client/failures.py",
+        {
             "what a broker repeats, in the client's error": (
-                "without_secrets(said or _plain(error))",
-                "said or _plain(error)",
+                "without_secrets(logged or error_text(error))",
+                "logged or error_text(error)",
             ),
             "what a broker repeats to a reader": (
                 "connection.arguments()  # so that its secrets are known here",
@@ -401,9 +407,9 @@ _KAFKA = (
             "long words of a token command's complaint": (
                 (
                     "            last = _LONG_WORD.sub(\n                "
-                    '"...", "".join(said.decode(errors="replace").strip().splitlines()[-1:])\n            )'
+                    '"...", "".join(complaint.decode(errors="replace").strip().splitlines()[-1:])\n            )'
                 ),
-                '            last = "".join(said.decode(errors="replace").strip().splitlines()[-1:])',
+                '            last = "".join(complaint.decode(errors="replace").strip().splitlines()[-1:])',
             ),
             "what a broker repeats of a token": ("                    hide(self._token)\n", ""),
             "the token command by its name alone": (

@@ -136,7 +136,7 @@ async def test_a_stream_of_six_partitions_goes_on_without_a_word_where_the_confi
     warned = [
         record
         for record in caplog.records
-        if record.levelno >= logging.WARNING and "doubtful" not in record.message
+        if record.levelno >= logging.WARNING and "questionable" not in record.message
     ]
     assert warned == []
     held = await descriptions(kafka_connection(unset, client_id="test"), control_topic(unset))
