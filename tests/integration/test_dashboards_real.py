@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 _STREAM = "configmaps"
 _EMPTY_BY_LUCK = {"Claims"}
 """There is one only where there was an owner before."""
-_NEEDS_ANOTHER_FAULT = {"Producers built anew", "Not owned by one", "Trimmed records"}
+_NEEDS_ANOTHER_FAULT = {"Producers rebuilt", "Not owned by one", "Trimmed records"}
 """A broker that dies and comes back need not cost the producer, whose series begin when one is; two
 owners are seen in the alerts' cases; no object here is too large."""
 

@@ -147,7 +147,7 @@ KAFKA: Final[Rows] = (
                 may_be_empty=True,
             ),
             Panel(
-                "Producers built anew",
+                "Producers rebuilt",
                 "In an hour: any error of a batch throws its producer away, and so does a minute "
                 "without an acknowledgement.",
                 "short",
@@ -161,7 +161,7 @@ KAFKA: Final[Rows] = (
                     ),
                 ),
                 counts=True,
-                empty="no producer was built anew",
+                empty="no producer was rebuilt",
                 may_be_empty=True,
             ),
             Panel(

@@ -34,7 +34,7 @@ _READING_BACK_S: Final = 600.0
 does not tell."""
 
 Watching = Callable[[str, float], None]
-"""(topic, seconds): told before one looks for so long."""
+"""(topic, seconds): called before the topic is watched for so long."""
 
 
 class StillWritten(WatchrelayError):
@@ -72,7 +72,7 @@ async def refuse_written(
     """
     holder = control.holder_of(spec.id) or "of unknown name"
     if holder.startswith(RETIRE):
-        return  # an earlier retirement was interrupted; whoever wrote before it knows that claim
+        return  # an earlier retirement was interrupted; the writer before it has read that claim
     async with probe_writer(connection, spec.topic, spec.id) as probe:
         newest = await probe.newest()
         match sign_means(newest, clock.wall_ms(), interval_s, cut=probe.truncated):
@@ -82,7 +82,7 @@ async def refuse_written(
                 assert newest is not None
                 raise StillWritten(
                     f"stream {spec.id} was claimed by relay {holder} {_ago(newest)} ago, "
-                    "which has said nothing since: it may be reading "
+                    "which has written nothing since: it may be reading "
                     "its log back; take the stream out of its config and try again when it "
                     "is done, or say --force if it is gone"
                 )

@@ -183,7 +183,7 @@ class Auditor:
         log.before = before
 
     def _share_out(self) -> None:
-        """What concerns a partition is said of the first of its streams; keys that two of them
+        """A problem of a partition is reported for the first of its streams; keys that two of them
         have, of the later one."""
         for log in self._logs.values():
             audits = [log.by_stream[stream] for stream in sorted(log.by_stream)]

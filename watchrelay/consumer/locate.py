@@ -46,7 +46,7 @@ class Finder:
         self.there: TopicPartitions = {}
         """What the last look found, of the topics that are read."""
         self.anew: set[str] = set()
-        """Topics that were found to be others, under the same name, until whoever reads them takes
+        """Topics that were found to be others, under the same name, until the reader takes
         them out."""
         self._ids: dict[str, bytes] = {}
         self.missing: dict[str, str] = {}
@@ -153,7 +153,9 @@ class Finder:
         """Take records of the control topic. True: a stream was described."""
         before = self._view.described()
         if messages and messages[0].offset < self.control_at:
-            self._view = ControlView()  # the topic was made anew: what it says counts from here on
+            self._view = (
+                ControlView()
+            )  # the topic was recreated: only its records count from here on
         for message in messages:
             self.control_at = message.offset + 1
             try:
@@ -243,7 +245,7 @@ class Finder:
 
         Shape: streams share topics, and one may be silent where another is busy: those that are
         named are looked for until the partition's start, unless another topic is found to hold
-        them. One that is neither named nor heard lately is not known of.
+        them. One that is neither named nor has written lately is not known.
         """
         places = [
             TopicPartition(topic, partition)

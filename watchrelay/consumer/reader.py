@@ -116,7 +116,7 @@ class TailReader:
         """The records as they come, some at a time; ends only with `until_end`.
 
         Raises: SinkUnavailable when no broker answers at the start or, before an end that was asked
-        for, any more; NothingPublished where waiting would be for ever: with `until_end`, or for a
+        for, any more; NothingPublished where waiting would never end: with `until_end`, or for a
         stream that nobody awaits.
         """
         consumer = make_consumer(self._arguments)
@@ -239,7 +239,7 @@ class TailReader:
             try:
                 record = parse_control(message.key, message.value)
             except RecordRefused:
-                # the relay reports it; whoever only looks on misses nothing but a stream that is
+                # the relay reports it; a reader misses nothing but a stream that is
                 # not described
                 continue
             if record.kind == "stream":

@@ -89,19 +89,19 @@ class UnreachedPositions:
         return bool(self._left)
 
     def holds(self, topic: str, partition: int, stream: str) -> bool:
-        """Whether this place is owed still."""
+        """Whether this position is not reached yet."""
         return bool(self._left) and (topic, partition, stream) in self._left
 
     def all(self) -> list[Saved]:
-        """What is owed."""
+        """The positions not reached yet."""
         return list(self._left.values())
 
     def places(self) -> set[tuple[str, int]]:
-        """The topics and partitions where something is owed."""
+        """The topics and partitions with positions not reached yet."""
         return {(topic, partition) for topic, partition, _ in self._left}
 
     def of(self, topic: str, partition: int) -> list[Saved]:
-        """What is owed in one partition."""
+        """The positions not reached yet in one partition."""
         return [
             each
             for each in self._left.values()

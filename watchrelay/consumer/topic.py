@@ -67,7 +67,7 @@ class TopicReader:
     (`bootstrap_servers`, `security_protocol`, ...). Name the `control_topic`
     (`<prefix>.<cluster>.control`), or `topics`, or both. With the control topic, `streams` names
     those wanted (none: all that are described there, also later) and reading starts at the newest
-    snapshot that can be believed. Without it, or the right to read it, at the snapshot that the
+    snapshot that can be verified. Without it, or the right to read it, at the snapshot that the
     newest heartbeats name; a stream that nobody writes any more is then found by name alone.
 
     The iteration gives each object of the proven state once, as `added`; then each change of it. A
@@ -92,7 +92,7 @@ class TopicReader:
 
     Raises: ValueError or TypeError, at once, for arguments that can never be right;
     KafkaUnavailable when no broker answers at the start or a right is missing; PositionsLost;
-    NothingPublished, only with `until_end`, where waiting would be for ever.
+    NothingPublished, only with `until_end`, where waiting would never end.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class TopicReader:
         return self.objects(names[0]).get(key) if names else None
 
     def lanes(self) -> list[LaneState]:
-        """How each stream stands in each partition, with count and digest."""
+        """The state of each stream in each partition, with count and digest."""
         return [
             lane.state(place.topic)
             for place, lanes in sorted(self._lanes.items())
@@ -424,7 +424,7 @@ class TopicReader:
         new = sorted(found)
         begins = await self._consumer.beginning_offsets(new)
         ends = await self._consumer.end_offsets(new)
-        # From here on without an await: whoever is cancelled leaves all or nothing.
+        # From here on without an await: a cancellation leaves all or nothing.
         for place in new:
             found[place].update(self._owed.origins(place.topic, place.partition, ends[place]))
         for place in over:
@@ -450,8 +450,7 @@ class TopicReader:
         self._settle_owed()
 
     def _made_anew(self, place: TopicPartition) -> None:
-        """The log was made anew: it is read from its start, whatever stood where in the former one.
-        Raises: PositionsLost."""
+        """The topic was recreated: it is read from its start. Raises: PositionsLost."""
         self._owed.made_anew(place.topic, place.partition)
         self._problems.add(
             Problem(
@@ -459,7 +458,7 @@ class TopicReader:
                 place.topic,
                 place.partition,
                 0,
-                "the topic was made anew: read from its start",
+                "the topic was recreated: read from its start",
             )
         )
         self._lanes[place].begin_anew()
@@ -481,7 +480,7 @@ class TopicReader:
 
     def _let_go(self, described: Mapping[str, DescribedStream]) -> None:
         """What was held of streams that stand on other topics now is gone; what is there comes
-        anew. Raises: PositionsLost."""
+        again. Raises: PositionsLost."""
         self._owed.compare(described)
         for place, lanes in self._lanes.items():
             for stream, each in described.items():
@@ -505,7 +504,7 @@ class TopicReader:
             if place != cursors.control:
                 self._take(place, self._lanes[place], messages)
             elif self._finder.learn(messages):
-                # kept here: whoever is cancelled behind this leaves it to the next step
+                # kept here: after a cancellation the next step continues with it
                 self._look_at_s = 0.0
         for place in [*self._behind]:
             if cursors.stands(place) >= self._behind[place]:
@@ -573,7 +572,7 @@ class TopicReader:
         back."""
         match outcome:
             case Ignored():
-                # of a former writer, or of a log made anew
+                # of a former writer, or of a recreated topic
                 if not outcome.duplicate and isinstance(record, MarkerRecord):
                     self._look_at_s = min(
                         self._look_at_s, asyncio.get_running_loop().time() + LOOK_AGAIN_S

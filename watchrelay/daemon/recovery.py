@@ -58,7 +58,7 @@ class Reads(Protocol):
 
 
 class LogReader:
-    """Reads one stream's records of its topic. Implements the relay's `Witness`."""
+    """Reads one stream's records of its topic. Implements the relay's `ForeignRecordReader`."""
 
     def __init__(
         self,

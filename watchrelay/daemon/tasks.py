@@ -115,7 +115,7 @@ def log_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
     """The event loop's exception handler: what it complains of is a bug of ours and logged as an
     error, but for broken connections.
 
-    A connection tells its end to whoever reads, and once more to a future of its own that nobody
+    A connection reports its end to its reader, and once more to a future of its own that nobody
     may be waiting for any more: seen once in half an hour of `make soak`.
     """
     broken, future = context.get("exception"), context.get("future")

@@ -39,7 +39,7 @@ class StreamControl:
     it."""
     description: Value | None = None
     overwritten: bool = False
-    """A record that cannot be used stands behind the description: compaction will keep that one and
+    """A record that cannot be used follows the description: compaction will keep that one and
     take this."""
     index: Value | None = None
 
@@ -57,11 +57,11 @@ class StreamControl:
         return (self.epoch_base or 1) if self.epoch is None else self.epoch + 1
 
     def starting_point(self, partitions: int) -> Value | None:
-        """Where whoever claims next starts to read; None: at the start of each partition. Source:
+        """Where the next writer starts to read; None: at the start of each partition. Source:
         record contract 4.1.
 
         An index record counts only while its writer is the newest: a former one may complete a
-        snapshot behind a newer claim, and the fold of what stands behind that begin would not know
+        snapshot behind a newer claim, and the recovery of what follows that begin would not know
         that it is outdated.
         """
         if (

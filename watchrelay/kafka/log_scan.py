@@ -41,7 +41,7 @@ async def written(
 ) -> Written:
     """What `topic` holds of `stream`. Reads the whole topic: seconds per million records.
 
-    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` stands
+    Raises: SinkUnavailable; ask again. TopicRefused when a stream of another than `cluster` is
     there, or epochs have run out.
     """
     highest = 0

@@ -22,7 +22,7 @@ class LogLimit:
         """When each may be a line again, and how often it occurred since its last one."""
 
     def due(self, subject: Hashable, now_s: float) -> int:
-        """How many occurrences a line written now stands for; 0: write none.
+        """How many occurrences a line written now represents; 0: write none.
 
         Args:
             subject: What the line is about: an object and a cause.

@@ -205,7 +205,7 @@ CATALOGUE: dict[str, Described] = {
             "producer_rebuilds",
             "counter",
             ("reason",),
-            "Times the producer was thrown away and built anew.",
+            "Times the producer was discarded and rebuilt.",
         ),
         Described(
             "relay_lag_seconds",
@@ -223,7 +223,7 @@ CATALOGUE: dict[str, Described] = {
             "last_heard_timestamp_seconds",
             "gauge",
             ("stream",),
-            "When the API server was last heard on this stream, Unix time.",
+            "When the API server last sent data on this stream, Unix time.",
         ),
         Described(
             "last_ack_timestamp_seconds",

@@ -297,7 +297,7 @@ class StreamQueues:
         Sets the hash of `entry`. `before` None: the log holds nothing of the object, so a part that
         was published earlier is not reused.
 
-        Returns: A value of None stands for what `entry` unpacks to.
+        Returns: A value of None means what `entry` unpacks to.
         """
         part = (
             None

@@ -82,7 +82,7 @@ class ExecCredentials:
             return self._held
         runs_seen = self._runs
         async with self._lock:
-            # Whoever waited for the lock shares the outcome of the run that ended meanwhile, good
+            # All that waited for the lock share the outcome of the run that ended meanwhile, good
             # or bad.
             if self._runs == runs_seen:
                 await self._run()
