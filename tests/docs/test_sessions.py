@@ -51,6 +51,8 @@ class Reader:
         self.port = str(free_port())
         self.environment = clean_environment({"TMPDIR": str(self.temporary), "NO_COLOR": "1"})
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # .venv is the one of the tree: `make install` must not point it at this copy
+        self.environment["MAKEFLAGS"] = "-o .venv/.installed"
 
     def text(self, block: Block) -> str:
         """What is typed: the port is another one here."""
