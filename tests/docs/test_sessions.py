@@ -27,16 +27,21 @@ PORT = "8080"
 READY, DRAINED = "demo: ready", "drained; goodbye"
 MAKE_INTERRUPTED = 130
 """What make returns after Ctrl-C, whatever its program did."""
-NOT_LINKED = {"watchrelay.yaml", "build", "dist", ".git"}
+NOT_LINKED = {"watchrelay.yaml", "build", "dist", ".git", ".venv"}
 
 
 def checkout(directory: Path) -> Path:
-    """A checkout to write to: links to all that stands in ours."""
+    """A checkout to write to, of links to the files of this one. Its environment counts as
+    installed: `make install` must not point the one of the tree at this copy."""
     seen = directory / "checkout"
-    seen.mkdir()
+    (seen / ".venv").mkdir(parents=True)
     for path in ROOT.iterdir():
         if path.name not in NOT_LINKED and not path.name.startswith(".coverage"):
             (seen / path.name).symlink_to(path)
+    for path in (ROOT / ".venv").iterdir():
+        if path.name != ".installed":
+            (seen / ".venv" / path.name).symlink_to(path)
+    (seen / ".venv" / ".installed").touch()
     return seen
 
 
@@ -51,8 +56,6 @@ class Reader:
         self.port = str(free_port())
         self.environment = clean_environment({"TMPDIR": str(self.temporary), "NO_COLOR": "1"})
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        # .venv is the one of the tree: `make install` must not point it at this copy
-        self.environment["MAKEFLAGS"] = "-o .venv/.installed"
 
     def text(self, block: Block) -> str:
         """What is typed: the port is another one here."""
