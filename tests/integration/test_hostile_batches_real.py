@@ -105,7 +105,7 @@ def test_batches_that_no_client_writes_are_told_and_passed_over_on_every_topic(
         passed_over = next(
             line
             for line in relay.lines(since=since)
-            if "are not of the contract" in line["message"]
+            if "do not follow the record contract" in line["message"]
         )
         assert passed_over["offset"] == first[passed_over["partition"]]
         assert [

@@ -187,7 +187,7 @@ def test_validate_connect_tells_what_is_away_from_what_a_person_must_change(
         "T86-namespace-not-there": (
             trial.config({"resource": "configmaps", "namespaces": ["nowhere"]}),
             0,
-            "namespace nowhere holds none",
+            "no matching objects in namespace nowhere",
         ),
         "kafka-away": (
             relay_config(

@@ -204,7 +204,7 @@ def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: T
     with Daemon(config, trial.directory, name="deaf") as relay:
         relay.await_ready()
         relay.wait(
-            "it is said", lambda: relay.said("no requests are heard", f"k8s.{trial.name}-x.signal")
+            "it is said", lambda: relay.said("signal topic is not usable", f"k8s.{trial.name}-x.signal")
         )
         assert "signal" in relay.readyz()[1]["problems"]
         assert relay.stop() == 0
@@ -432,7 +432,7 @@ def test_a_stream_that_a_relay_still_writes_is_not_retired_unless_by_force_and_t
             "stream configmaps was retired while this relay wrote it, by `watchrelay retire on "
         )
         assert (
-            "take it out of this relay's config, or its next start publishes them anew"
+            "take it out of this relay's config, or its next start publishes them again"
             in said["error"]
         )
     assert_retired(trial, keys)
