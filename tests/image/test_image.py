@@ -247,7 +247,7 @@ _KEY = {
 _SIGN = """
 import asyncio
 from watchrelay.observe import logs
-from watchrelay.sink.tokens import MskTokens
+from watchrelay.kafka.client.tokens import MskTokens
 logs.configure("json", "debug")
 print(asyncio.run(MskTokens("eu-west-1").fetch())[0])
 """
