@@ -204,7 +204,8 @@ def test_a_relay_without_a_signal_topic_runs_and_says_what_is_not_heard(trial: T
     with Daemon(config, trial.directory, name="deaf") as relay:
         relay.await_ready()
         relay.wait(
-            "it is said", lambda: relay.said("signal topic is not usable", f"k8s.{trial.name}-x.signal")
+            "it is said",
+            lambda: relay.said("signal topic is not usable", f"k8s.{trial.name}-x.signal"),
         )
         assert "signal" in relay.readyz()[1]["problems"]
         assert relay.stop() == 0
