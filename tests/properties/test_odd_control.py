@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.daemon.conftest import settings_of
 from watchrelay.admin.retire import spec_of
+from watchrelay.admin.snapshot_request import SnapshotAnswer
 from watchrelay.cli.snapshot import answer_text
 from watchrelay.consumer.origin import ControlView
 from watchrelay.contract.control import EPOCH_BASE_MAX, parse_control
@@ -119,7 +119,7 @@ def read_all(held: StreamControl, view: ControlView) -> None:
             assert LEGAL["stream"].keys() - description.keys()
     answered(held.index, "r", 0, 0)
     if held.index is not None:
-        assert answer_text(SimpleNamespace(stream="pods", index=held.index)).isprintable()  # type: ignore[arg-type]  # as `SnapshotAnswer` is
+        assert answer_text(SnapshotAnswer("pods", held.index)).isprintable()
     for origin in view.origins("pods"):
         assert origin.offset is None or 0 <= origin.offset < 2**53
 

@@ -185,7 +185,8 @@ class Story:
         )
         waiting = [*items, *(queue.next.items if queue.next is not None else []), *queue.waiting]
         if at is not None and not any(getattr(item, "reason", "") == "healed" for item in waiting):
-            record = queue.outstanding.records[at]  # type: ignore[union-attr]  # there is one: it has items
+            assert queue.outstanding is not None, "its items were just looked at"
+            record = queue.outstanding.records[at]
             queue.put_back()
             value = b'{"less":%d}' % len(self.refused)
             self.refused.add(content_hash(record.key, value))

@@ -110,7 +110,12 @@ class Reloader:
             self._refused(error.problems)
         except Exception as error:  # whatever it is: an edit never ends a relay that works
             self._refused(
-                [ConfigProblem(f"the config cannot be read or checked: {type(error).__name__}")]
+                [
+                    ConfigProblem(
+                        f"internal error: {type(error).__name__}",
+                        hint="please report it, with the output of observe.logLevel=debug",
+                    )
+                ]
             )
             log.debug("config cannot be read", exc_info=error)
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 from watchrelay.core.errors import (
     Expired,
@@ -94,7 +94,7 @@ class Walk:
             relist_interval_s=rng.choice([0.0, 60.0, 60.0, 3600.0]),
         )
         self.rules = WatchRules(plan, Random(seed), rng.choice(VERSIONS))
-        self.first = {
+        self.first: dict[str, Any] = {
             "cursor": rng.choice(["", "100"]),
             "floor": rng.choice(["", "90", "110"]),
             "resumed": rng.random() < 0.5,
@@ -103,7 +103,7 @@ class Walk:
 
     def events(self) -> Iterator[tuple[State, Event, State]]:
         """Every step of the walk."""
-        state, commands = start(self.rules, now_s=self.now_s, **self.first)  # type: ignore[arg-type]
+        state, commands = start(self.rules, now_s=self.now_s, **self.first)
         for _ in range(STEPS):
             self.let_pass(commands[-1])
             event = self.event(state, commands[-1])
